@@ -1,0 +1,1 @@
+"""The RouteSparse engine: the method, the store, the evaluation and the command line."""
