@@ -1,0 +1,155 @@
+"""RouterConfig: the paper's symbols with plain names, validated where they are made.
+
+Units stand in the names. The symbols in the comments are those of the paper (sections 3.1 to 3.5) and of
+CONTRIBUTING.md, "Decisions".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from routesparse.engine.errors import ConfigError
+
+Policy = Literal["certified", "budgeted", "strict"]
+ProbeMode = Literal["exact", "pooled"]
+AuditDepth = Literal["none", "rows", "full"]
+Launch = Literal["fused", "grouped", "per_head"]
+SolverName = Literal["greedy", "exact", "device"]
+
+POLICIES: tuple[Policy, ...] = ("certified", "budgeted", "strict")
+PROBE_MODES: tuple[ProbeMode, ...] = ("exact", "pooled")
+AUDIT_DEPTHS: tuple[AuditDepth, ...] = ("none", "rows", "full")
+
+
+@dataclass(frozen=True)
+class LatencyBudget:
+    """T_l, the latency limit of one layer: microseconds, or a fraction of the layer's dense attention time."""
+
+    value: float
+    unit: Literal["fraction", "us"]
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value) or self.value <= 0:
+            raise ConfigError(
+                f"budget {self.value:g} leaves no time for any plan; "
+                "pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> LatencyBudget:
+        """'0.25' is a quarter of dense attention's time, '800us' is 800 microseconds a layer.
+
+        Errors: ConfigError for anything else, zero and negative values included.
+        """
+        match = re.fullmatch(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(us)?\s*", text)
+        if match is None:
+            raise ConfigError(f"budget {text!r} is not understood; pass a fraction like 0.25 or a time like 800us")
+        return cls(float(match[1]), "us" if match[2] else "fraction")
+
+    def limit_us(self, dense_us: float) -> float:
+        """The limit in microseconds for a layer whose dense attention takes dense_us."""
+        return self.value if self.unit == "us" else self.value * dense_us
+
+    def __str__(self) -> str:
+        return f"{self.value:g}us" if self.unit == "us" else f"{self.value:g}"
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """Everything that a routing decision depends on besides the prompt, the model and the machine."""
+
+    policy: Policy = "certified"
+    tau: float = 0.9  # tau: the retained mass that a certificate must reach
+    confidence: float = 0.95  # q
+    gate: float | None = None  # lambda; None: tau + (1 - tau)/4, or the calibration's frozen value
+    budget: LatencyBudget | None = None  # T_l; None: no ceiling (policy "certified" only)
+    segment_tokens: int = 16_384
+    tail_tokens: int = 128  # the last rows of the prompt are dense: they ask the question
+    block_q: int = 128  # rows of a query block
+    block_k: int = 64  # B: keys of a KV block, and the pool width g of the pooled probe
+    probe: ProbeMode = "exact"
+    recent_rows: int = 64
+    routing_rows: int = 64  # R
+    certificate_rows: int = 128  # C
+    boundary_rows: int = 16
+    max_tests: int = 3  # s: certificates tested per head before it becomes dense
+    alpha: float = 0.5  # weight of disagreement u in the risk (eq. 4)
+    beta: float = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
+    solver: SolverName = "greedy"
+    launch: Launch = "fused"
+    fallback: bool = True  # step 5; False only for the ablation
+    fallback_limit: float = 0.25  # a higher rate of dense-by-fallback units is reported as a failure
+    break_even_tokens: int | None = None  # below it dense runs untouched; None: from the latency profile
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("policy", self.policy, POLICIES)
+        _one_of("probe", self.probe, PROBE_MODES)
+        _one_of("solver", self.solver, ("greedy", "exact", "device"))
+        _one_of("launch", self.launch, ("fused", "grouped", "per_head"))
+        _inside("tau", self.tau, 0.0, 1.0)
+        _inside("confidence", self.confidence, 0.5, 0.9999)
+        _inside("fallback_limit", self.fallback_limit, 0.0, 1.0)
+        if self.gate is not None:
+            _inside("gate", self.gate, 0.0, 1.0)
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"{name} {value!r} must be a finite number >= 0")
+        for name in ("block_q", "block_k"):
+            value = getattr(self, name)
+            if value < 16 or value & (value - 1):
+                raise ConfigError(f"{name} {value} must be a power of two of at least 16")
+        if self.block_q % self.block_k:
+            raise ConfigError(f"block_q {self.block_q} must be a multiple of block_k {self.block_k}")
+        if self.segment_tokens < self.block_q or self.segment_tokens % self.block_q:
+            raise ConfigError(
+                f"segment {self.segment_tokens} tokens must be a positive multiple of {self.block_q} (block_q)"
+            )
+        minima = {"recent_rows": 1, "routing_rows": 1, "certificate_rows": 8, "max_tests": 1}
+        for name, least in {**minima, "tail_tokens": 0, "boundary_rows": 0}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} {getattr(self, name)} must be at least {least}")
+        if self.policy != "certified" and self.budget is None:
+            raise ConfigError(f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)")
+
+    @property
+    def gate_threshold(self) -> float:
+        """lambda, the least gate statistic g of an admissible candidate (CONTRIBUTING.md, "Fallback")."""
+        return self.tau + (1.0 - self.tau) / 4.0 if self.gate is None else self.gate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the budget as the text that LatencyBudget.parse reads."""
+        values = dataclasses.asdict(self)
+        values["budget"] = None if self.budget is None else str(self.budget)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> RouterConfig:
+        """The inverse of to_dict. Errors: ConfigError on an unknown name."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"unknown configuration names {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        budget = values.get("budget")
+        return cls(**{**values, "budget": LatencyBudget.parse(budget) if isinstance(budget, str) else budget})
+
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any value: part of the stamp of calibrations and results."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} {value!r} is unknown; choose one of {', '.join(allowed)}")
+
+
+def _inside(name: str, value: float, low: float, high: float) -> None:
+    if not (isinstance(value, int | float) and low <= value <= high):
+        raise ConfigError(f"{name} {value!r} must lie in [{low:g}, {high:g}]")

@@ -1,0 +1,53 @@
+"""The error tree. Every message states the value received and what to do about it.
+
+``InputError`` and its children mean "what the user handed in is wrong": the command line prints the message
+on one line and exits with 2. Anything else is a defect or a failing machine and exits with 1.
+"""
+
+
+class RouteSparseError(Exception):
+    """Base of every error that RouteSparse raises on purpose."""
+
+
+class InputError(RouteSparseError):
+    """The user's input is wrong; the message says what to do. Exit code 2."""
+
+
+class PromptError(InputError):
+    """A prompt that cannot be analysed: empty, binary, not UTF-8, too short, longer than the model's limit."""
+
+
+class ConfigError(InputError):
+    """A configuration value outside its range, or two values that contradict each other."""
+
+
+class ModelError(InputError):
+    """A model folder that is missing, corrupt, or of an unsupported family."""
+
+
+class UnsupportedModelError(ModelError):
+    """A model family, cache or attention variant that would give silently wrong results."""
+
+
+class CalibrationError(InputError):
+    """A calibration that is unknown, corrupt, or stamped for another model, library or policy."""
+
+
+class ProfileError(InputError):
+    """A latency profile that is unknown, corrupt, or measured for another device or head size."""
+
+
+class BundleError(InputError):
+    """A run bundle with a missing file, a wrong checksum or a newer schema."""
+
+
+class StoreError(RouteSparseError):
+    """The store cannot be opened, migrated or written; nothing was changed."""
+
+
+class NumericsError(RouteSparseError):
+    """NaN or Inf reached the probe or left a layer; routing it would hide the defect."""
+
+
+class PlanError(RouteSparseError, ValueError):
+    """A row plan that breaks its contract (for instance a column inside one of the row's blocks)."""

@@ -1,0 +1,29 @@
+"""Where things live on disk. One environment variable: ROUTESPARSE_HOME moves everything that runs write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DATA = REPOSITORY / "data"  # what ships: the demo model, samples, calibrations, profiles
+
+
+def home() -> Path:
+    """The folder that runs write into: $ROUTESPARSE_HOME, or var/ in the repository."""
+    return Path(os.environ.get("ROUTESPARSE_HOME") or REPOSITORY / "var").expanduser().resolve()
+
+
+def spool() -> Path:
+    """Finished run bundles; the web process ingests what appears here."""
+    return home() / "spool"
+
+
+def database() -> Path:
+    """The DuckDB file; only the web process opens it."""
+    return home() / "routesparse.duckdb"
+
+
+def profiles() -> Path:
+    """Latency profiles measured on this machine; shipped ones are in data/profiles."""
+    return home() / "profiles"
