@@ -1,0 +1,300 @@
+"""The shared probe (paper section 3.2, eq. 3): a few query rows against the keys, once for all candidates.
+
+Four groups of rows with separate jobs (CONTRIBUTING.md, "Probe"):
+
+- recent: the last rows of the segment, all of them (a census). Builders rank with them.
+- routing: one uniform draw in each of R equal strata of the body. They score candidates; builders never read them.
+- certificate: C independent uniform draws from the body. Only the certificate reads them.
+- boundary: rows beside the segment's edges, for the disagreement u and for diagnosis.
+
+``exact`` scores the rows against every key, streamed in chunks: log-sum-exp per KV block, hence the exact softmax
+mass of every (row, KV block), plus the recent rows' column and diagonal marginals. ``pooled`` is the paper's
+eq. 3, S = Q[I] pool_g(K)^T / sqrt(d), for the routing and boundary rows; the recent and certificate rows stay
+exact, because builders need columns and a certificate about pooled mass would certify nothing.
+
+Nothing of size rows x keys is held for more than one chunk of keys of one KV head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.segments import Segment
+
+LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
+KEY_CHUNK = 4_096  # keys scored at a time
+RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """One layer's attention inputs. q [B, H, n_q, D]; k, v [B, Hkv, n_k, D]; query head h reads KV head h // G."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    scale: float
+    key_start: torch.Tensor | None = None  # int [B], left padding
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None  # [H]
+
+    @property
+    def groups(self) -> int:
+        """G, query heads per KV head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    def first_keys(self) -> torch.Tensor:
+        """int64 [B]: the first real key of each prompt."""
+        if self.key_start is None:
+            return torch.zeros(self.q.shape[0], dtype=torch.int64, device=self.q.device)
+        return self.key_start.to(torch.int64)
+
+
+@dataclass(frozen=True)
+class ProbeRows:
+    """Row numbers inside the segment, int64 [B, H, P], in the order recent, routing, certificate, boundary."""
+
+    rows: torch.Tensor
+    sizes: tuple[int, int, int, int]
+
+    def slice_of(self, kind: int) -> slice:
+        """Where a group stands on the last axis of ``rows`` and of everything measured on it."""
+        start = sum(self.sizes[:kind])
+        return slice(start, start + self.sizes[kind])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the probe saw. P probe rows, N KV blocks, K keys of the segment."""
+
+    rows: ProbeRows
+    lse: torch.Tensor  # [B, H, P] float32, natural log, scale and sink included
+    block_mass: torch.Tensor  # [B, H, P, N] float32, softmax mass per KV block
+    sink_mass: torch.Tensor  # [B, H, P] float32, mass of the always-kept attention sink (0 without)
+    column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
+    diagonal_mass: torch.Tensor  # [B, H, K] by offset, summed over the recent rows
+
+
+def draw_rows(
+    segment: Segment, batch: int, heads: int, config: RouterConfig, seed: int, first_keys: torch.Tensor
+) -> ProbeRows:
+    """Seeded rows for one layer and segment, redrawn per head, never aligned to blocks.
+
+    seed: unique per (run, layer, segment). first_keys [B]: rows before it are padding and are never drawn.
+    Certificate rows are drawn with replacement: independent, uniform on the body.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    low = (first_keys.cpu() - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
+    span = segment.body - low
+
+    recent_count = min(config.recent_rows, segment.rows)
+    recent = torch.arange(segment.rows - recent_count, segment.rows).expand(batch, heads, -1)
+    strata = torch.arange(config.routing_rows).expand(batch, heads, -1)
+    jitter = torch.rand(batch, heads, config.routing_rows, generator=generator, dtype=torch.float64)
+    routing = low + ((strata + jitter) / config.routing_rows * span).long().clamp_max(span - 1)
+    draws = torch.rand(batch, heads, config.certificate_rows, generator=generator, dtype=torch.float64)
+    certificate = low + (draws * span).long().clamp_max(span - 1)
+    half = min(config.boundary_rows // 2, segment.body)
+    edges = torch.cat([torch.arange(half), torch.arange(segment.body - half, segment.body)])
+    boundary = torch.maximum(edges.expand(batch, heads, -1), low)
+
+    rows = torch.cat([recent, routing, certificate, boundary], dim=-1)
+    sizes = (recent_count, config.routing_rows, config.certificate_rows, boundary.shape[-1])
+    return ProbeRows(rows.to(first_keys.device), sizes)
+
+
+def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:
+    """Probe one segment of one layer (step 1 of the paper's table).
+
+    Errors: NumericsError where a log-sum-exp is NaN or +inf (NaN or Inf in the layer's queries or keys).
+    """
+    if config.probe == "exact":
+        block_lse = _exact_block_lse(inputs, segment, rows.rows)
+    else:
+        block_lse = _pooled_block_lse(inputs, segment, rows)
+    lse = block_lse.logsumexp(-1)
+    sink_mass = torch.zeros_like(lse)
+    if inputs.sinks is not None:
+        sink = inputs.sinks.float().view(1, -1, 1)
+        lse = torch.logaddexp(lse, sink)
+        sink_mass = (sink - lse).exp()
+    if not bool(torch.isfinite(lse).all()):
+        real = rows.rows + segment.position >= inputs.first_keys().view(-1, 1, 1)
+        if not bool(torch.isfinite(lse[real]).all()):
+            raise NumericsError("NaN or Inf in the attention scores")
+    block_mass = (block_lse - lse.unsqueeze(-1)).exp_().nan_to_num_(0.0)
+    columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
+    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals)
+
+
+def row_queries(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
+    """Queries of the given rows: rows int64 [B, H, P] -> [B, H, P, D]."""
+    index = (rows + segment.first).unsqueeze(-1).expand(-1, -1, -1, inputs.q.shape[-1])
+    return inputs.q.gather(2, index)
+
+
+def column_mass_of_rows(
+    inputs: AttentionInputs, segment: Segment, probe: Probe, columns: torch.Tensor
+) -> torch.Tensor:
+    """Exact softmax mass of single columns: columns int64 [B, H, V] -> [B, H, P, V], 0 beyond causality."""
+    batch, heads, width = columns.shape
+    queries = row_queries(inputs, segment, probe.rows.rows)
+    out = queries.new_empty(batch, heads, probe.rows.rows.shape[-1], width, dtype=torch.float32)
+    first_keys = inputs.first_keys()
+    for b in range(batch):
+        for h in range(heads):
+            keys = inputs.k[b, h // inputs.groups].index_select(0, columns[b, h])
+            logits = capped_logits(queries[b, h], keys, inputs.scale, inputs.softcap)
+            logits -= probe.lse[b, h].unsqueeze(-1)
+            positions = probe.rows.rows[b, h].unsqueeze(-1) + segment.position
+            column = columns[b, h].unsqueeze(0)
+            visible = (column <= positions) & (column >= first_keys[b])
+            out[b, h] = logits.exp_().masked_fill_(~visible, 0.0)
+    return out
+
+
+def capped_logits(q: torch.Tensor, k: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+    """Scaled logits in float32: q [P, D], k [K, D] -> [P, K]."""
+    logits = (q @ k.transpose(-1, -2)).float() if q.dtype != torch.float32 else q @ k.transpose(-1, -2)
+    logits *= scale
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+
+def _key_chunks(keys: int, block_k: int) -> Iterator[tuple[int, int]]:
+    step = max(block_k, KEY_CHUNK // block_k * block_k)
+    for start in range(0, keys, step):
+        yield start, min(keys, start + step)
+
+
+def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
+    """Log-sum-exp of each (row, KV block) over causally visible keys: [B, H, P, N] float32, -inf where none."""
+    batch, heads, count = rows.shape
+    block = segment.block_k
+    queries = row_queries(inputs, segment, rows)
+    positions = rows + segment.position
+    first_keys = inputs.first_keys()
+    out = queries.new_full((batch, heads, count, segment.key_blocks), -torch.inf, dtype=torch.float32)
+    for b in range(batch):
+        for kv_head in range(inputs.k.shape[1]):
+            group = slice(kv_head * inputs.groups, (kv_head + 1) * inputs.groups)
+            q = queries[b, group].reshape(-1, queries.shape[-1])
+            p = positions[b, group].reshape(-1, 1)
+            for start, end in _key_chunks(segment.keys, block):
+                logits = capped_logits(q, inputs.k[b, kv_head, start:end], inputs.scale, inputs.softcap)
+                ragged = -(end - start) % block
+                if ragged:
+                    logits = F.pad(logits, (0, ragged), value=-torch.inf)
+                blocks = logits.view(len(q), -1, block)
+                _mask_blocks(blocks, p, start, end + ragged, first_keys[b])
+                values = blocks.logsumexp(-1)
+                first = start // block
+                out[b, group, :, first : first + values.shape[1]] = values.view(
+                    inputs.groups, count, values.shape[1]
+                )
+    return out
+
+
+def _mask_blocks(blocks: torch.Tensor, p: torch.Tensor, start: int, end: int, first_key: torch.Tensor) -> None:
+    """Mask keys after each row (p [P, 1]) and before first_key, in place; blocks [P, N, block] from key ``start``."""
+    count, number, width = blocks.shape
+    edges = torch.arange(start, end, width, device=blocks.device)
+    blocks.masked_fill_((edges.view(1, -1) > p).unsqueeze(-1), -torch.inf)
+    own = (p // width * width - start).view(-1)
+    inside = (own >= 0) & (own < number * width)
+    slot = (own // width).clamp(0, number - 1).view(-1, 1, 1).expand(-1, 1, width)
+    diagonal = blocks.gather(1, slot)
+    later = torch.arange(width, device=blocks.device).view(1, 1, -1) > (p % width).unsqueeze(-1)
+    diagonal.masked_fill_(later & inside.view(-1, 1, 1), -torch.inf)
+    blocks.scatter_(1, slot, diagonal)
+    padded = torch.arange(start, end, device=blocks.device) < first_key
+    if bool(padded.any()):
+        blocks.masked_fill_(padded.view(1, number, width), -torch.inf)
+
+
+def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows) -> torch.Tensor:
+    """Eq. 3 for the routing and boundary rows, exact for the recent and certificate rows: [B, H, P, N]."""
+    exact_part = torch.cat(
+        [torch.arange(rows.rows.shape[-1])[rows.slice_of(kind)] for kind in (RECENT, CERTIFICATE)]
+    ).to(rows.rows.device)
+    pooled_part = torch.cat(
+        [torch.arange(rows.rows.shape[-1])[rows.slice_of(kind)] for kind in (ROUTING, BOUNDARY)]
+    ).to(rows.rows.device)
+    pooled_rows = rows.rows[..., pooled_part]
+    queries = row_queries(inputs, segment, pooled_rows).float()
+    keys = pool_keys(inputs, segment).repeat_interleave(inputs.groups, dim=1)
+    logits = queries @ keys.transpose(-1, -2) * inputs.scale
+    if inputs.softcap:
+        logits = inputs.softcap * torch.tanh(logits / inputs.softcap)
+    edges = torch.arange(segment.key_blocks, device=logits.device) * segment.block_k
+    low = torch.maximum(edges, inputs.first_keys().view(-1, 1)).view(len(logits), 1, 1, -1)
+    visible = (pooled_rows.unsqueeze(-1) + segment.position + 1 - low).clamp(0, segment.block_k)
+    visible = torch.minimum(visible, (edges + segment.block_k - low).clamp_min(0))
+    logits = logits + visible.float().log()
+    out = logits.new_empty(*rows.rows.shape, segment.key_blocks)
+    out[..., pooled_part, :] = logits
+    out[..., exact_part, :] = _exact_block_lse(inputs, segment, rows.rows[..., exact_part])
+    return out
+
+
+def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
+    """Keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
+    keys = inputs.k[:, :, : segment.keys].float()
+    first_keys = inputs.first_keys()
+    if inputs.key_start is not None:
+        real = torch.arange(segment.keys, device=keys.device) >= first_keys.view(-1, 1)
+        keys = keys * real.view(len(keys), 1, -1, 1)
+    padded = F.pad(keys, (0, 0, 0, -segment.keys % segment.block_k))
+    sums = padded.unflatten(2, (segment.key_blocks, segment.block_k)).sum(3)
+    edges = torch.arange(segment.key_blocks, device=keys.device) * segment.block_k
+    ends = (edges + segment.block_k).clamp_max(segment.keys)
+    counts = (ends - torch.maximum(edges, first_keys.view(-1, 1))).clamp_min(1)
+    return sums / counts.view(len(keys), 1, -1, 1)
+
+
+def _recent_marginals(
+    inputs: AttentionInputs, segment: Segment, rows: ProbeRows, lse: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Column sums (offsets >= LOCAL_OFFSETS) and diagonal sums of the recent rows' softmax, each [B, H, K]."""
+    recent = rows.rows[..., rows.slice_of(RECENT)]
+    batch, heads, count = recent.shape
+    queries = row_queries(inputs, segment, recent)
+    first_keys = inputs.first_keys()
+    columns = queries.new_zeros(batch, heads, segment.keys, dtype=torch.float32)
+    diagonals = torch.zeros_like(columns)
+    positions = torch.arange(segment.keys - count, segment.keys, device=queries.device).view(-1, 1)
+    for b in range(batch):
+        for h in range(heads):
+            for start, end in _key_chunks(segment.keys, segment.block_k):
+                keys = inputs.k[b, h // inputs.groups, start:end]
+                mass = capped_logits(queries[b, h], keys, inputs.scale, inputs.softcap)
+                mass -= lse[b, h, rows.slice_of(RECENT)].unsqueeze(-1)
+                mass.exp_().nan_to_num_(0.0, posinf=0.0)
+                key = torch.arange(start, end, device=mass.device)
+                if end > segment.keys - count or start < int(first_keys[b]):
+                    mass.masked_fill_((key > positions) | (key < first_keys[b]), 0.0)
+                _add_diagonals(diagonals[b, h], mass, segment.keys - count, start)
+                if end > segment.keys - count - LOCAL_OFFSETS:
+                    mass.masked_fill_(key > positions - LOCAL_OFFSETS, 0.0)
+                columns[b, h, start:end] = mass.sum(0)
+    return columns, diagonals
+
+
+def _add_diagonals(total: torch.Tensor, mass: torch.Tensor, first_position: int, start: int) -> None:
+    """Add mass [P, K] of consecutive rows from first_position and keys from ``start`` to total by offset.
+
+    Shearing row r by P - 1 - r places lines up the diagonals in columns; column c then holds the offset
+    first_position + P - 1 - start - c.
+    """
+    count, width = mass.shape
+    sheared = F.pad(mass.flip(0), (0, count)).flatten()[: count * (width + count - 1)]
+    sums = sheared.view(count, width + count - 1).sum(0)
+    top = first_position + count - 1 - start
+    low = top - (width + count - 2)
+    line = sums.flip(0)
+    total[max(0, low) : top + 1] += line[max(0, -low) :]
