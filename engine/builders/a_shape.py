@@ -1,0 +1,22 @@
+"""A-shape: the sink block and a local window of KV blocks; closed form, the same for every head."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.engine.builders.level_map import NEVER, FamilyIndex
+from routesparse.engine.patterns import Candidate
+from routesparse.engine.segments import Segment
+
+
+def build(
+    segment: Segment, forced: torch.Tensor, causal: torch.Tensor, budgets: list[Candidate]
+) -> FamilyIndex:
+    """Level l keeps the ``budgets[l].blocks`` KV blocks that end at the query block's diagonal. [B, 1, M, N]"""
+    last = torch.as_tensor(segment.last_blocks(), device=causal.device).view(1, 1, -1, 1)
+    distance = last - torch.arange(segment.key_blocks, device=causal.device)
+    levels = torch.full(causal.shape, NEVER, dtype=torch.uint8, device=causal.device)
+    for level in reversed(range(len(budgets))):
+        levels.masked_fill_(distance < budgets[level].blocks, level)
+    levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+    return FamilyIndex("a_shape", levels)

@@ -1,0 +1,71 @@
+"""The shape that all pattern families share: a level map of KV blocks, and (vertical-slash only) ranked columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from routesparse.engine.patterns import Candidate
+from routesparse.engine.probe import AttentionInputs, Probe
+from routesparse.engine.records import Pattern
+from routesparse.engine.segments import Segment
+
+NEVER = 255  # no budget of the family reads this block
+
+
+@dataclass(frozen=True)
+class FamilyIndex:
+    """One family's nested budgets. B and H may be 1 where the family does not depend on them.
+
+    levels: uint8 [B, H, M, N]; blocks beyond the diagonal are NEVER.
+    columns: int64 [B, H, V] best first, or None. column_counts[level] of them belong to a level.
+    """
+
+    pattern: Pattern
+    levels: torch.Tensor
+    columns: torch.Tensor | None = None
+    column_counts: tuple[int, ...] = ()
+
+    @property
+    def column_levels(self) -> torch.Tensor:
+        """uint8 [V]: the smallest level that holds the column of each rank."""
+        assert self.columns is not None
+        rank = torch.arange(self.columns.shape[-1], device=self.columns.device)
+        counts = torch.tensor(self.column_counts, device=self.columns.device)
+        return torch.searchsorted(counts, rank, right=True).to(torch.uint8)
+
+
+def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """(forced, causal), bool [B, 1, M, N]: blocks that every plan reads, and blocks at or before the diagonal.
+
+    With left padding the sink block is the one that holds the prompt's first real key; blocks before it are
+    outside ``causal`` too.
+    """
+    device = inputs.q.device
+    base = torch.as_tensor(segment.base_blocks(), device=device).view(1, 1, -1, 1)
+    last = torch.as_tensor(segment.last_blocks(), device=device).view(1, 1, -1, 1)
+    sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
+    block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
+    causal = (block <= last) & (block >= sink)
+    return ((block == sink) | (block >= base)) & causal, causal
+
+
+def build_indices(
+    inputs: AttentionInputs, segment: Segment, probe: Probe, candidates: tuple[Candidate, ...]
+) -> dict[Pattern, FamilyIndex]:
+    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table)."""
+    from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
+
+    forced, causal = diagonal_and_sink(segment, inputs)
+
+    def budgets(pattern: Pattern) -> list[Candidate]:
+        return [c for c in candidates if c.pattern == pattern]
+
+    scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
+    return {
+        "a_shape": a_shape.build(segment, forced, causal, budgets("a_shape")),
+        "vertical_slash": vertical_slash.build(segment, probe, forced, causal, budgets("vertical_slash")),
+        "block_sparse": block_sparse.build(scores, causal, budgets("block_sparse")),
+        "block_top_p": block_sparse.build_top_p(scores, causal, budgets("block_top_p")),
+    }

@@ -1,0 +1,112 @@
+"""m-hat of every candidate on every probe row, and what it would cost in tiles (paper section 3.2, step 2).
+
+A row's mass under level b of a family is the block mass at blocks with level <= b, plus, for vertical-slash, the
+mass of columns of level <= b whose block the row does not already read: exactly the mass of the plan that would
+run, before the tail override. All budgets come from one pass over the family's level map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from routesparse.engine.builders import FamilyIndex
+from routesparse.engine.patterns import Candidate
+from routesparse.engine.probe import (
+    BOUNDARY,
+    RECENT,
+    ROUTING,
+    AttentionInputs,
+    Probe,
+    column_mass_of_rows,
+)
+from routesparse.engine.records import Pattern
+from routesparse.engine.segments import Segment
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """P probe rows, C candidates (dense last: mass 1)."""
+
+    row_mass: torch.Tensor  # [B, H, P, C] float32 in [0, 1]
+    tiles: torch.Tensor  # [B, H, C] float32, KV tiles read over the body's query blocks
+    columns: torch.Tensor  # [B, H, C] float32, single columns read over the body's query blocks
+    density: torch.Tensor  # [B, H, C] float32, kept share of the body's causal area
+
+    def group_mean(self, probe: Probe, kind: int) -> torch.Tensor:
+        """Mean mass over one group of probe rows: [B, H, C]."""
+        return self.row_mass[:, :, probe.rows.slice_of(kind)].mean(2)
+
+    def disagreement(self, probe: Probe) -> torch.Tensor:
+        """u: standard deviation of the recent, routing and boundary groups' mean mass, [B, H, C]."""
+        kinds = [k for k in (RECENT, ROUTING, BOUNDARY) if probe.rows.sizes[k]]
+        return torch.stack([self.group_mean(probe, k) for k in kinds]).std(0, correction=0)
+
+
+def cover(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    indices: dict[Pattern, FamilyIndex],
+    candidates: tuple[Candidate, ...],
+) -> Coverage:
+    """Score every candidate on the probe rows and count its tiles, all heads of the layer at once."""
+    batch, heads, count, _ = probe.block_mass.shape
+    shape = (batch, heads, len(candidates))
+    row_mass = probe.block_mass.new_ones(batch, heads, count, len(candidates))
+    query_block = probe.rows.rows // segment.block_q
+    last = torch.as_tensor(segment.last_blocks()[: segment.body_blocks], device=probe.lse.device)
+    blocks = torch.arange(segment.key_blocks, device=probe.lse.device)
+    causal = (blocks <= last.unsqueeze(-1)).float()
+    reach = causal.sum(0)
+    total = float(segment.causal_tiles())
+    tiles = probe.lse.new_full(shape, total)
+    columns = probe.lse.new_zeros(shape)
+
+    for pattern, index in indices.items():
+        levels = index.levels.expand(batch, heads, -1, -1)
+        row_levels = levels.gather(2, query_block.unsqueeze(-1).expand(-1, -1, -1, levels.shape[-1]))
+        body = levels[:, :, : segment.body_blocks]
+        column_rows = _ColumnCoverage(inputs, segment, probe, index, row_levels) if index.columns is not None else None
+        for candidate in (c for c in candidates if c.pattern == pattern):
+            kept = row_levels <= candidate.level
+            mass = (probe.block_mass * kept).sum(-1)
+            read = (body <= candidate.level).sum(2, dtype=torch.float32)
+            if column_rows is not None:
+                mass += column_rows.mass(candidate.level)
+                columns[..., candidate.index] = column_rows.count(candidate.level, reach - read)
+            row_mass[..., candidate.index] = (mass + probe.sink_mass).clamp_(0.0, 1.0)
+            tiles[..., candidate.index] = read.sum(-1)
+    density = (tiles + columns / segment.block_k) / total
+    return Coverage(row_mass, tiles, columns, density.clamp_max(1.0))
+
+
+class _ColumnCoverage:
+    """Mass and number of the single columns that a vertical-slash level reads beside its blocks."""
+
+    def __init__(
+        self,
+        inputs: AttentionInputs,
+        segment: Segment,
+        probe: Probe,
+        index: FamilyIndex,
+        row_levels: torch.Tensor,
+    ) -> None:
+        assert index.columns is not None
+        self._levels = index.column_levels
+        self._block = index.columns // segment.block_k
+        self._mass = column_mass_of_rows(inputs, segment, probe, index.columns)
+        block = self._block.unsqueeze(2).expand(-1, -1, row_levels.shape[2], -1)
+        self._block_levels = row_levels.gather(-1, block)
+
+    def mass(self, level: int) -> torch.Tensor:
+        """[B, H, P]: mass of the level's columns outside the row's blocks."""
+        width = int((self._levels <= level).sum())
+        single = self._block_levels[..., :width] > level
+        return (self._mass[..., :width] * single).sum(-1)
+
+    def count(self, level: int, uncovered: torch.Tensor) -> torch.Tensor:
+        """[B, H]: columns read over the body; uncovered [B, H, N] = query blocks that see but don't read a block."""
+        width = int((self._levels <= level).sum())
+        return uncovered.gather(-1, self._block[..., :width]).sum(-1)

@@ -1,0 +1,50 @@
+"""Three inexpensive descriptors of a probed head (paper section 3.2): entropy, local band, agreement.
+
+They are read from the recent, routing and boundary rows only; the certificate rows stay unseen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from routesparse.engine.probe import CERTIFICATE, RECENT, ROUTING, Probe
+from routesparse.engine.segments import Segment
+
+LOCAL_BAND_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """Each [B, H] float32. entropy in nats over KV blocks; local_band and agreement in [0, 1]."""
+
+    entropy: torch.Tensor
+    local_band: torch.Tensor
+    agreement: torch.Tensor
+
+
+def describe(probe: Probe, segment: Segment) -> Descriptors:
+    """Entropy of the block distribution, mass within the local band, and agreement of recent and routing rows.
+
+    Agreement is 1 - total variation between the two groups' mean distributions over {sink block, distance to the
+    diagonal in octaves of KV blocks}: rows at different positions see different keys, distances compare.
+    """
+    certificate = probe.rows.slice_of(CERTIFICATE)
+    routed = torch.ones(probe.block_mass.shape[2], dtype=torch.bool, device=probe.block_mass.device)
+    routed[certificate] = False
+    mass = probe.block_mass[:, :, routed]
+    entropy = -torch.xlogy(mass, mass).sum(-1).mean(-1)
+
+    own = (probe.rows.rows + segment.position) // segment.block_k
+    blocks = torch.arange(segment.key_blocks, device=own.device)
+    distance = (own.unsqueeze(-1) - blocks).clamp_min(0)
+    local = (probe.block_mass * (distance < LOCAL_BAND_TOKENS // segment.block_k)).sum(-1)
+    octave = 1 + (distance + 1).float().log2().floor().long()
+    octave[..., 0] = 0
+    spread = probe.block_mass.new_zeros(*own.shape, int(segment.key_blocks).bit_length() + 2)
+    spread.scatter_add_(-1, octave, probe.block_mass)
+    recent = spread[:, :, probe.rows.slice_of(RECENT)].mean(2)
+    body = spread[:, :, probe.rows.slice_of(ROUTING)].mean(2)
+    agreement = 1.0 - 0.5 * (recent - body).abs().sum(-1)
+    return Descriptors(entropy, local[:, :, routed].mean(-1), agreement)
