@@ -1,1 +1,33 @@
-"""The RouteSparse engine: the method, the store, the evaluation and the command line."""
+"""The RouteSparse engine: the method, the store, the evaluation and the command line.
+
+``from routesparse.engine import RouterConfig, route`` is the public Python interface. Its names resolve on
+first use: importing the package costs nothing, and the web process, which imports it, never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from routesparse.engine.config import LatencyBudget as LatencyBudget
+    from routesparse.engine.config import RouterConfig as RouterConfig
+    from routesparse.engine.hf import route as route
+
+_HOMES = {
+    "LatencyBudget": "routesparse.engine.config",
+    "RouterConfig": "routesparse.engine.config",
+    "route": "routesparse.engine.hf",
+}
+
+__all__ = ["LatencyBudget", "RouterConfig", "route"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
