@@ -1,0 +1,301 @@
+"""The DuckDB store: the only module that imports duckdb, owned by the one process that opens the file.
+
+DuckDB lets one process open a file that somebody writes, so the web process is the only one that does;
+workers and the command line hand over bundles through the spool. One transaction per bundle, one cursor per
+call, so that threads never share one. The store keeps each bundle's folder beside the database: the float16
+probes stay in their Parquet files, and a deleted run goes to the trash folder, from where it can come back.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.store import bundle, thumbnail
+
+Origin = Literal["spool", "sample"]
+
+FACT_TABLES = (
+    "layer_run",
+    "head_choice",
+    "candidate_score",
+    "fallback_event",
+    "audit",
+    "probe_meta",
+    "prompt",
+)
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,  # SQL reads no other file; bundles are read with pyarrow
+}
+
+
+class Store:
+    """Runs, kept. Thread-safe: reads take their own cursor, writes one lock."""
+
+    def __init__(self, database: Path, *, bundles: Path | None = None, trash: Path | None = None) -> None:
+        """Open or create the file and bring its schema up to date.
+
+        Errors: StoreError when the file is held by another process, is no DuckDB file or has a newer schema;
+        the file is then left untouched.
+        """
+        self.database = Path(database)
+        self.bundles = bundles or self.database.parent / "bundles"
+        self.trash = trash or self.database.parent / "trash"
+        self.generation = 0  # grows with every change, so that pages know when to read again
+        self._write_lock = threading.RLock()
+        self._connection = _open(self.database)
+        try:
+            for folder in (self.bundles, self.trash):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._connection.close()
+            raise StoreError(
+                f"{error.filename} can't be created ({error.strerror}); check the folder"
+            ) from error
+
+    def close(self) -> None:
+        """Flush and give the file back."""
+        self._connection.close()
+
+    def frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
+        """The result of a read as a DataFrame. Errors: StoreError."""
+        try:
+            with self._connection.cursor() as cursor:
+                return cursor.execute(sql, list(parameters)).df()
+        except duckdb.Error as error:
+            raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The result of a read as tuples; blobs as bytes. Errors: StoreError."""
+        try:
+            with self._connection.cursor() as cursor:
+                return cursor.execute(sql, list(parameters)).fetchall()
+        except duckdb.Error as error:
+            raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
+
+    def adopt(self, path: Path, origin: Origin, *, move: bool) -> str | None:
+        """Verify a bundle, take its folder in, insert its rows; the run id, or None if it was here already.
+
+        Harmless to repeat: the bundle's id is unique. Killed at any moment, the bundle is either still at its
+        source or in the bundles folder, and the next start inserts it. Errors: BundleError (source unchanged,
+        for the caller to set aside), StoreError.
+        """
+        manifest, data = bundle.verified_tables(path)
+        try:
+            metas = thumbnail.probe_meta(data["probe"])
+        except ValueError as error:
+            raise BundleError(
+                f"{path.name}/probe.parquet holds a heatmap of another shape ({error})"
+            ) from error
+        with self._write_lock:
+            known = self.rows("SELECT bundle_id FROM run WHERE run_id = ?", [manifest.run_id])
+            if known and known[0][0] != manifest.digest:
+                raise BundleError(
+                    f"run {manifest.run_id} is stored already with other contents; delete it first, "
+                    "or write the bundle under a new run id"
+                )
+            place = self.bundles / manifest.run_id
+            if path != place:
+                _bring(path, place, move=move, keep=bool(known))
+            if known:
+                return None
+            self._insert(manifest, {**data, "probe_meta": metas}, origin)
+            self.generation += 1
+        return manifest.run_id
+
+    def delete_run(self, run_id: str) -> None:
+        """Remove a run from the tables and move its bundle to the trash. Errors: StoreError if unknown."""
+        with self._write_lock:
+            found = self.rows("SELECT run_key, bundle_id FROM run WHERE run_id = ?", [run_id])
+            if not found:
+                raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
+            run_key, bundle_id = found[0]
+            with self._connection.cursor() as cursor:
+                try:
+                    cursor.begin()
+                    for table in FACT_TABLES:
+                        cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
+                    cursor.execute("DELETE FROM run WHERE run_key = ?", [run_key])
+                    cursor.execute(
+                        "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' "
+                        "WHERE bundle_id = ?",
+                        [bundle_id],
+                    )
+                    cursor.commit()
+                except duckdb.Error as error:
+                    _roll_back(cursor)
+                    raise StoreError(
+                        f"run {run_id} was not deleted ({error}); nothing was changed"
+                    ) from error
+            self.generation += 1
+            place = self.bundles / run_id
+            if place.exists():
+                shutil.rmtree(self.trash / run_id, ignore_errors=True)
+                place.rename(self.trash / run_id)
+
+    def restore_run(self, run_id: str) -> None:
+        """Bring a deleted run back from the trash. Errors: StoreError if it isn't there, BundleError."""
+        place = self.trash / bundle.check_run_id(run_id)
+        if not place.is_dir():
+            raise StoreError(f"run {run_id} is no longer in the trash; analyse the prompt again")
+        self.adopt(place, "spool", move=True)
+
+    def was_deleted(self, bundle_id: str) -> bool:
+        """Whether somebody deleted this bundle: samples don't come back by themselves."""
+        sql = "SELECT 1 FROM ingested_bundle WHERE bundle_id = ? AND deleted_at IS NOT NULL"
+        return bool(self.rows(sql, [bundle_id]))
+
+    def run_ids(self) -> set[str]:
+        """The ids of all stored runs."""
+        return {row[0] for row in self.rows("SELECT run_id FROM run")}
+
+    def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
+        """All rows of one bundle in one transaction. Errors: StoreError, nothing inserted."""
+        with self._connection.cursor() as cursor:
+            try:
+                cursor.begin()
+                (run_key,) = cursor.execute("SELECT nextval('run_key_sequence')").fetchone() or (None,)
+                cursor.register("incoming", data["run"])
+                cursor.execute(
+                    "INSERT INTO run BY NAME SELECT ?::INTEGER AS run_key, ? AS bundle_id, * FROM incoming",
+                    [run_key, manifest.digest],
+                )
+                for table in FACT_TABLES:
+                    if table not in data or not data[table].num_rows:
+                        continue
+                    rows = data[table]
+                    cursor.register(
+                        "incoming", rows.drop_columns(["run_id"]) if "run_id" in rows.schema.names else rows
+                    )
+                    cursor.execute(
+                        f"INSERT INTO {table} BY NAME SELECT ?::INTEGER AS run_key, * FROM incoming",
+                        [run_key],
+                    )
+                cursor.execute(
+                    "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL) "
+                    "ON CONFLICT (bundle_id) DO UPDATE SET deleted_at = NULL",
+                    [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
+                )
+                cursor.commit()
+            except duckdb.Error as error:
+                _roll_back(cursor)
+                raise StoreError(
+                    f"run {manifest.run_id} was not stored ({error}); its bundle is kept"
+                ) from error
+            finally:
+                cursor.unregister("incoming")
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """(version, name, SQL) of every numbered file in migrations/, ascending."""
+    folder = resources.files("routesparse.engine.store") / "migrations"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return [(int(name.split("_")[0]), name, (folder / name).read_text("utf-8")) for name in names]
+
+
+def _open(database: Path) -> duckdb.DuckDBPyConnection:
+    pending = migrations()
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        if database.exists():
+            # Read-only first: a file of a newer schema must not be touched.
+            with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
+                version = _version(connection)
+            if version > pending[-1][0]:
+                raise StoreError(
+                    f"{database.name} has schema {version}, this version reads {pending[-1][0]}; upgrade "
+                    "RouteSparse or set ROUTESPARSE_HOME to another folder. The file was not changed"
+                )
+        connection = duckdb.connect(str(database), config=_SETTINGS)
+        try:
+            _migrate(connection, pending)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    except duckdb.Error as error:
+        raise StoreError(_open_message(database, error)) from error
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"
+        ) from error
+
+
+def _open_message(database: Path, error: duckdb.Error) -> str:
+    text = str(error)
+    if "lock" in text.lower():
+        return f"{database.name} is held by another process; stop the other dashboard or set ROUTESPARSE_HOME"
+    return (
+        f"{database.name} can't be opened ({text.splitlines()[0]}); move it away to start with an empty store"
+    )
+
+
+def _version(connection: duckdb.DuckDBPyConnection) -> int:
+    sql = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration'"
+    if not (connection.execute(sql).fetchone() or (0,))[0]:
+        return 0
+    return int(
+        (connection.execute("SELECT coalesce(max(version), 0) FROM schema_migration").fetchone() or (0,))[0]
+    )
+
+
+def _migrate(connection: duckdb.DuckDBPyConnection, pending: list[tuple[int, str, str]]) -> None:
+    version = _version(connection)
+    for number, name, sql in pending:
+        if number <= version:
+            continue
+        connection.begin()
+        try:
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migration "
+                "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMP NOT NULL)"
+            )
+            connection.execute(sql)
+            connection.execute(
+                "INSERT INTO schema_migration VALUES (?, ?, now() AT TIME ZONE 'UTC')", [number, name]
+            )
+            connection.commit()
+        except duckdb.Error as error:
+            _roll_back(connection)
+            raise StoreError(f"migration {name} failed ({error}); the store is as it was before") from error
+
+
+def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.rollback()
+    except duckdb.TransactionException:
+        return  # the failed statement has already ended the transaction
+
+
+def _bring(source: Path, place: Path, *, move: bool, keep: bool) -> None:
+    """Put a bundle's folder into its place in the store; ``keep``: what is there already is the same run."""
+    try:
+        if place.exists() and not keep:
+            shutil.rmtree(place)  # left by a crash and not in the tables
+        if not place.exists():
+            temporary = place.parent / f"{bundle.TEMPORARY_PREFIX}{place.name}-{uuid.uuid4().hex[:8]}"
+            if move and source.stat().st_dev == place.parent.stat().st_dev:
+                bundle.publish(source, place)
+            else:
+                try:
+                    shutil.copytree(source, temporary)
+                    bundle.publish(temporary, place)
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+        if move:
+            shutil.rmtree(source, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(
+            f"{source.name} could not be taken in ({error.strerror or error}); retry later"
+        ) from error

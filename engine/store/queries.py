@@ -1,0 +1,272 @@
+"""What the pages read: typed functions over the store, DataFrames for tables and records for single things.
+
+Column names are those of engine/records.py, units included; NULL (not measured) arrives as NaN or None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from routesparse.engine.errors import InputError
+from routesparse.engine.records import RunRow
+from routesparse.engine.store import tables, thumbnail
+from routesparse.engine.store.duckdb_store import Store
+
+_MIN_SHORT = 8
+_UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index = ?"
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs to list; an empty tuple or text means no limit."""
+
+    text: str = ""  # part of the prompt's name or of the run id, any case
+    domains: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One routing unit of one run."""
+
+    run_id: str
+    layer: int
+    head: int
+    segment: int
+    batch_index: int = 0
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """A probe heatmap: mass [rows, columns] of key blocks as seen by probe rows, max-pooled."""
+
+    mass: np.ndarray  # float32
+    positions: np.ndarray  # int32 [rows]: the (last) key-axis position of each row
+    kinds: np.ndarray  # uint8 [rows]: bit k set where the row holds probe rows of kind k
+    probe_rows: int
+    row_pool: int  # probe rows per heatmap row
+    block_pool: int  # key blocks per heatmap column
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A kept prompt and the character offset at which each KV block begins (one more than blocks)."""
+
+    text: str
+    block_starts: np.ndarray  # int32
+
+
+def runs(store: Store, limits: RunFilter | None = None) -> pd.DataFrame:
+    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and audited unit counts."""
+    limits = limits or RunFilter()
+    where, values = ["true"], []
+    if limits.text.strip():
+        where.append("(contains(lower(prompt_name), ?) OR starts_with(run_id, ?))")
+        values += [limits.text.strip().lower(), limits.text.strip()]
+    named = (
+        ("domain", limits.domains),
+        ("model", limits.models),
+        ("device", limits.devices),
+        ("policy", limits.policies),
+    )
+    for column, allowed in named:
+        if allowed:
+            where.append(f"{column} IN ({', '.join('?' * len(allowed))})")
+            values += list(allowed)
+    return store.frame(
+        f"""
+        SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json),
+               dense_ms / total_ms AS speedup,
+               dense_fallback_units / nullif(units, 0) AS fallback_share,
+               origin = 'sample' AS is_sample
+        FROM run JOIN ingested_bundle USING (bundle_id)
+        WHERE {" AND ".join(where)}
+        ORDER BY created_at DESC, run_key DESC
+        """,
+        values,
+    )
+
+
+def filter_values(store: Store) -> dict[str, list[str]]:
+    """The values that occur, per filter column: domain, model, device, policy."""
+    columns = ("domain", "model", "device", "policy")
+    lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
+    row = store.rows(f"SELECT {lists} FROM run")[0]
+    return {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+
+
+def run(store: Store, run_id: str) -> RunRow | None:
+    """One run by its full id; None if it isn't stored."""
+    names = tables.arrow_schema("run").names
+    found = store.rows(f"SELECT {', '.join(names)} FROM run WHERE run_id = ?", [run_id])
+    return RunRow(**dict(zip(names, found[0], strict=True))) if found else None
+
+
+def resolve(store: Store, text: str) -> str:
+    """The run id that a link's short id means. Errors: InputError when none or several begin with it."""
+    found = store.rows("SELECT run_id FROM run WHERE starts_with(run_id, ?) ORDER BY run_id LIMIT 6", [text])
+    ids = [row[0] for row in found]
+    if text in ids:
+        return text
+    if len(ids) == 1 and len(text) >= 4:
+        return ids[0]
+    if not ids or len(text) < 4:
+        raise InputError(
+            f"no run {text!r} is stored here; it was deleted, or the link is from another machine"
+        )
+    raise InputError(f"run {text!r} could be any of {', '.join(ids)}; use more of the id")
+
+
+def short_id(store: Store, run_id: str) -> str:
+    """The shortest beginning of the run id, of at least 8 characters, that no other run shares."""
+    near = store.rows(
+        "SELECT max(run_id) FILTER (WHERE run_id < ?), min(run_id) FILTER (WHERE run_id > ?) FROM run",
+        [run_id, run_id],
+    )[0]
+    shared = max((_common(run_id, other) for other in near if other), default=0)
+    return run_id[: max(_MIN_SHORT, shared + 1)]
+
+
+def layers(store: Store, run_id: str) -> pd.DataFrame:
+    """Planned and measured time per layer, with its units and fallbacks (over all segments)."""
+    return store.frame(
+        """
+        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router
+        FROM layer_run l
+        LEFT JOIN (
+            SELECT layer, count(*) AS units, count(*) FILTER (WHERE fallback = 'expand') AS expanded,
+                   count(*) FILTER (WHERE fallback = 'dense') AS dense_fallback,
+                   count(*) FILTER (WHERE pattern = 'dense' AND fallback IS NULL) AS dense_router
+            FROM head_choice WHERE run_key = ? GROUP BY layer
+        ) c USING (layer)
+        WHERE run_key = ? ORDER BY layer
+        """,
+        [_key(store, run_id)] * 2,
+    )
+
+
+def choices(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
+    """The decision of every (layer, head) of one segment, with its audit (NULL where not audited)."""
+    return store.frame(
+        """
+        SELECT c.* EXCLUDE (run_key), a."rows" AS audit_rows, a.mass AS audited_mass,
+               a.min_mass AS audited_min_mass, a.covered, a.mean_error AS audited_error,
+               a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations
+        FROM head_choice c
+        LEFT JOIN (SELECT * FROM audit WHERE run_key = ?) a USING (run_key, batch_index, layer, head, segment)
+        WHERE run_key = ? AND segment = ? AND batch_index = ? ORDER BY layer, head
+        """,
+        [*[_key(store, run_id)] * 2, segment, batch_index],
+    )
+
+
+def candidates(store: Store, unit: Unit) -> pd.DataFrame:
+    """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested."""
+    return store.frame(
+        """
+        SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
+               least(s.mass, s.recent_mass) AS gate,
+               coalesce(f.lower_mass, CASE WHEN s.chosen THEN h.lower_mass END) AS lower_mass
+        FROM (SELECT * FROM candidate_score WHERE {unit}) s
+        LEFT JOIN (SELECT candidate, lower_mass FROM head_choice WHERE {unit}) h USING (candidate)
+        LEFT JOIN (SELECT from_candidate, lower_mass FROM fallback_event WHERE {unit}) f
+               ON f.from_candidate = s.candidate
+        ORDER BY s.candidate
+        """.replace("{unit}", _UNIT),
+        _unit_values(store, unit) * 3,
+    )
+
+
+def fallbacks(store: Store, unit: Unit) -> pd.DataFrame:
+    """The certificates that failed for one unit, in the order they were tested."""
+    return store.frame(
+        f"SELECT * EXCLUDE (run_key) FROM fallback_event WHERE {_UNIT} ORDER BY test",
+        _unit_values(store, unit),
+    )
+
+
+def probe_thumbnail(store: Store, unit: Unit) -> Heatmap | None:
+    """The 8-bit thumbnail of one unit's probe; None if the probe was not recorded."""
+    found = store.rows(
+        f"""
+        SELECT thumb, thumb_rows, thumb_columns, thumb_scale, thumb_positions, thumb_kinds, "rows", row_pool,
+               column_pool * pool
+        FROM probe_meta WHERE {_UNIT}
+        """,
+        _unit_values(store, unit),
+    )
+    if not found:
+        return None
+    values, height, width, scale, positions, kinds, probe_rows, row_pool, block_pool = found[0]
+    return Heatmap(
+        mass=thumbnail.decode(values, height, width, scale),
+        positions=np.frombuffer(positions, "<i4"),
+        kinds=np.frombuffer(kinds, np.uint8),
+        probe_rows=probe_rows,
+        row_pool=row_pool,
+        block_pool=block_pool,
+    )
+
+
+def probe_full(store: Store, unit: Unit) -> Heatmap | None:
+    """The float16 probe of one unit from the bundle's Parquet; None if the probe or the bundle is gone."""
+    file = store.bundles / unit.run_id / "probe.parquet"
+    if not file.is_file():
+        return None
+    wanted = [(name, "=", getattr(unit, name)) for name in ("layer", "head", "segment", "batch_index")]
+    try:
+        found = pq.read_table(file, filters=wanted).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"the probe of run {unit.run_id} can't be read ({error}); copy the bundle again"
+        ) from error
+    if not found:
+        return None
+    row = found[0]
+    return Heatmap(
+        mass=thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"]),
+        positions=np.frombuffer(row["positions"], "<i4"),
+        kinds=np.uint8(1) << np.frombuffer(row["kinds"], np.uint8),
+        probe_rows=row["rows"],
+        row_pool=1,
+        block_pool=row["pool"],
+    )
+
+
+def prompt(store: Store, run_id: str) -> Prompt | None:
+    """The prompt, where the user kept it."""
+    found = store.rows(
+        "SELECT text, block_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?", [run_id]
+    )
+    return Prompt(found[0][0], np.frombuffer(found[0][1], "<i4")) if found else None
+
+
+def domain_coverage(store: Store) -> pd.DataFrame:
+    """Per-prompt coverage by domain and model: mean, spread and minimum over runs."""
+    return store.frame("SELECT * FROM domain_coverage ORDER BY domain, model")
+
+
+def _key(store: Store, run_id: str) -> int:
+    """The run's integer key (0, which no run has, if unknown): as a literal it lets DuckDB skip row groups."""
+    found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
+    return found[0][0] if found else 0
+
+
+def _unit_values(store: Store, unit: Unit) -> list[Any]:
+    return [_key(store, unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]
+
+
+def _common(left: str, right: str) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

@@ -1,0 +1,165 @@
+"""The spool: finished bundles arrive here from the worker and the command line, and the store takes them in.
+
+A bundle that can't be ingested is set aside in ``spool/rejected`` with the reason in a text file beside it;
+the pages list it. Folders whose name starts with a dot are still being written.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from routesparse.engine import paths
+from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.store import bundle
+from routesparse.engine.store.duckdb_store import Store
+
+REJECTED = "rejected"
+_STALE_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A bundle that was set aside, and why."""
+
+    name: str
+    reason: str
+    rejected_at: str  # ISO 8601, UTC
+
+
+@dataclass
+class IngestReport:
+    """What one look into the spool did."""
+
+    ingested: list[str] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)  # StoreError: kept in the spool for the next look
+
+    def __bool__(self) -> bool:
+        return bool(self.ingested or self.rejected)
+
+
+def ingest_spool(store: Store, spool: Path | None = None) -> IngestReport:
+    """Take in every finished bundle of the spool; bad ones are set aside, the others still come in."""
+    spool = spool or paths.spool()
+    report = IngestReport()
+    for path in _finished(spool):
+        try:
+            run_id = store.adopt(path, "spool", move=True)
+        except BundleError as error:
+            if path.exists():
+                report.rejected.append(reject(path, str(error), spool))
+        except StoreError as error:
+            report.waiting.append(str(error))
+        else:
+            if run_id:
+                report.ingested.append(run_id)
+    return report
+
+
+def ingest_samples(store: Store, samples: Path | None = None) -> IngestReport:
+    """Copy in the bundled sample runs that are neither stored nor deleted by the user."""
+    samples = samples or paths.DATA / "samples" / "runs"
+    report = IngestReport()
+    present = store.run_ids()
+    for path in _finished(samples):
+        if path.name in present:
+            continue
+        try:
+            if store.was_deleted(bundle.verify_bundle(path).digest):
+                continue
+            run_id = store.adopt(path, "sample", move=False)
+        except BundleError as error:
+            report.rejected.append(Rejection(path.name, str(error), _now()))
+        except StoreError as error:
+            report.waiting.append(str(error))
+        else:
+            if run_id:
+                report.ingested.append(run_id)
+    return report
+
+
+def recover(store: Store) -> IngestReport:
+    """After a crash: insert bundles that reached the store's folder but not its tables; sweep leftovers."""
+    report = IngestReport()
+    present = store.run_ids()
+    for path in _finished(store.bundles):
+        if path.name in present:
+            continue
+        try:
+            run_id = store.adopt(path, "spool", move=False)
+        except BundleError as error:
+            report.rejected.append(reject(path, str(error), paths.spool()))
+        except StoreError as error:
+            report.waiting.append(str(error))
+        else:
+            if run_id:
+                report.ingested.append(run_id)
+    for folder in (store.bundles, paths.spool()):
+        _sweep(folder)
+    return report
+
+
+def reject(path: Path, reason: str, spool: Path) -> Rejection:
+    """Move a bundle to ``rejected`` and write the reason into ``<name>.txt`` beside it."""
+    rejected = spool / REJECTED
+    rejected.mkdir(parents=True, exist_ok=True)
+    name = path.name
+    counter = 1
+    while (rejected / name).exists():
+        counter += 1
+        name = f"{path.name}.{counter}"
+    (rejected / f"{name}.txt").write_text(reason + "\n", "utf-8")
+    shutil.move(path, rejected / name)
+    return Rejection(name, reason, _now())
+
+
+def rejections(spool: Path | None = None) -> list[Rejection]:
+    """All bundles set aside, newest first."""
+    folder = (spool or paths.spool()) / REJECTED
+    notes = sorted(folder.glob("*.txt"), key=lambda note: note.stat().st_mtime, reverse=True)
+    return [
+        Rejection(
+            note.stem,
+            note.read_text("utf-8", errors="replace").strip(),
+            datetime.fromtimestamp(note.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        )
+        for note in notes
+    ]
+
+
+def discard_rejection(name: str, spool: Path | None = None) -> None:
+    """Delete a bundle that was set aside, and its note. Errors: StoreError for a name that isn't listed."""
+    if name not in {rejection.name for rejection in rejections(spool)}:
+        raise StoreError(f"no rejected bundle is called {name!r}")
+    folder = (spool or paths.spool()) / REJECTED
+    path = folder / name
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    (folder / f"{name}.txt").unlink(missing_ok=True)
+
+
+def _finished(folder: Path) -> list[Path]:
+    """Entries that are complete, oldest first; what is still written starts with a dot."""
+    if not folder.is_dir():
+        return []
+    entries = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != REJECTED]
+    return sorted(entries, key=lambda path: (path.lstat().st_mtime, path.name))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporary folders that a killed writer left more than a day ago."""
+    if not folder.is_dir():
+        return
+    for path in folder.glob(f"{bundle.TEMPORARY_PREFIX}*"):
+        if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,83 @@
+"""Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/records.py``.
+
+One table per record class; a field that may be None is nullable, every other field is required. Rows are
+sorted by (layer, head, segment, batch_index, candidate, test), as far as a table has these columns.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from routesparse.engine import records
+from routesparse.engine.records import RunRecord
+
+# table name -> (record class, field of RunRecord that holds its rows)
+TABLES: dict[str, tuple[type, str]] = {
+    "run": (records.RunRow, "run"),
+    "layer_run": (records.LayerRow, "layers"),
+    "head_choice": (records.HeadChoiceRow, "choices"),
+    "candidate_score": (records.CandidateScoreRow, "candidates"),
+    "fallback_event": (records.FallbackEventRow, "fallbacks"),
+    "audit": (records.AuditRow, "audits"),
+    "probe": (records.ProbeRow, "probes"),
+    "prompt": (records.PromptRow, "prompt"),
+}
+OPTIONAL_TABLES = frozenset({"prompt"})
+SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test")
+
+_ARROW_TYPES: dict[type, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+}
+
+
+@cache
+def arrow_schema(table: str) -> pa.Schema:
+    """The Arrow schema of one table of the bundle."""
+    record, _ = TABLES[table]
+    hints = typing.get_type_hints(record)
+    return pa.schema([_arrow_field(field.name, hints[field.name]) for field in fields(record)])
+
+
+def rows_of(record: RunRecord, table: str) -> list[Any]:
+    """The rows of one table; an empty list where the run has none."""
+    value = getattr(record, TABLES[table][1])
+    if value is None:
+        return []
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def to_arrow(table: str, rows: Iterable[Any]) -> pa.Table:
+    """Record rows as a sorted Arrow table. Errors: pyarrow.ArrowInvalid when a required field is None."""
+    rows = list(rows)
+    schema = arrow_schema(table)
+    columns = [pa.array([getattr(row, f.name) for row in rows], type=f.type) for f in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"{table}.{field.name} is required but None in {column.null_count} rows")
+    result = pa.Table.from_arrays(columns, schema=schema)
+    keys = [(name, "ascending") for name in SORT_COLUMNS if name in schema.names]
+    return result.sort_by(keys) if keys and len(rows) > 1 else result
+
+
+def from_arrow(table: str, data: pa.Table) -> list[Any]:
+    """The inverse of to_arrow."""
+    record, _ = TABLES[table]
+    names = arrow_schema(table).names
+    columns = [data.column(name).to_pylist() for name in names]
+    return [record(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def _arrow_field(name: str, hint: Any) -> pa.Field:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain = [option for option in options if option is not types.NoneType]
+    return pa.field(name, _ARROW_TYPES[plain[0]], nullable=len(plain) < len(options))

@@ -1,0 +1,383 @@
+"""A synthetic run that looks like a real one; only tests and the screenshot script use it.
+
+Numbers are invented but consistent: nested budgets, mass that grows with density, a gate at lambda, up to
+three certificate tests, fallbacks, an audit, probe heatmaps with sinks, columns, slashes and a diagonal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.records import (
+    AuditRow,
+    CandidateScoreRow,
+    FallbackEventRow,
+    HeadChoiceRow,
+    LayerRow,
+    ProbeRow,
+    PromptRow,
+    RunRecord,
+    RunRow,
+)
+
+# pattern, budget, density at 16,384 tokens
+LIBRARY: tuple[tuple[str, str, float], ...] = (
+    ("a_shape", "sink 128, local 512", 0.010),
+    ("a_shape", "sink 128, local 1,024", 0.018),
+    ("a_shape", "sink 128, local 2,048", 0.034),
+    ("a_shape", "sink 128, local 4,096", 0.066),
+    ("vertical_slash", "64 columns, 256 diagonals", 0.021),
+    ("vertical_slash", "128 columns, 512 diagonals", 0.040),
+    ("vertical_slash", "256 columns, 1,024 diagonals", 0.075),
+    ("vertical_slash", "512 columns, 2,048 diagonals", 0.140),
+    ("vertical_slash", "1,000 columns, 4,096 diagonals", 0.260),
+    ("vertical_slash", "2,000 columns, 6,096 diagonals", 0.400),
+    ("block_sparse", "8 blocks", 0.050),
+    ("block_sparse", "16 blocks", 0.095),
+    ("block_sparse", "32 blocks", 0.180),
+    ("block_sparse", "48 blocks", 0.260),
+    ("block_sparse", "64 blocks", 0.330),
+    ("block_sparse", "96 blocks", 0.480),
+    ("block_top_p", "cumulative 0.80", 0.070),
+    ("block_top_p", "cumulative 0.90", 0.120),
+    ("block_top_p", "cumulative 0.95", 0.210),
+    ("block_top_p", "cumulative 0.98", 0.340),
+    ("dense", "all keys", 1.0),
+)
+DENSE = len(LIBRARY) - 1
+TAU = 0.9
+GATE = 0.925
+_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
+
+
+def make_record(
+    run_id: str = "3f9a1c20d4e5b678",
+    *,
+    name: str = "needles-16k.txt",
+    domain: str | None = "needles",
+    layers: int = 8,
+    heads: int = 8,
+    segments: int = 2,
+    tokens: int = 16_384,
+    hardness: float = 0.5,
+    seed: int = 0,
+    probe: bool = True,
+    probe_columns: int = 128,
+    audit: bool = True,
+    dense: bool = True,
+    prompt: bool = True,
+) -> RunRecord:
+    """One run; ``hardness`` in [0, 1] moves mass from local rows to the whole prompt."""
+    random = np.random.default_rng([seed, int(hashlib.sha256(run_id.encode()).hexdigest()[:8], 16)])
+    choices, candidates, fallbacks, audits, probes, layer_rows = [], [], [], [], [], []
+    body = tokens // segments
+    for layer in range(layers):
+        kernel_us = 0.0
+        for head in range(heads):
+            taste = random.dirichlet([1.2, 2.2, 1.8, 0.8])
+            for segment in range(segments):
+                key = {"run_id": run_id, "batch_index": 0, "layer": layer, "head": head, "segment": segment}
+                unit = _unit(key, taste, hardness, body, segment, segment == segments - 1, random)
+                choices.append(unit[0])
+                candidates.extend(unit[1])
+                fallbacks.extend(unit[2])
+                kernel_us += unit[0].kernel_us
+                if audit:
+                    audits.append(_audit(key, unit[0], random))
+                if probe:
+                    columns = probe_columns * (segment + 1) // segments
+                    probes.append(_probe(key, taste, columns, body, segment, tokens, random))
+        dense_us = heads * segments * 1450.0
+        layer_rows.append(
+            LayerRow(
+                run_id=run_id,
+                layer=layer,
+                limit_us=0.35 * dense_us,
+                planned_us=kernel_us + 420.0,
+                dense_us=dense_us,
+                probe_us=310.0 + 40 * random.random(),
+                index_us=90.0 + 20 * random.random(),
+                route_us=30.0 + 5 * random.random(),
+                kernel_us=kernel_us * (0.96 + 0.1 * random.random()),
+                density=float(np.mean([c.density for c in choices if c.layer == layer])),
+                over_budget=kernel_us + 420.0 > 0.35 * dense_us,
+            )
+        )
+    run = _run(
+        run_id, name, domain, layers, heads, segments, tokens, seed, choices, audits, layer_rows, dense
+    )
+    return RunRecord(
+        run=run,
+        layers=tuple(layer_rows),
+        choices=tuple(choices),
+        candidates=tuple(candidates),
+        fallbacks=tuple(fallbacks),
+        audits=tuple(audits),
+        probes=tuple(probes),
+        prompt=_prompt(run_id, tokens) if prompt else None,
+    )
+
+
+def rename(record: RunRecord, run_id: str) -> RunRecord:
+    """The same run under another id: cheap copies for tests with many runs."""
+
+    def renamed(rows):
+        return tuple(replace(row, run_id=run_id) for row in rows)
+
+    return RunRecord(
+        run=replace(record.run, run_id=run_id),
+        layers=renamed(record.layers),
+        choices=renamed(record.choices),
+        candidates=renamed(record.candidates),
+        fallbacks=renamed(record.fallbacks),
+        audits=renamed(record.audits),
+        probes=renamed(record.probes),
+        prompt=replace(record.prompt, run_id=run_id) if record.prompt else None,
+    )
+
+
+def _unit(key, taste, hardness, body, segment, is_last, random):
+    """Scores, the choice of policy "certified" and its fallbacks for one unit."""
+    families = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
+    difficulty = float(np.clip(random.normal(hardness, 0.25), 0.02, 1.1))
+    masses, recents, costs = [], [], []
+    for pattern, _, density in LIBRARY:
+        if pattern == "dense":
+            masses.append(1.0)
+            recents.append(1.0)
+        else:
+            affinity = 0.4 + taste[families.index(pattern)]
+            reach = 1.0 - np.exp(-(density**0.55) * 9.0 * affinity / (0.35 + difficulty))
+            masses.append(float(min(0.9995, reach)))
+            recents.append(float(np.clip(reach + random.normal(0.0, 0.015), 0.02, 0.9995)))
+        costs.append(18.0 + 1450.0 * density * (1.1 if pattern == "vertical_slash" else 1.0))
+    spread = float(abs(random.normal(0.02, 0.012)) + 0.002)
+    gates = [min(m, r) for m, r in zip(masses, recents, strict=True)]
+    order = sorted((i for i in range(len(LIBRARY)) if gates[i] >= GATE), key=lambda i: costs[i])
+    tested, events, chosen = {}, [], order[0]
+    for test, index in enumerate(order[:3], start=1):
+        if index == DENSE:
+            chosen = DENSE
+            break
+        lower = float(np.clip(masses[index] - 0.026 - abs(random.normal(0, 0.012)), 0, 1))
+        tested[index] = lower
+        chosen = index
+        if lower >= TAU:
+            break
+        step = order[test] if test < 3 and test < len(order) else DENSE
+        events.append(
+            FallbackEventRow(
+                **key,
+                test=test,
+                from_candidate=index,
+                lower_mass=lower,
+                tau=TAU,
+                kind="dense" if step == DENSE else "expand",
+                to_candidate=step,
+                paid_us=costs[step] - costs[index],
+            )
+        )
+        chosen = step
+        if step == DENSE:
+            break
+    pattern, budget, density = LIBRARY[chosen]
+    sparse = pattern != "dense"
+    fallback = events[-1].kind if events else None
+    choice = HeadChoiceRow(
+        **key,
+        first_token=segment * body,
+        tokens=body,
+        body_tokens=body - (128 if is_last else 0),
+        candidate=chosen,
+        pattern=pattern,
+        budget=budget,
+        density=density,
+        mass=masses[chosen],
+        recent_mass=recents[chosen],
+        gate=gates[chosen],
+        lower_mass=tested.get(chosen) if sparse else None,
+        conformal_lower_mass=max(0.0, gates[chosen] - 0.043) if sparse else None,
+        row_lower_mass=max(0.0, masses[chosen] - 0.11) if sparse else None,
+        disagreement=spread,
+        entropy=float(3.0 + 2.5 * difficulty + random.normal(0, 0.2)),
+        local_band=float(np.clip(taste[0] + 0.2, 0, 1)),
+        agreement=float(np.clip(1 - 4 * spread, 0, 1)),
+        risk=1 - gates[chosen] + 0.5 * spread,
+        kernel_us=costs[chosen],
+        tests=len(tested),
+        fallback=fallback,
+        reason=_reason(chosen, gates, costs, tested, fallback, len(order)),
+    )
+    rows = [
+        CandidateScoreRow(
+            **key,
+            candidate=index,
+            pattern=LIBRARY[index][0],
+            budget=LIBRARY[index][1],
+            density=LIBRARY[index][2],
+            mass=masses[index],
+            recent_mass=recents[index],
+            disagreement=0.0 if index == DENSE else spread,
+            predicted_error=None,
+            risk=0.0 if index == DENSE else 1 - gates[index] + 0.5 * spread,
+            kernel_us=costs[index],
+            admissible=gates[index] >= GATE,
+            chosen=index == chosen,
+            reason=_why_not(index, chosen, gates, costs, tested),
+        )
+        for index in range(len(LIBRARY))
+    ]
+    return choice, rows, events
+
+
+def _reason(chosen, gates, costs, tested, fallback, admissible):
+    pattern, budget, _ = LIBRARY[chosen]
+    label = f"{pattern.replace('_', '-')} ({budget})"
+    if pattern == "dense" and fallback:
+        return f"{len(tested)} certificates stayed below tau {TAU:.2f}; the head fell back to dense."
+    if pattern == "dense":
+        return f"No sparse candidate reaches g >= {GATE:.3f}; the router keeps the head dense."
+    lead = f"{label} is the cheapest of {admissible} candidates with g >= {GATE:.3f}"
+    if fallback:
+        lead = f"The cheaper choice missed its certificate; expanded to {label}"
+    numbers = f"g = {gates[chosen]:.3f}, certified {tested[chosen]:.3f} >= {TAU:.2f}, {costs[chosen]:.0f} us"
+    return f"{lead}: {numbers}."
+
+
+def _why_not(index, chosen, gates, costs, tested):
+    if index == chosen:
+        return "chosen"
+    if gates[index] < GATE:
+        return f"mass too low: g {gates[index]:.3f} < {GATE:.3f}"
+    if index in tested:
+        return f"certificate {tested[index]:.3f} < tau {TAU:.2f}"
+    return f"dearer by {costs[index] - costs[chosen]:.0f} us"
+
+
+def _audit(key, choice, random):
+    sparse = choice.pattern != "dense"
+    mass = float(np.clip(choice.mass + random.normal(0, 0.006), 0, 1)) if sparse else 1.0
+    error = (1 - mass) * float(random.uniform(0.15, 0.5))
+    return AuditRow(
+        **key,
+        rows=512,
+        mass=mass,
+        min_mass=max(0.0, mass - 0.3) if sparse else 1.0,
+        lower_mass=choice.lower_mass,
+        covered=None if choice.lower_mass is None else mass >= choice.lower_mass,
+        mean_error=error,
+        max_error=error * 4,
+        bound_paper=2 * (1 - mass) * 3.1,
+        bound_tight=(1 - mass) * 4.0,
+        violations=0,
+    )
+
+
+def _probe(key, taste, columns, body, segment, tokens, random):
+    """Block mass of 272 probe rows: sink, a few columns, slashes, the diagonal."""
+    first = segment * body
+    end = first + body
+    recent = np.arange(end - _KINDS[0], end)
+    others = [np.sort(random.choice(np.arange(first, end - _KINDS[0]), n, replace=False)) for n in _KINDS[1:]]
+    positions = np.concatenate([recent, *others]).astype("<i4")
+    kinds = np.repeat(np.arange(4), _KINDS).astype(np.uint8)
+    order = np.argsort(positions, kind="stable")
+    positions, kinds = positions[order], kinds[order]
+    block = max(1, end // columns)
+    x = np.arange(columns)[None, :]
+    own = (positions // block)[:, None]
+    distance = own - x
+    mass = taste[0] * np.exp(-np.maximum(distance, 0) / 2.0)
+    mass = mass + 0.5 * (x == 0) + 0.02 * random.random((len(positions), columns))
+    for column in random.choice(columns, 4, replace=False):
+        mass = mass + taste[1] * 0.6 * (x == column)
+    for offset in random.choice(max(2, columns // 2), 2, replace=False):
+        mass = mass + taste[2] * 0.7 * (distance == offset)
+    mass = np.where(distance >= 0, mass, 0.0)
+    mass = mass / mass.sum(axis=1, keepdims=True)
+    return ProbeRow(
+        **key,
+        rows=len(positions),
+        columns=columns,
+        pool=max(1, end // 64 // columns),
+        scale=1.0,
+        positions=positions.tobytes(),
+        kinds=kinds.tobytes(),
+        mass=mass.astype("<f2").tobytes(),
+    )
+
+
+def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, audits, layer_rows, dense):
+    sparse = [c for c in choices if c.pattern != "dense"]
+    covered = [a.covered for a in audits if a.covered is not None]
+    kernel_ms = sum(row.kernel_us for row in layer_rows) / 1000
+    probe_ms = sum(row.probe_us for row in layer_rows) / 1000
+    config = RouterConfig(segment_tokens=tokens // segments, seed=seed)
+    return RunRow(
+        run_id=run_id,
+        created_at=f"2026-11-20T0{seed % 10}:12:31Z",
+        model="demo",
+        model_revision=hashlib.sha256(b"demo").hexdigest()[:16],
+        tokenizer_hash=hashlib.sha256(b"tokenizer").hexdigest()[:16],
+        calibration="prose",
+        profile="cpu-2",
+        policy="certified",
+        tau=TAU,
+        gate=GATE,
+        confidence=0.95,
+        budget="0.35",
+        probe_mode="exact",
+        seed=seed,
+        config_json=json.dumps(config.to_dict(), sort_keys=True),
+        prompt_name=name,
+        prompt_sha256=hashlib.sha256(name.encode()).hexdigest(),
+        domain=domain,
+        batch=1,
+        tokens=tokens,
+        layers=layers,
+        heads=heads,
+        kv_heads=max(1, heads // 4),
+        head_dim=64,
+        segments=segments,
+        block_q=128,
+        block_k=64,
+        device="CPU, 2 cores",
+        dtype="float32",
+        versions_json=json.dumps({"routesparse": "0.1.0", "torch": "2.13.0"}),
+        git_commit=None,
+        routed=True,
+        probe_ms=probe_ms,
+        index_ms=1.1,
+        route_ms=0.4,
+        kernel_ms=kernel_ms,
+        total_ms=kernel_ms + probe_ms + 2900.0,
+        dense_ms=(layers * heads * segments * 1.45 + 2900.0) if dense else None,
+        density=float(np.mean([c.density for c in choices])),
+        units=len(choices),
+        sparse_units=len(sparse),
+        expanded_units=sum(c.fallback == "expand" for c in choices),
+        dense_fallback_units=sum(c.fallback == "dense" for c in choices),
+        dense_router_units=sum(c.pattern == "dense" and c.fallback is None for c in choices),
+        over_budget_layers=sum(row.over_budget for row in layer_rows),
+        audit_depth="rows" if audits else "none",
+        audit_rows=512 if audits else 0,
+        coverage=float(np.mean(covered)) if covered else None,
+        mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
+        max_error=max(a.max_error for a in audits) if audits else None,
+        top1_agreement=None,
+    )
+
+
+def _prompt(run_id, tokens):
+    words = (
+        "The ledger of the harbour lists vessel, tonnage and master. ",
+        "A needle: the code of Oslo is 4417. ",
+    )
+    text = "".join(words[1] if i % 97 == 41 else words[0] for i in range(tokens // 12))
+    blocks = tokens // 64
+    starts = np.linspace(0, len(text), blocks + 1).astype("<i4")
+    return PromptRow(run_id=run_id, text=text, block_starts=starts.tobytes())
