@@ -47,7 +47,3 @@ class StoreError(RouteSparseError):
 
 class NumericsError(RouteSparseError):
     """NaN or Inf reached the probe or left a layer; routing it would hide the defect."""
-
-
-class PlanError(RouteSparseError, ValueError):
-    """A row plan that breaks its contract (for instance a column inside one of the row's blocks)."""
