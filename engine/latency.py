@@ -1,0 +1,107 @@
+"""Profiled kernel time (paper section 3.1 and step 3): t_ker of a plan on this machine, in microseconds.
+
+The paper profiles every (pattern, budget, n) tuple. What a plan costs depends only on what it reads, so the profile
+stores a linear model fitted to measured mixes of plans,
+
+    t_head = row * query blocks + tile * KV tiles + column * single columns + dense_tile * tiles of dense rows,
+
+and one of the probe, t_probe = probe_base + heads * (probe_head + probe_key * keys). numpy only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.errors import ProfileError
+from routesparse.engine.segments import Segment
+
+SCHEMA = 1
+BREAK_EVEN_DENSITY = 0.2  # the density at which routed and dense attention are compared for the break-even length
+LONGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """Measured costs of one device, dtype and head size; all times in microseconds."""
+
+    name: str
+    device: str
+    backend: str
+    dtype: str
+    head_dim: int
+    groups: int  # query heads per KV head
+    threads: int
+    block_q: int
+    block_k: int
+    row_us: float  # per query block of a sparse head
+    tile_us: float
+    column_us: float
+    dense_row_us: float  # per dense head
+    dense_tile_us: float
+    probe_base_us: float
+    probe_head_us: float
+    probe_key_us: float  # per key and head
+    median_error: float  # |predicted - measured| / measured over the fitted mixes
+    cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p20_us, p80_us
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    created_at: str = ""
+    command: str = ""
+
+    def sparse_us(self, segment: Segment, tiles: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Kernel time of one head, tail included: tiles and columns of the body, any shape -> the same shape."""
+        tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
+        fixed = self.row_us * segment.body_blocks + self.dense_tile_us * tail
+        return fixed + self.tile_us * tiles + self.column_us * columns
+
+    def dense_us(self, segment: Segment) -> float:
+        """Kernel time of one dense head."""
+        return self.dense_row_us + self.dense_tile_us * segment.causal_tiles(body_only=False)
+
+    def probe_us(self, segment: Segment, heads: int) -> float:
+        """Probe, index building, routing and certificates of one layer and segment."""
+        return self.probe_base_us + heads * (self.probe_head_us + self.probe_key_us * segment.keys)
+
+    def pays(self, segment: Segment, heads: int) -> bool:
+        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on this segment."""
+        tiles = np.array(BREAK_EVEN_DENSITY * segment.causal_tiles())
+        routed = heads * float(self.sparse_us(segment, tiles, np.zeros(()))) + self.probe_us(segment, heads)
+        return routed < 0.97 * heads * self.dense_us(segment)
+
+    def break_even_tokens(self, heads: int) -> int:
+        """The least n (in steps of 256) from which a whole prompt pays.
+
+        It depends on n alone: below it the dense kernel runs untouched, without a probe.
+        """
+        for tokens in range(256, LONGEST, 256):
+            if self.pays(Segment(0, 0, 0, tokens, tokens - self.block_q, self.block_q, self.block_k), heads):
+                return tokens
+        return LONGEST
+
+    def save(self, folder: Path) -> Path:
+        """Write <folder>/<name>.json, replacing it whole."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        partial = path.with_suffix(".json.partial")
+        partial.write_text(json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1) + "\n")
+        partial.replace(path)
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> LatencyProfile:
+        """Errors: ProfileError for a file that is missing, corrupt or of a newer schema."""
+        try:
+            values = json.loads(path.read_text())
+            schema = values.pop("schema")
+            if schema != SCHEMA:
+                raise ProfileError(f"profile {path.name} has schema {schema}; this version reads {SCHEMA}")
+            return cls(**{**values, "cells": tuple(values["cells"])})
+        except FileNotFoundError:
+            raise ProfileError(f"no latency profile {path.name}; run `routesparse profile`") from None
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ProfileError(f"profile {path.name} is corrupt ({error}); run `routesparse profile`") from None

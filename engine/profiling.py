@@ -1,0 +1,248 @@
+"""Hardware profiling (paper section 3.5): measure mixes of plans and the probe, fit the latency model.
+
+A profile belongs to one device, thread count, dtype, head size and group size. ``profile_for("auto")`` takes a
+shipped or cached one that fits, else measures a quick one (a few seconds on a CPU) and caches it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from routesparse.engine import paths
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ProfileError
+from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.segments import split
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+QUICK_LENGTHS = (2_048, 6_144)
+FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
+DENSITIES = (0.05, 0.15, 0.4)
+REPEATS = 3
+SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+def profile_for(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    config: RouterConfig,
+) -> LatencyProfile:
+    """The named profile, or with "auto" the one that fits this machine, measured quickly where none does.
+
+    Errors: ProfileError for an unknown name, a corrupt file, or a profile of another device or head size.
+    """
+    wanted = _key(device, dtype, head_dim, heads // kv_heads, config)
+    if name != "auto":
+        path = Path(name) if name.endswith(".json") else _find(name)
+        profile = LatencyProfile.load(path)
+        if profile.name != wanted:
+            raise ProfileError(
+                f"profile {profile.name} was measured for {profile.device}, {profile.dtype}, head size "
+                f"{profile.head_dim}, {profile.threads} threads; this run needs {wanted}; run `routesparse profile`"
+            )
+        return profile
+    for folder in (paths.profiles(), paths.DATA / "profiles"):
+        path = folder / f"{wanted}.json"
+        if path.exists():
+            return LatencyProfile.load(path)
+    profile = measure(
+        device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config, lengths=QUICK_LENGTHS
+    )
+    profile.save(paths.profiles())
+    return profile
+
+
+def measure(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    config: RouterConfig,
+    lengths: tuple[int, ...] = FULL_LENGTHS,
+    seed: int = 0,
+) -> LatencyProfile:
+    """Time sparse plans, dense attention and the probe on random inputs and fit the model by least squares on
+    relative error (all coefficients >= 0)."""
+    from routesparse.engine.session import dense_attention
+
+    cells: list[dict[str, Any]] = []
+    sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
+    generator = torch.Generator().manual_seed(seed)
+    for n in lengths:
+        inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
+        segment = split(n, n, config)[-1]
+        tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
+        timed = _time_us(lambda inputs=inputs: dense_attention(inputs, None), device)
+        cells.append({"n": n, "mix": "dense", **timed})
+        dense_rows.append([heads, heads * segment.causal_tiles(body_only=False)])
+        dense_us.append(timed["median_us"])
+        for density in DENSITIES:
+            for columns in (0, 256):
+                plan, tiles, singles = _random_plan(inputs, segment, density, columns, generator)
+                timed = _time_us(
+                    lambda inputs=inputs, plan=plan: sparse_attention(
+                        inputs.q, inputs.k, inputs.v, plan, inputs.scale
+                    ),
+                    device,
+                )
+                cells.append({"n": n, "mix": f"density {density:g}, {columns} columns", **timed})
+                sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
+                sparse_us.append(timed["median_us"])
+        timed = _time_us(lambda inputs=inputs, segment=segment: _probe_once(inputs, segment, config), device)
+        cells.append({"n": n, "mix": "probe, builders, router, certificate", **timed})
+        probe_rows.append([1.0, heads * segment.keys])
+        probe_us.append(timed["median_us"])
+
+    dense = _fit(np.array(dense_rows, float), np.array(dense_us))
+    sparse_design, sparse_target = np.array(sparse_rows, float), np.array(sparse_us)
+    sparse = _fit(sparse_design[:, :3], sparse_target - dense[1] * sparse_design[:, 3])
+    probe = _fit(np.array(probe_rows, float), np.array(probe_us))
+    predicted = sparse_design[:, :3] @ sparse + dense[1] * sparse_design[:, 3]
+    return LatencyProfile(
+        name=_key(device, dtype, head_dim, heads // kv_heads, config),
+        device=device_name(device),
+        backend="triton" if device.type == "cuda" else "torch",
+        dtype=SHORT_NAMES[dtype],
+        head_dim=head_dim,
+        groups=heads // kv_heads,
+        threads=torch.get_num_threads(),
+        block_q=config.block_q,
+        block_k=config.block_k,
+        row_us=float(sparse[0]),
+        tile_us=float(sparse[1]),
+        column_us=float(sparse[2]),
+        dense_row_us=float(dense[0]),
+        dense_tile_us=float(dense[1]),
+        probe_base_us=float(probe[0]),
+        probe_head_us=0.0,
+        probe_key_us=float(probe[1]),
+        median_error=float(np.median(np.abs(predicted - sparse_target) / sparse_target)),
+        cells=tuple(cells),
+        versions={"torch": torch.__version__, "python": platform.python_version()},
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command="routesparse profile",
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself: the GPU's name, or the CPU's model."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _key(device: torch.device, dtype: torch.dtype, head_dim: int, groups: int, config: RouterConfig) -> str:
+    if dtype not in SHORT_NAMES:
+        raise ProfileError(f"dtype {dtype} has no kernel; use float32, bfloat16 or float16")
+    threads = torch.get_num_threads() if device.type == "cpu" else 0
+    digest = hashlib.sha256(device_name(device).encode()).hexdigest()[:8]
+    return (
+        f"{device.type}-{digest}-t{threads}-{SHORT_NAMES[dtype]}-d{head_dim}-g{groups}"
+        f"-b{config.block_q}x{config.block_k}-{config.probe}"
+    )
+
+
+def _find(name: str) -> Path:
+    for folder in (paths.profiles(), paths.DATA / "profiles"):
+        if (folder / f"{name}.json").exists():
+            return folder / f"{name}.json"
+    raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")
+
+
+def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
+    from routesparse.engine.probe import AttentionInputs
+
+    def draw(count: int) -> torch.Tensor:
+        return torch.randn(1, count, n, head_dim, generator=generator).to(device, dtype)
+
+    return AttentionInputs(draw(heads), draw(kv_heads), draw(kv_heads), head_dim**-0.5)
+
+
+def _random_plan(inputs, segment, density, columns, generator):
+    """A plan of random blocks (sink and diagonal kept) and columns, with its tile and column counts."""
+    from routesparse.engine.builders.level_map import diagonal_and_sink
+
+    forced, causal = diagonal_and_sink(segment, inputs)
+    heads = inputs.q.shape[1]
+    draws = torch.rand(1, heads, segment.query_blocks, segment.key_blocks, generator=generator)
+    mask = ((draws.to(forced.device) < density) & causal) | forced
+    chosen = torch.stack([torch.randperm(segment.keys, generator=generator)[:columns] for _ in range(heads)])
+    dense = torch.arange(segment.query_blocks, device=forced.device) >= segment.body_blocks
+    plan = RowPlan.from_block_mask(
+        mask,
+        n_q=segment.rows,
+        n_k=segment.keys,
+        block_q=segment.block_q,
+        block_k=segment.block_k,
+        columns=chosen.unsqueeze(0).to(forced.device) if columns else None,
+        column_count=torch.full((1, heads), columns, device=forced.device) if columns else None,
+        dense_rows=dense.expand(1, heads, -1),
+    )
+    body = slice(0, segment.body_blocks)
+    tiles = int(mask[:, :, body].sum())
+    singles = int(plan.column_count[:, :, body].sum()) if columns else 0
+    return plan, tiles, singles
+
+
+def _probe_once(inputs, segment, config: RouterConfig) -> None:
+    """Everything that a routing decision costs besides the kernel."""
+    from dataclasses import replace
+
+    from routesparse.engine import layer
+
+    free = LatencyProfile(
+        "", "", "", "", 0, 0, 0, config.block_q, config.block_k, 0, 1, 0.1, 0, 1.5, 0, 0, 0, 0
+    )
+    policy = replace(config, policy="certified", budget=None, gate=0.5, tau=0.4)
+    decision = layer.decide(inputs, segment, 0, policy, policy.gate_threshold, free, None)
+    layer.plan_of(decision, inputs)
+
+
+def _time_us(call, device: torch.device) -> dict[str, float]:
+    samples = []
+    for repeat in range(REPEATS + 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if repeat:  # the first run warms up
+            samples.append((time.perf_counter() - started) * 1e6)
+    ordered = sorted(samples)
+    return {
+        "median_us": statistics.median(ordered),
+        "p20_us": float(np.quantile(ordered, 0.2)),
+        "p80_us": float(np.quantile(ordered, 0.8)),
+    }
+
+
+def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Non-negative least squares on relative error: minimise |design x / target - 1|."""
+    from scipy.optimize import nnls
+
+    safe = np.maximum(target, 1e-3)
+    scale = np.maximum((design / safe[:, None]).max(0), 1e-30)
+    return nnls(design / safe[:, None] / scale, np.ones(len(safe)))[0] / scale

@@ -1,0 +1,262 @@
+"""One routed model: holds configuration, calibration, profile and trace; called once per layer by the model.
+
+No module-level state: every ``with route(model)`` has its own session, and every record is keyed by layer and
+head, so sessions of several models, ranks or threads never meet.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from routesparse.engine import audit as dense_audit
+from routesparse.engine import layer as steps
+from routesparse.engine.calibration import Calibration
+from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.heatmap import Heatmap, heatmaps
+from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.probe import AttentionInputs
+from routesparse.engine.profiling import profile_for
+from routesparse.engine.records import AuditRow
+from routesparse.engine.segments import Segment, split
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """What one call of one layer left behind (a prompt, or a chunk of it)."""
+
+    layer: int
+    decisions: tuple[steps.Decision, ...]  # stripped of their probe tensors
+    heatmaps: tuple[tuple[Heatmap, ...], ...]  # per decision, per unit
+    kernel_us: float
+    density: float
+    limit_us: float | None
+    audits: tuple[AuditRow, ...]
+    audit_us: float
+
+
+@dataclass
+class PromptTrace:
+    """One prompt: every layer pass, in order. ``routed`` is False where dense ran untouched."""
+
+    batch: int
+    tokens: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    device: str
+    dtype: str
+    passes: list[LayerPass] = field(default_factory=list)
+    layers: set[int] = field(default_factory=set)
+
+    @property
+    def routed(self) -> bool:
+        return bool(self.passes)
+
+    @property
+    def audit_ms(self) -> float:
+        """Time spent on auditing inside the forward; not part of prefill."""
+        return sum(p.audit_us for p in self.passes) / 1e3
+
+
+class RoutingSession:
+    """Decides, executes and records; see ``attend``."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        calibration: Calibration | None = None,
+        profile: LatencyProfile | str = "auto",
+        audit: AuditDepth = "none",
+        audit_rows: int = dense_audit.AUDIT_ROWS,
+    ) -> None:
+        if calibration is not None:
+            config = replace(config, alpha=calibration.alpha)
+        self.config = config
+        self.calibration = calibration
+        self.gate = config.gate_threshold if calibration is None else calibration.gate
+        self.prompts: list[PromptTrace] = []
+        self._profile = profile
+        self._audit = audit
+        self._audit_rows = audit_rows
+        self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
+
+    @property
+    def profile(self) -> LatencyProfile | str:
+        """The latency profile in use; "auto" until the first routed layer has measured or loaded one."""
+        return self._profile
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layer: int,
+        scale: float,
+        key_start: torch.Tensor | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """One layer's causal attention. q [B, H, n_q, D], k, v [B, Hkv, n_k, D] -> [B, H, n_q, D].
+
+        n_q < n_k is a chunk of a longer prompt, bottom-right aligned. Decoding, prompts below break-even and
+        layers with a sliding window (already linear in n) run dense and unprobed.
+        Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed.
+        """
+        n_q, n_k = q.shape[2], k.shape[2]
+        windowed = window is not None and window < n_k
+        if n_q == n_k and (not self.prompts or layer in self.prompts[-1].layers):
+            self.prompts.append(
+                PromptTrace(len(q), n_k, q.shape[1], k.shape[1], q.shape[3], str(q.device), _short(q.dtype))
+            )
+            self._segments = {}
+        prompt = self.prompts[-1] if self.prompts else None
+        if prompt is not None and n_q > 1:
+            prompt.tokens = max(prompt.tokens, n_k)
+            prompt.layers.add(layer)
+        inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+        segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
+        if prompt is None or windowed or not self._worth_routing(inputs, segments):
+            return dense_attention(inputs, window if windowed else None)
+        self._segments[layer] = segments[-1].index + 1
+        out, layer_pass = self._route(inputs, segments, layer)
+        prompt.passes.append(layer_pass)
+        return out
+
+    def _worth_routing(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
+        least = max(self.config.certificate_rows, 2 * self.config.block_q)
+        if any(s.body < least for s in segments):
+            return False
+        if self.config.break_even_tokens is not None:
+            return segments[-1].keys >= self.config.break_even_tokens
+        profile = self._measured_profile(inputs)
+        return all(profile.pays(s, inputs.q.shape[1]) for s in segments)
+
+    def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:
+        if isinstance(self._profile, str):
+            self._profile = profile_for(
+                self._profile,
+                inputs.q.device,
+                inputs.q.dtype,
+                head_dim=inputs.q.shape[3],
+                heads=inputs.q.shape[1],
+                kv_heads=inputs.k.shape[1],
+                config=self.config,
+            )
+        return self._profile
+
+    def _route(
+        self, inputs: AttentionInputs, segments: list[Segment], layer: int
+    ) -> tuple[torch.Tensor, LayerPass]:
+        profile = self._measured_profile(inputs)
+        heads = inputs.q.shape[1] * inputs.q.shape[0]
+        works = np.array([profile.dense_us(s) * heads for s in segments])
+        limit = None if self.config.budget is None else self.config.budget.limit_us(float(works.sum()))
+        shares = works / works.sum()
+        try:
+            decisions = [
+                steps.decide(
+                    inputs,
+                    segment,
+                    layer,
+                    self.config,
+                    self.gate,
+                    profile,
+                    None if limit is None else limit * float(share),
+                )
+                for segment, share in zip(segments, shares, strict=True)
+            ]
+        except NumericsError as error:
+            raise NumericsError(f"layer {layer}: {error}; nothing was recorded for this prompt") from None
+        started = _now(inputs.q)
+        plans = [steps.plan_of(d, inputs) for d in decisions]
+        plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        out = execute(inputs, plan, decisions, self.config.launch)
+        kernel_us = (_now(inputs.q) - started) * 1e6
+        started = _now(inputs.q)
+        audits: list[AuditRow] = []
+        if self._audit != "none":
+            rows = None if self._audit == "full" else self._audit_rows
+            for decision in decisions:
+                audits += dense_audit.audit_units(inputs, decision, rows, self.config.seed)
+        pictures = tuple(heatmaps(d) for d in decisions)
+        layer_pass = LayerPass(
+            layer=layer,
+            decisions=tuple(replace(d, probe=None, indices={}) for d in decisions),
+            heatmaps=pictures,
+            kernel_us=kernel_us,
+            density=float(np.mean(plan.head_density().numpy(force=True))),
+            limit_us=limit,
+            audits=tuple(audits),
+            audit_us=(_now(inputs.q) - started) * 1e6,
+        )
+        return out, layer_pass
+
+
+def execute(
+    inputs: AttentionInputs, plan: RowPlan, decisions: list[steps.Decision], launch: str
+) -> torch.Tensor:
+    """Run the plan: all heads in one launch, or (ablations) one per (pattern, budget) group, or one per head."""
+    all_dense = bool(np.all([d.certified.choice == len(d.candidates) - 1 for d in decisions]))
+    if all_dense:
+        return dense_attention(inputs, None)
+    if launch == "fused":
+        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
+    heads = inputs.q.shape[1]
+    keys = [tuple(int(c) for d in decisions for c in d.choice[:, h]) for h in range(heads)]
+    groups: dict[object, list[int]] = {}
+    for h in range(heads):
+        groups.setdefault(keys[h] if launch == "grouped" else h, []).append(h)
+    out = torch.empty_like(inputs.q)
+    for members in groups.values():
+        kv = [h // inputs.groups for h in members]
+        out[:, members] = sparse_attention(
+            inputs.q[:, members], inputs.k[:, kv], inputs.v[:, kv], plan.select_heads(members), inputs.scale
+        )[0]
+    return out
+
+
+def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor:
+    """Exact causal attention by the fastest kernel that can express it: [B, H, n_q, D]."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    n_q, n_k = q.shape[2], k.shape[2]
+    plain = inputs.softcap is None and inputs.sinks is None
+    if plain and inputs.key_start is None and window is None and (n_q == n_k or n_q == 1):
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=n_q > 1, scale=inputs.scale, enable_gqa=inputs.groups > 1
+        )
+    if plain and n_q * n_k <= MASKED_DENSE_LIMIT:
+        position = torch.arange(n_k - n_q, n_k, device=q.device).view(-1, 1)
+        key = torch.arange(n_k, device=q.device)
+        mask = (key <= position) & (key >= inputs.first_keys().view(-1, 1, 1, 1))
+        if window is not None:
+            mask = mask & (key > position - window)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=inputs.scale, enable_gqa=inputs.groups > 1
+        )
+        return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    plan = RowPlan.dense(len(q), q.shape[1], n_q, n_k, device=q.device)
+    plan = replace(
+        plan, key_start=inputs.key_start, window=window, softcap=inputs.softcap, sinks=inputs.sinks
+    )
+    return sparse_attention(q, k, v, plan, inputs.scale)[0]
+
+
+def _now(tensor: torch.Tensor) -> float:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter()
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
