@@ -129,7 +129,11 @@ def _run_units(
 
 
 class _Span:
-    """Consecutive query blocks [begin, end) of one head; ``attend`` computes them."""
+    """Consecutive query blocks [begin, end) of one head; ``attend`` computes them.
+
+    Everything about the lists that numpy can decide for all R rows of the span at once is decided in
+    ``__init__``: what remains per row is a gather and an attention call.
+    """
 
     def __init__(
         self,
@@ -142,22 +146,46 @@ class _Span:
         scratch: threading.local,
     ) -> None:
         """q [rows, D] of the span; packed [keys, 2 D] of its KV head."""
-        batch, head, self.begin, self.end = unit
+        batch, head, begin, end = unit
+        size = plan.block_k
         self.q = q.contiguous()
         self.packed = packed
         self.plan = plan
         self.scale = scale
         self.scratch = scratch
         self.head_size = q.shape[1]
-        self.blocks = lists.blocks[batch, head]
-        self.block_count = lists.block_count[batch, head]
-        self.columns = lists.columns[batch, head]
-        self.column_count = lists.column_count[batch, head]
-        self.dense_rows = lists.dense_rows[batch, head]
         self.key_start = int(lists.key_start[batch])
         self.sink = float(lists.sinks[head])
-        # Key position of the span's first row.
-        self.origin = plan.key_offset + self.begin * plan.block_q
+        self.dense = lists.dense_rows[batch, head, begin:end]
+        # Key positions of each row's first and last query.
+        self.first = np.arange(begin, end) * plan.block_q + plan.key_offset
+        self.last = np.minimum(self.first + plan.block_q, plan.n_k) - 1
+
+        self.blocks = lists.blocks[batch, head, begin:end].astype(np.int64)
+        self.columns = lists.columns[batch, head, begin:end].astype(np.int64)
+        self.block_live = np.arange(self.blocks.shape[1]) < lists.block_count[batch, head, begin:end, None]
+        self.column_live = np.arange(self.columns.shape[1]) < lists.column_count[batch, head, begin:end, None]
+        own_first, own_last = self.first // size, self.last // size
+        below = self.block_live & (self.blocks < own_first[:, None])
+        own = self.block_live & (self.blocks >= own_first[:, None]) & (self.blocks <= own_last[:, None])
+        early = self.column_live & (self.columns < self.first[:, None])
+        # In an ascending list the blocks (columns) of the prefix are the slots [from, to).
+        self.block_from = (below & (self.blocks * size < self.key_start)).sum(1)
+        self.block_to = below.sum(1)
+        self.column_from = (early & (self.columns < self.key_start)).sum(1)
+        self.column_to = early.sum(1)
+        # The block that padding cuts is listed: its real keys are read one by one.
+        self.cut = (below & (self.blocks == self.key_start // size)).any(1) & bool(self.key_start % size)
+        self.plain = (
+            ~self.dense
+            & _ascending(self.blocks, self.block_live)
+            & _ascending(self.columns, self.column_live)
+            & (own.sum(1) == own_last - own_first + 1)
+            & (self.column_to == self.column_live.sum(1))
+        )
+        self.block_index = torch.from_numpy(self.blocks)
+        self.column_index = torch.from_numpy(self.columns)
+
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.diagonal = torch.zeros(q.shape, dtype=dtype, device=q.device)
         self.diagonal_lse = torch.full(q.shape[:1], -torch.inf, dtype=dtype, device=q.device)
@@ -166,146 +194,123 @@ class _Span:
 
     def attend(self) -> tuple[torch.Tensor, torch.Tensor]:
         """out [rows, D] and lse [rows] of the span."""
-        fused = self._fused_legal()
-        plain = []
-        block = self.begin
-        while block < self.end:
-            if fused and self.dense_rows[block] and self._first(block) >= self.key_start:
-                block = self._dense_run(block)
-                continue
-            if fused and self._is_plain(block):
-                plain.append(block)
-                self._plain_prefix(block)
-            else:
-                self._masked_row(block)
-            block += 1
-        self._triangles(plain)
+        fused = self._fused_legal() & (self.first >= self.key_start)
+        for begin, end in _runs(fused & self.dense):
+            self._dense_run(begin, end)
+        plain = fused & self.plain
+        for begin, end in _runs(plain):
+            self._triangles(begin, end)
+        for row in np.flatnonzero(plain).tolist():
+            self._prefix(row)
+        for row in np.flatnonzero(~plain & ~(fused & self.dense)).tolist():
+            self._masked_row(row)
         return self._merge()
 
     def _fused_legal(self) -> bool:
-        plan = self.plan
         on_cpu = self.q.device.type == "cpu" and _fused_attention is not None
-        return on_cpu and plan.window is None and plan.softcap is None
+        return on_cpu and self.plan.window is None and self.plan.softcap is None
 
-    def _first(self, block: int) -> int:
-        return self.plan.key_offset + block * self.plan.block_q
+    def _rows(self, begin: int, end: int) -> slice:
+        """Where query blocks [begin, end) of the span lie in q [rows, D]."""
+        return slice(begin * self.plan.block_q, min(end * self.plan.block_q, self.q.shape[0]))
 
-    def _last(self, block: int) -> int:
-        return min(self._first(block) + self.plan.block_q, self.plan.n_k) - 1
-
-    def _listed(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """The row's KV blocks and columns."""
-        return (
-            self.blocks[block, : self.block_count[block]],
-            self.columns[block, : self.column_count[block]],
-        )
-
-    def _is_plain(self, block: int) -> bool:
-        """Whether the row's triangle is listed in full and free of padding."""
-        first, last = self._first(block), self._last(block)
-        blocks, columns = self._listed(block)
-        own = (blocks >= first // self.plan.block_k) & (blocks <= last // self.plan.block_k)
-        complete = int(own.sum()) == last // self.plan.block_k - first // self.plan.block_k + 1
-        return complete and first >= self.key_start and not (columns >= first).any()
-
-    def _dense_run(self, block: int) -> int:
-        """Consecutive dense rows in one call per part; returns the query block after them."""
-        end = block + 1
-        while end < self.end and self.dense_rows[end]:
-            end += 1
-        first, last = self._first(block), self._last(end - 1)
-        rows = slice(first - self.origin, last + 1 - self.origin)
+    def _dense_run(self, begin: int, end: int) -> None:
+        """Consecutive dense rows: one call per part."""
+        first, last, rows = int(self.first[begin]), int(self.last[end - 1]), self._rows(begin, end)
         self._write_diagonal(rows, *self._fused(self.q[rows], self.packed[first : last + 1], causal=True))
         if first > self.key_start:
             self._write_prefix(rows, *self._fused(self.q[rows], self.packed[self.key_start : first]))
-        return end
 
-    def _plain_prefix(self, block: int) -> None:
-        """Gather the listed keys before the row's first position and attend to them without a mask."""
-        size, first = self.plan.block_k, self._first(block)
-        blocks, columns = self._listed(block)
-        # A block that padding or the row's own first position cuts is read key by key.
-        whole = blocks[(blocks < first // size) & (blocks * size >= self.key_start)]
-        cut = blocks[(blocks * size < self.key_start) & ((blocks + 1) * size > self.key_start)]
-        singles = [columns[columns >= self.key_start]]
-        singles += [np.arange(self.key_start, (at + 1) * size) for at in cut if at < first // size]
-        singles += [np.arange(max(first // size * size, self.key_start), first)]
-        keys = self._gather(whole, np.concatenate(singles))
-        if len(keys):
-            rows = slice(first - self.origin, self._last(block) + 1 - self.origin)
-            self._write_prefix(rows, *self._fused(self.q[rows], keys))
+    def _triangles(self, begin: int, end: int) -> None:
+        """The diagonal part of consecutive plain rows: one batched causal call for the full ones."""
+        whole = end if self.last[end - 1] - self.first[end - 1] + 1 == self.plan.block_q else end - 1
+        for low, high in ((begin, whole), (whole, end)):
+            if low < high:
+                rows = self._rows(low, high)
+                q = self.q[rows].view(high - low, -1, self.head_size)
+                keys = self.packed[int(self.first[low]) : int(self.last[high - 1]) + 1]
+                keys = keys.view(high - low, -1, keys.shape[1])
+                self._write_diagonal(rows, *self._fused(q, keys, causal=True))
 
-    def _gather(self, whole: np.ndarray, singles: np.ndarray) -> torch.Tensor:
-        """Packed keys and values of KV blocks and single keys, [count, 2 D], in the thread's scratch."""
-        size = self.plan.block_k
-        if len(whole) and not len(singles) and whole[-1] - whole[0] == len(whole) - 1:
-            return self.packed[int(whole[0]) * size : (int(whole[-1]) + 1) * size]
-        in_blocks = len(whole) * size
-        if not hasattr(self.scratch, "keys") or len(self.scratch.keys) < in_blocks + len(singles):
-            self.scratch.keys = self.packed.new_empty(
-                (in_blocks + len(singles) + size) * 2, self.packed.shape[1]
-            )
-        keys = self.scratch.keys[: in_blocks + len(singles)]
-        if len(whole):
-            source = self.packed.view(-1, size * self.packed.shape[1])
-            target = keys[:in_blocks].view(len(whole), -1)
-            torch.index_select(source, 0, self._index(whole), out=target)
-        if len(singles):
-            torch.index_select(self.packed, 0, self._index(singles), out=keys[in_blocks:])
-        return keys
+    def _prefix(self, row: int) -> None:
+        """Fetch the listed keys before the row's first position and attend to them without a mask."""
+        size, first = self.plan.block_k, int(self.first[row])
+        block_from, block_to = int(self.block_from[row]), int(self.block_to[row])
+        column_from, column_to = int(self.column_from[row]), int(self.column_to[row])
+        in_blocks = (block_to - block_from) * size
+        # Blocks cut by padding, or by the row's own first position, are read as ranges.
+        ranges = []
+        if self.cut[row]:
+            ranges.append((self.key_start, self.key_start // size * size + size))
+        if first % size:
+            ranges.append((max(first // size * size, self.key_start), first))
+        count = in_blocks + column_to - column_from + sum(end - begin for begin, end in ranges)
+        if not count:
+            return
+        if count == in_blocks and (start := self._consecutive(row, block_from, block_to)) is not None:
+            keys = self.packed[start * size : start * size + count]
+        else:
+            keys = self._scratch(count)
+            if in_blocks:
+                source = self.packed.view(-1, size * self.packed.shape[1])
+                index = self.block_index[row, block_from:block_to]
+                torch.index_select(source, 0, index, out=keys[:in_blocks].view(-1, source.shape[1]))
+            place = in_blocks
+            if column_to > column_from:
+                place += column_to - column_from
+                index = self.column_index[row, column_from:column_to]
+                torch.index_select(self.packed, 0, index, out=keys[in_blocks:place])
+            for begin, end in ranges:
+                keys[place : place + end - begin] = self.packed[begin:end]
+                place += end - begin
+        rows = self._rows(row, row + 1)
+        self._write_prefix(rows, *self._fused(self.q[rows], keys))
 
-    def _index(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.packed.device)
+    def _consecutive(self, row: int, begin: int, end: int) -> int | None:
+        """The first of the row's listed blocks [begin, end) when they follow on from each other, or None."""
+        first, last = int(self.blocks[row, begin]), int(self.blocks[row, end - 1])
+        return first if last - first == end - begin - 1 else None
 
-    def _triangles(self, plain: list[int]) -> None:
-        """The diagonal part of plain rows: runs of whole query blocks share one batched causal call."""
-        while plain:
-            run = 1
-            while run < len(plain) and plain[run] == plain[0] + run:
-                run += 1
-            first, last = self._first(plain[0]), self._last(plain[run - 1])
-            if (last + 1 - first) % self.plan.block_q and run > 1:
-                run -= 1
-                last = self._last(plain[run - 1])
-            rows = slice(first - self.origin, last + 1 - self.origin)
-            keys = self.packed[first : last + 1].view(run, -1, self.packed.shape[1])
-            out, lse = self._fused(self.q[rows].view(run, -1, self.head_size), keys, causal=True)
-            self._write_diagonal(rows, out, lse)
-            plain = plain[run:]
+    def _scratch(self, count: int) -> torch.Tensor:
+        """[count, 2 D] of the thread's own memory, overwritten by its next call."""
+        if not hasattr(self.scratch, "keys") or len(self.scratch.keys) < count:
+            self.scratch.keys = self.packed.new_empty(2 * count, self.packed.shape[1])
+        return self.scratch.keys[:count]
 
     def _fused(
         self, q: torch.Tensor, keys: torch.Tensor, causal: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """torch's fused CPU attention, q [.., rows, D] over packed keys [.., count, 2 D]; out and lse."""
-        leading = (1, 1) if q.ndim == 2 else (q.shape[0], 1)
-        q = q.reshape(*leading, *q.shape[-2:])
-        keys = keys.reshape(*leading, *keys.shape[-2:])
-        key, value = keys[..., : self.head_size], keys[..., self.head_size :]
+        if q.ndim == 2:
+            q, keys = q[None], keys[None]
+        key, value = keys[:, None].split(self.head_size, -1)
         assert _fused_attention is not None
-        return _fused_attention(q, key, value, 0.0, causal, scale=self.scale)
+        return _fused_attention(q[:, None], key, value, 0.0, causal, scale=self.scale)
 
-    def _masked_row(self, block: int) -> None:
+    def _masked_row(self, row: int) -> None:
         """Any row, by comparing positions; softmax in float32 (float64 for float64 inputs)."""
-        plan = self.plan
-        first, last = self._first(block), self._last(block)
+        plan, device = self.plan, self.packed.device
+        first, last = int(self.first[row]), int(self.last[row])
         lowest = self.key_start if plan.window is None else max(self.key_start, first - plan.window + 1)
-        if self.dense_rows[block]:
-            position = np.arange(lowest, last + 1)
+        if lowest > last:
+            return
+        if self.dense[row]:
+            where = torch.arange(lowest, last + 1, device=device)
             keys = self.packed[lowest : last + 1]
         else:
-            blocks, columns = self._listed(block)
-            in_blocks = blocks[:, None] * plan.block_k + np.arange(plan.block_k)
-            position = np.concatenate([in_blocks.ravel(), columns])
+            listed = self.blocks[row, self.block_live[row], None] * plan.block_k + np.arange(plan.block_k)
+            position = np.concatenate([listed.ravel(), self.columns[row, self.column_live[row]]])
             position = position[(position >= lowest) & (position <= last)]
-            keys = self.packed.index_select(0, self._index(position))
-        if not len(position):
+            where = torch.from_numpy(position).to(device)
+            keys = self.packed.index_select(0, where)
+        if not len(where):
             return
-        rows = slice(first - self.origin, last + 1 - self.origin)
+        rows = self._rows(row, row + 1)
         key, value = keys.to(self.diagonal.dtype).split(self.head_size, -1)
         logits = self.q[rows].to(key.dtype) @ key.mT * self.scale
         if plan.softcap is not None:
             logits = plan.softcap * torch.tanh(logits / plan.softcap)
-        where, query = self._index(position), self._index(np.arange(first, last + 1))[:, None]
+        query = torch.arange(first, last + 1, device=device)[:, None]
         hidden = where > query
         if plan.window is not None:
             hidden |= where <= query - plan.window
@@ -332,3 +337,14 @@ class _Span:
         out = self.diagonal * torch.exp(self.diagonal_lse - finite)[:, None]
         out += self.prefix * torch.exp(self.prefix_lse - finite)[:, None]
         return out.to(self.q.dtype), lse
+
+
+def _ascending(lists: np.ndarray, live: np.ndarray) -> np.ndarray:
+    """Which rows of [R, capacity] strictly ascend over their live slots, bool [R]."""
+    return ((lists[:, 1:] > lists[:, :-1]) | ~live[:, 1:]).all(1)
+
+
+def _runs(rows: np.ndarray) -> list[tuple[int, int]]:
+    """The maximal ranges [begin, end) of true entries."""
+    edges = np.flatnonzero(np.diff(rows.astype(np.int8), prepend=0, append=0)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
