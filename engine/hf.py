@@ -13,7 +13,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -24,19 +23,15 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 if TYPE_CHECKING:
+    from routesparse.engine.calibration import Calibration
+    from routesparse.engine.latency import LatencyProfile
     from routesparse.engine.session import Trace
 
 NAME = "routesparse"
 
 
 class AttentionRouter(Protocol):
-    """What the attention function needs from a routing session."""
-
-    def begin_forward(self, *, batch: int, n_q: int, n_k: int) -> None:
-        """A forward pass enters its first layer: a new prompt, the next chunk, or a decode step.
-
-        n_k counts the keys of that layer, which a sliding-window cache may have cropped.
-        """
+    """What the attention function needs from a routing session (session.RoutingSession)."""
 
     def attend(
         self,
@@ -58,14 +53,7 @@ class AttentionRouter(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class _Attachment:
-    """What route() leaves on every attention module of one model while its block runs."""
-
-    router: AttentionRouter
-    first_layer: int
-
-
+# Where route() leaves the router on every attention module of one model while its block runs.
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
@@ -77,8 +65,8 @@ def route(
     model: PreTrainedModel,
     config: RouterConfig | None = None,
     *,
-    calibration: Any = None,
-    profile: Any = "auto",
+    calibration: Calibration | str | None = None,
+    profile: LatencyProfile | str = "auto",
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
@@ -87,10 +75,16 @@ def route(
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError.
     """
+    from routesparse.engine.calibration import load_calibration
+    from routesparse.engine.models import revision_of_model
     from routesparse.engine.session import RoutingSession
 
     check_supported(model)
-    session = RoutingSession(config or RouterConfig(), calibration=calibration, profile=profile)
+    config = config or RouterConfig()
+    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    if loaded is not None:
+        loaded.check(revision_of_model(model), config)
+    session = RoutingSession(config, calibration=loaded, profile=profile)
     with routed_by(model, session):
         yield session.trace
 
@@ -100,14 +94,13 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
     """Every attention call of the model goes to the router inside the block; afterwards all is as before."""
     check_supported(model)
     modules = attention_modules(model)
-    attachment = _Attachment(router, min(module.layer_idx for module in modules))
     previous_implementation = model.config._attn_implementation
     previous = [module.__dict__.get(_ATTRIBUTE) for module in modules]
     key = id(model.config)
     try:
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
-            module.__dict__[_ATTRIBUTE] = attachment
+            module.__dict__[_ATTRIBUTE] = router
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
@@ -136,7 +129,7 @@ def check_supported(model: object) -> None:
 
 
 def attention_modules(model: PreTrainedModel) -> list[Any]:
-    """The model's self-attention modules in layer order. Errors: UnsupportedModelError when there is none."""
+    """The model's self-attention modules by layer. Errors: UnsupportedModelError when there is none."""
     modules: list[Any] = [
         module
         for module in model.modules()
@@ -149,8 +142,8 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
 
 def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     """The router that serves this model now: that of route(), else its default session, else None."""
-    attachment = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
-    return attachment.router if attachment is not None else _default_routers.get(id(model.config))
+    router = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
+    return router if router is not None else _default_routers.get(id(model.config))
 
 
 def attention(
@@ -173,14 +166,13 @@ def attention(
     """
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
-    attachment = module.__dict__.get(_ATTRIBUTE) or _Attachment(_default_router(module), first_layer=0)
-    batch, _, n_q, head_dim = query.shape
-    n_k = key.shape[2]
+    router = module.__dict__.get(_ATTRIBUTE)
+    if router is None:
+        router = _default_router(module)
+    n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
-        if module.layer_idx == attachment.first_layer:
-            attachment.router.begin_forward(batch=batch, n_q=n_q, n_k=n_k)
-        out = attachment.router.attend(
+        out = router.attend(
             query,
             key,
             value,

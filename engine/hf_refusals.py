@@ -6,11 +6,12 @@ A family is on the list only because it was compared with its own eager attentio
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
-from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch import Tensor
 FAMILIES: frozenset[str] = frozenset(
     ("llama", "qwen2", "qwen3", "mistral", "phi3", "glm4", "gemma2", "gemma3_text", "cohere2", "gpt_oss")
 )
@@ -32,14 +33,20 @@ _UNSUPPORTED_ARGUMENTS = {
 
 def check_family(config: Any) -> None:
     """Errors: UnsupportedModelError unless the configuration's family is in FAMILIES and causal."""
-    family = config.model_type
+    check_family_name(config.model_type)
+    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
+        raise UnsupportedModelError(
+            f"this {config.model_type} attends in both directions; only causal text is routed"
+        )
+
+
+def check_family_name(family: str) -> None:
+    """Errors: UnsupportedModelError unless the model_type is in FAMILIES."""
     if family not in FAMILIES:
         why = _WHY_REFUSED.get(family, "it was never compared with its own attention")
         raise UnsupportedModelError(
             f"model family {family!r} is not supported: {why} (supported: {', '.join(sorted(FAMILIES))})"
         )
-    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
-        raise UnsupportedModelError(f"this {family} attends in both directions; only causal text is routed")
 
 
 def check_mask_request(
@@ -56,7 +63,7 @@ def check_mask_request(
         )
     if q_length > 1 and not flags.get("allow_is_causal_skip", True):
         raise PromptError(_PACKED)
-    if isinstance(q_offset, Tensor) or kv_offset + kv_length != q_offset + q_length:
+    if not isinstance(q_offset, int) or kv_offset + kv_length != q_offset + q_length:
         raise UnsupportedModelError(
             "a StaticCache is not supported: its keys outlast the prompt; use the default DynamicCache"
         )
