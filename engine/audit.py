@@ -41,7 +41,9 @@ def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, s
         if not decision.sparse[unit]:
             continue
         measured = measure_rows(inputs, decision, b, h, chosen)
-        mass, error, norm, paper, tight = (measured[name] for name in ("mass", "error", "norm", "paper", "tight"))
+        mass, error, norm, paper, tight = (
+            measured[name] for name in ("mass", "error", "norm", "paper", "tight")
+        )
         lower = decision.certified.lower_mass[unit]
         allowance = ROUNDING * measured["v_max"]
         audits.append(

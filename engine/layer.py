@@ -90,7 +90,9 @@ def decide(
 
     # 1. The shared probe.
     first_keys = inputs.first_keys()
-    rows = draw_rows(segment, batch, heads, config, stable_seed(config.seed, layer, segment.index), first_keys)
+    rows = draw_rows(
+        segment, batch, heads, config, stable_seed(config.seed, layer, segment.index), first_keys
+    )
     probe = run_probe(inputs, segment, rows, config)
     probe_us = clock.lap()
 

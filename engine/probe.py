@@ -200,9 +200,11 @@ def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tens
     return out
 
 
-def _mask_blocks(blocks: torch.Tensor, p: torch.Tensor, start: int, end: int, first_key: torch.Tensor) -> None:
+def _mask_blocks(
+    blocks: torch.Tensor, p: torch.Tensor, start: int, end: int, first_key: torch.Tensor
+) -> None:
     """Mask keys after each row (p [P, 1]) and before first_key, in place; blocks [P, N, block] from key ``start``."""
-    count, number, width = blocks.shape
+    _, number, width = blocks.shape
     edges = torch.arange(start, end, width, device=blocks.device)
     blocks.masked_fill_((edges.view(1, -1) > p).unsqueeze(-1), -torch.inf)
     own = (p // width * width - start).view(-1)

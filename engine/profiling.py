@@ -12,7 +12,7 @@ import platform
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from routesparse.engine.errors import ProfileError
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.segments import split
 from routesparse.kernels.interface import RowPlan, sparse_attention
+
+if TYPE_CHECKING:
+    from routesparse.engine.models import LoadedModel
 
 QUICK_LENGTHS = (2_048, 6_144)
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
@@ -246,3 +249,17 @@ def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
     safe = np.maximum(target, 1e-3)
     scale = np.maximum((design / safe[:, None]).max(0), 1e-30)
     return nnls(design / safe[:, None] / scale, np.ones(len(safe)))[0] / scale
+
+
+def prepare_profile(name: str, loaded: LoadedModel, config: RouterConfig) -> LatencyProfile:
+    """``profile_for`` a loaded model, before its first prompt, so that measuring is not part of a prefill."""
+    parameter = next(loaded.model.parameters())
+    return profile_for(
+        name,
+        parameter.device,
+        parameter.dtype,
+        head_dim=loaded.head_dim,
+        heads=loaded.heads,
+        kv_heads=loaded.kv_heads,
+        config=config,
+    )

@@ -26,7 +26,7 @@ REPAIR_ROUNDS = 64
 
 @dataclass(frozen=True)
 class Routing:
-    """choice int64 [U]; limited: eq. 6 decided (not the gate alone); over_budget: even the cheapest plan exceeds T_l."""
+    """choice int64 [U]; limited: eq. 6 decided (not the gate alone); over_budget: the cheapest plan exceeds T_l."""
 
     choice: np.ndarray
     limited: bool
@@ -148,7 +148,9 @@ def _best_partner(
     if len(gain) == 0:
         return None
     fits = flat_cost[gain][:, None] + flat_cost[None, :] <= slack
-    total = np.where(fits & (owner[gain][:, None] != owner[None, :]), flat_risk[gain][:, None] + flat_risk, np.inf)
+    total = np.where(
+        fits & (owner[gain][:, None] != owner[None, :]), flat_risk[gain][:, None] + flat_risk, np.inf
+    )
     i, j = np.unravel_index(total.argmin(), total.shape)
     if not np.isfinite(total[i, j]):
         return None
@@ -159,7 +161,7 @@ def _best_partner(
 def solve_exact(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:
     """The optimum of eq. 6 by integer programming (scipy, HiGHS). For tests and the solver study."""
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import kron, eye
+    from scipy.sparse import eye, kron
 
     count, width = risk.shape
     one_each = LinearConstraint(kron(eye(count), np.ones((1, width))), 1, 1)

@@ -43,9 +43,11 @@ def solve_on_device(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndar
     return solved[0].numpy()
 
 
-def _repair(choice: torch.Tensor, risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+def _repair(
+    choice: torch.Tensor, risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor
+) -> torch.Tensor:
     """One round: the best single move or pair of moves in two heads that lowers the risk within the slack."""
-    instances, units, width = risk.shape
+    _, units, width = risk.shape
     slack = limit - _taken(cost, choice).sum(-1)
     d_cost = (cost - _taken(cost, choice).unsqueeze(-1)).flatten(1)
     d_risk = (risk - _taken(risk, choice).unsqueeze(-1)).flatten(1)

@@ -7,7 +7,7 @@ head, so sessions of several models, ranks or threads never meet.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,56 +15,19 @@ import torch.nn.functional as F
 
 from routesparse.engine import audit as dense_audit
 from routesparse.engine import layer as steps
-from routesparse.engine.calibration import Calibration
+from routesparse.engine.calibration import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.heatmap import Heatmap, heatmaps
+from routesparse.engine.heatmap import heatmaps
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.profiling import profile_for
+from routesparse.engine.profiling import device_name, profile_for
 from routesparse.engine.records import AuditRow
 from routesparse.engine.segments import Segment, split
+from routesparse.engine.trace import LayerPass, PromptTrace, Trace
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
-
-
-@dataclass(frozen=True)
-class LayerPass:
-    """What one call of one layer left behind (a prompt, or a chunk of it)."""
-
-    layer: int
-    decisions: tuple[steps.Decision, ...]  # stripped of their probe tensors
-    heatmaps: tuple[tuple[Heatmap, ...], ...]  # per decision, per unit
-    kernel_us: float
-    density: float
-    limit_us: float | None
-    audits: tuple[AuditRow, ...]
-    audit_us: float
-
-
-@dataclass
-class PromptTrace:
-    """One prompt: every layer pass, in order. ``routed`` is False where dense ran untouched."""
-
-    batch: int
-    tokens: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    device: str
-    dtype: str
-    passes: list[LayerPass] = field(default_factory=list)
-    layers: set[int] = field(default_factory=set)
-
-    @property
-    def routed(self) -> bool:
-        return bool(self.passes)
-
-    @property
-    def audit_ms(self) -> float:
-        """Time spent on auditing inside the forward; not part of prefill."""
-        return sum(p.audit_us for p in self.passes) / 1e3
 
 
 class RoutingSession:
@@ -73,26 +36,32 @@ class RoutingSession:
     def __init__(
         self,
         config: RouterConfig,
-        calibration: Calibration | None = None,
+        calibration: Calibration | str | None = None,
         profile: LatencyProfile | str = "auto",
         audit: AuditDepth = "none",
         audit_rows: int = dense_audit.AUDIT_ROWS,
+        model_revision: str | None = None,
     ) -> None:
-        if calibration is not None:
-            config = replace(config, alpha=calibration.alpha)
+        """model_revision: checked against the calibration's stamp; required with a calibration.
+
+        Errors: CalibrationError for an unknown calibration or one of another model or configuration.
+        """
+        loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+        gate = config.gate_threshold
+        if loaded is not None:
+            loaded.check(model_revision or "unknown", config)
+            config, gate = replace(config, alpha=loaded.alpha), loaded.gate
         self.config = config
-        self.calibration = calibration
-        self.gate = config.gate_threshold if calibration is None else calibration.gate
-        self.prompts: list[PromptTrace] = []
-        self._profile = profile
-        self._audit = audit
-        self._audit_rows = audit_rows
+        self.trace = Trace(config, gate, loaded, audit, audit_rows, profile)
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
 
-    @property
-    def profile(self) -> LatencyProfile | str:
-        """The latency profile in use; "auto" until the first routed layer has measured or loaded one."""
-        return self._profile
+    def begin_forward(self, *, batch: int, n_q: int, n_k: int) -> None:
+        """A forward pass enters the model: a new prompt where no earlier keys are cached, else a continuation."""
+        if n_q == n_k:
+            self.trace.prompts.append(PromptTrace(batch, n_k))
+            self._segments = {}
+        elif n_q > 1 and self.trace.prompts:
+            self.trace.prompts[-1].tokens += n_q
 
     def attend(
         self,
@@ -114,20 +83,17 @@ class RoutingSession:
         Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed.
         """
         n_q, n_k = q.shape[2], k.shape[2]
-        windowed = window is not None and window < n_k
-        if n_q == n_k and (not self.prompts or layer in self.prompts[-1].layers):
-            self.prompts.append(
-                PromptTrace(len(q), n_k, q.shape[1], k.shape[1], q.shape[3], str(q.device), _short(q.dtype))
-            )
-            self._segments = {}
-        prompt = self.prompts[-1] if self.prompts else None
-        if prompt is not None and n_q > 1:
-            prompt.tokens = max(prompt.tokens, n_k)
-            prompt.layers.add(layer)
         inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+        if not self.trace.prompts or n_q == 1:
+            return dense_attention(inputs, window)
+        prompt = self.trace.prompts[-1]
+        if not prompt.layers:
+            prompt.heads, prompt.kv_heads, prompt.head_dim = q.shape[1], k.shape[1], q.shape[3]
+            prompt.device, prompt.dtype = device_name(q.device), str(q.dtype).removeprefix("torch.")
+        prompt.layers.add(layer)
         segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
-        if prompt is None or windowed or not self._worth_routing(inputs, segments):
-            return dense_attention(inputs, window if windowed else None)
+        if window is not None or not self._worth_routing(inputs, segments):
+            return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
         out, layer_pass = self._route(inputs, segments, layer)
         prompt.passes.append(layer_pass)
@@ -143,9 +109,10 @@ class RoutingSession:
         return all(profile.pays(s, inputs.q.shape[1]) for s in segments)
 
     def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:
-        if isinstance(self._profile, str):
-            self._profile = profile_for(
-                self._profile,
+        profile = self.trace.profile
+        if isinstance(profile, str):
+            self.trace.profile = profile_for(
+                profile,
                 inputs.q.device,
                 inputs.q.dtype,
                 head_dim=inputs.q.shape[3],
@@ -153,7 +120,7 @@ class RoutingSession:
                 kv_heads=inputs.k.shape[1],
                 config=self.config,
             )
-        return self._profile
+        return self.trace.profile
 
     def _route(
         self, inputs: AttentionInputs, segments: list[Segment], layer: int
@@ -170,7 +137,7 @@ class RoutingSession:
                     segment,
                     layer,
                     self.config,
-                    self.gate,
+                    self.trace.gate,
                     profile,
                     None if limit is None else limit * float(share),
                 )
@@ -185,8 +152,8 @@ class RoutingSession:
         kernel_us = (_now(inputs.q) - started) * 1e6
         started = _now(inputs.q)
         audits: list[AuditRow] = []
-        if self._audit != "none":
-            rows = None if self._audit == "full" else self._audit_rows
+        if self.trace.audit_depth != "none":
+            rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
             for decision in decisions:
                 audits += dense_audit.audit_units(inputs, decision, rows, self.config.seed)
         pictures = tuple(heatmaps(d) for d in decisions)
@@ -256,7 +223,3 @@ def _now(tensor: torch.Tensor) -> float:
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter()
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

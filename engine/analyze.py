@@ -1,0 +1,126 @@
+"""From a prompt to a record: one routed prefill, its audit, and (where asked for) the dense prefill beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from routesparse.engine.calibration import Calibration, load_calibration
+from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.hf import attention_modules, routed_by
+from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.models import LoadedModel
+from routesparse.engine.profiling import prepare_profile
+from routesparse.engine.prompts import Prompt
+from routesparse.engine.records import PromptRow, RunRecord
+from routesparse.engine.session import RoutingSession
+from routesparse.engine.trace import RunInfo
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """One prefill: last-position logits float32 [B, vocabulary] and wall time."""
+
+    logits: torch.Tensor
+    total_ms: float
+
+
+def analyze_prompt(
+    prompt: Prompt,
+    loaded: LoadedModel,
+    config: RouterConfig,
+    *,
+    calibration: Calibration | str | None = None,
+    profile: LatencyProfile | str = "auto",
+    audit: AuditDepth = "none",
+    measure_dense: bool = False,
+    keep_text: bool = True,
+    domain: str | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> RunRecord:
+    """Prefill the prompt with routing and return everything it left behind.
+
+    audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares the
+    first token with a dense prefill. The time of auditing is not part of total_ms. measure_dense adds the dense
+    prefill's time. progress is called with "calibrate", "profile", "route", "dense" and "write".
+    Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
+    """
+    if isinstance(calibration, str):
+        calibration = load_calibration(calibration)
+    if isinstance(profile, str):
+        progress("profile", 0, 1)
+        profile = prepare_profile(profile, loaded, config)
+    session = RoutingSession(config, calibration, profile, audit, model_revision=loaded.revision)
+    ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
+    with routed_by(loaded.model, session), _counted(loaded, progress, "route"):
+        routed = prefill(loaded.model, ids)
+    dense = None
+    if measure_dense or audit == "full":
+        with _counted(loaded, progress, "dense"):
+            dense = prefill(loaded.model, ids)
+    trace = session.trace
+    agreement = None
+    if dense is not None and audit == "full":
+        agreement = float((routed.logits.argmax(-1) == dense.logits.argmax(-1)).float().mean())
+    info = RunInfo(
+        model=loaded.name,
+        model_revision=loaded.revision,
+        tokenizer_hash=loaded.tokenizer_hash,
+        prompt_name=prompt.name,
+        prompt_sha256=prompt.sha256,
+        domain=domain,
+        prompt=PromptRow("", prompt.text, prompt.block_starts(config.block_k)) if keep_text else None,
+        total_ms=routed.total_ms - trace.prompts[-1].audit_ms,
+        dense_ms=None if dense is None else dense.total_ms,
+        top1_agreement=agreement,
+    )
+    progress("write", 0, 1)
+    return trace.record(info)
+
+
+@torch.no_grad()
+def prefill(model: Any, ids: torch.Tensor) -> Prefill:
+    """Prefill token ids int64 [B, n] to the last position's logits.
+
+    Errors: NumericsError where a logit is NaN or Inf, which names no layer: the layers before were finite.
+    """
+    if ids.is_cuda:
+        torch.cuda.synchronize(ids.device)
+    started = time.perf_counter()
+    logits = model(ids, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+    if ids.is_cuda:
+        torch.cuda.synchronize(ids.device)
+    elapsed = (time.perf_counter() - started) * 1e3
+    if not bool(torch.isfinite(logits).all()):
+        raise NumericsError("NaN or Inf in the logits; nothing was recorded for this prompt")
+    return Prefill(logits, elapsed)
+
+
+class _counted:
+    """Report layer k of L while the model runs."""
+
+    def __init__(self, loaded: LoadedModel, progress: Progress, stage: str) -> None:
+        self._modules = attention_modules(loaded.model)
+        self._progress, self._stage = progress, stage
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> None:
+        total = len(self._modules)
+        self._progress(self._stage, 0, total)
+        for place, module in enumerate(self._modules, start=1):
+            self._hooks.append(
+                module.register_forward_hook(
+                    lambda *_, place=place: self._progress(self._stage, place, total)
+                )
+            )
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
