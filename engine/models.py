@@ -168,8 +168,10 @@ def revision_of_model(model: Any) -> str:
 
 def _load(folder: Path, name: str, config: dict[str, Any], device: str) -> LoadedModel:
     import torch
-    from routesparse.engine.hf import check_supported
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from routesparse.engine.hf import check_supported
 
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -181,7 +183,9 @@ def _load(folder: Path, name: str, config: dict[str, Any], device: str) -> Loade
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
             )
-    # transformers raises many types for a folder that does not fit together; each is the folder's fault.
+    # A folder that does not fit together ends in many types; each of them is the folder's fault.
+    except StrictDataclassError as error:
+        raise ModelError(f"{name}/config.json is wrong: {_first_line(error.__cause__ or error)}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

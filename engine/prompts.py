@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from routesparse.engine.errors import PromptError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -96,9 +97,7 @@ def tokenize(prompt: PromptText, tokenizer: Any, max_tokens: int) -> Prompt:
     encoded = tokenizer(prompt.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
     if len(ids) < 2:
-        raise PromptError(
-            f"prompt {prompt.name!r} has {len(ids)} token; routing needs at least 2, pass a longer one"
-        )
+        raise PromptError(f"prompt {prompt.name!r} has only {len(ids)} token; pass at least 2")
     if tokenizer.bos_token_id is not None:
         ids, starts = [tokenizer.bos_token_id, *ids], [0, *starts]
     if len(ids) > max_tokens:
