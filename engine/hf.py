@@ -13,25 +13,33 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.hf_refusals import check_call, check_family, check_mask_request
-from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration import Calibration
     from routesparse.engine.latency import LatencyProfile
-    from routesparse.engine.session import Trace
+    from routesparse.engine.trace import Trace
 
 NAME = "routesparse"
 
 
 class AttentionRouter(Protocol):
     """What the attention function needs from a routing session (session.RoutingSession)."""
+
+    def begin_forward(self, *, batch: int, n_q: int, n_k: int) -> None:
+        """A forward pass enters its first layer: a new prompt, the next chunk, or a decode step.
+
+        n_k counts the keys of that layer, which a sliding-window cache may have cropped.
+        """
 
     def attend(
         self,
@@ -53,7 +61,14 @@ class AttentionRouter(Protocol):
         """
 
 
-# Where route() leaves the router on every attention module of one model while its block runs.
+@dataclass(frozen=True)
+class _Attachment:
+    """What route() leaves on every attention module of one model while its block runs."""
+
+    router: AttentionRouter
+    first_layer: int
+
+
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
@@ -73,18 +88,15 @@ def route(
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone.
     profile: "auto" takes the latency profile of this device or measures a quick one.
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
-    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError.
+    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
+    is given and the model's files are not known.
     """
-    from routesparse.engine.calibration import load_calibration
     from routesparse.engine.models import revision_of_model
     from routesparse.engine.session import RoutingSession
 
     check_supported(model)
-    config = config or RouterConfig()
-    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
-    if loaded is not None:
-        loaded.check(revision_of_model(model), config)
-    session = RoutingSession(config, calibration=loaded, profile=profile)
+    revision = None if calibration is None else revision_of_model(model)
+    session = RoutingSession(config or RouterConfig(), calibration, profile, model_revision=revision)
     with routed_by(model, session):
         yield session.trace
 
@@ -94,13 +106,14 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
     """Every attention call of the model goes to the router inside the block; afterwards all is as before."""
     check_supported(model)
     modules = attention_modules(model)
+    attachment = _Attachment(router, modules[0].layer_idx)
     previous_implementation = model.config._attn_implementation
     previous = [module.__dict__.get(_ATTRIBUTE) for module in modules]
     key = id(model.config)
     try:
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
-            module.__dict__[_ATTRIBUTE] = router
+            module.__dict__[_ATTRIBUTE] = attachment
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
@@ -142,8 +155,8 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
 
 def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     """The router that serves this model now: that of route(), else its default session, else None."""
-    router = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
-    return router if router is not None else _default_routers.get(id(model.config))
+    attachment = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
+    return _default_routers.get(id(model.config)) if attachment is None else attachment.router
 
 
 def attention(
@@ -166,12 +179,13 @@ def attention(
     """
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
-    router = module.__dict__.get(_ATTRIBUTE)
-    if router is None:
-        router = _default_router(module)
+    attachment = module.__dict__.get(_ATTRIBUTE) or _Attachment(_default_router(module), first_layer=0)
+    router = attachment.router
     n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
+        if module.layer_idx == attachment.first_layer:
+            router.begin_forward(batch=query.shape[0], n_q=query.shape[2], n_k=n_k)
         out = router.attend(
             query,
             key,

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import transformers
+from transformers import AttentionInterface, DynamicCache
+
 from routesparse.engine import hf
 from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
 from routesparse.kernels.interface import RowPlan, sparse_attention
-from transformers import AttentionInterface, DynamicCache
 
 TOKENS = 320
 BLOCK_Q, BLOCK_K = 32, 16
@@ -94,11 +95,10 @@ class DenseRouter:
 
     forget: str = ""
     calls: list = field(default_factory=list)
+    forwards: list = field(default_factory=list)
 
-    @property
-    def forwards(self):
-        """Query rows of each forward pass so far."""
-        return [n_q for layer, n_q, _, _ in self.calls if layer == 0]
+    def begin_forward(self, *, batch, n_q, n_k):
+        self.forwards.append(n_q)
 
     def attend(self, q, k, v, *, layer, scale, key_start, window, softcap, sinks):
         features = {"key_start": key_start, "window": window, "softcap": softcap, "sinks": sinks}
@@ -159,6 +159,7 @@ def test_full_budget_equals_eager(family):
     with hf.routed_by(model, router):
         found = logits(model, ids)
     assert relative(found, wanted) < 1e-4
+    assert router.forwards == [TOKENS]
     assert [call[:3] for call in router.calls] == [(layer, TOKENS, TOKENS) for layer in range(4)]
     assert any(call[3] == WINDOW for call in router.calls) == ("window" in FEATURES.get(family, ()))
 
@@ -247,7 +248,7 @@ def test_generate_with_chunked_prefill_gives_the_eager_tokens():
     router = DenseRouter()
     with hf.routed_by(model, router):
         assert torch.equal(model.generate(ids, **arguments), wanted)
-        router.calls.clear()
+        router.forwards.clear()
         assert torch.equal(model.generate(ids, prefill_chunk_size=32, **arguments), wanted)
     assert router.forwards[:4] == [32, 32, 32, 4]
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 import transformers
+from transformers import StaticCache
+
 from routesparse.engine import hf
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.kernels.interface import RowPlan, sparse_attention
-from transformers import StaticCache
 
 SHAPE = {
     "vocab_size": 97,
@@ -23,6 +24,9 @@ IDS = torch.arange(3, 43)[None]
 
 
 class DenseRouter:
+    def begin_forward(self, **shape):
+        pass
+
     def attend(self, q, k, v, *, layer, scale, **features):
         plan = RowPlan.dense(q.shape[0], q.shape[1], q.shape[2], k.shape[2], **features)
         return sparse_attention(q, k, v, plan, scale=scale)[0]
