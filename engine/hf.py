@@ -13,7 +13,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -35,12 +34,6 @@ NAME = "routesparse"
 class AttentionRouter(Protocol):
     """What the attention function needs from a routing session (session.RoutingSession)."""
 
-    def begin_forward(self, *, batch: int, n_q: int, n_k: int) -> None:
-        """A forward pass enters its first layer: a new prompt, the next chunk, or a decode step.
-
-        n_k counts the keys of that layer, which a sliding-window cache may have cropped.
-        """
-
     def attend(
         self,
         q: Tensor,
@@ -61,14 +54,7 @@ class AttentionRouter(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class _Attachment:
-    """What route() leaves on every attention module of one model while its block runs."""
-
-    router: AttentionRouter
-    first_layer: int
-
-
+# Where route() leaves the router on every attention module of one model while its block runs.
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
@@ -106,14 +92,13 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
     """Every attention call of the model goes to the router inside the block; afterwards all is as before."""
     check_supported(model)
     modules = attention_modules(model)
-    attachment = _Attachment(router, modules[0].layer_idx)
     previous_implementation = model.config._attn_implementation
     previous = [module.__dict__.get(_ATTRIBUTE) for module in modules]
     key = id(model.config)
     try:
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
-            module.__dict__[_ATTRIBUTE] = attachment
+            module.__dict__[_ATTRIBUTE] = router
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
@@ -155,8 +140,8 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
 
 def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     """The router that serves this model now: that of route(), else its default session, else None."""
-    attachment = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
-    return _default_routers.get(id(model.config)) if attachment is None else attachment.router
+    router = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
+    return _default_routers.get(id(model.config)) if router is None else router
 
 
 def attention(
@@ -179,13 +164,12 @@ def attention(
     """
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
-    attachment = module.__dict__.get(_ATTRIBUTE) or _Attachment(_default_router(module), first_layer=0)
-    router = attachment.router
+    router = module.__dict__.get(_ATTRIBUTE)
+    if router is None:
+        router = _default_router(module)
     n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
-        if module.layer_idx == attachment.first_layer:
-            router.begin_forward(batch=query.shape[0], n_q=query.shape[2], n_k=n_k)
         out = router.attend(
             query,
             key,

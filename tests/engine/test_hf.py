@@ -95,10 +95,11 @@ class DenseRouter:
 
     forget: str = ""
     calls: list = field(default_factory=list)
-    forwards: list = field(default_factory=list)
 
-    def begin_forward(self, *, batch, n_q, n_k):
-        self.forwards.append(n_q)
+    @property
+    def forwards(self):
+        """Query rows of each forward pass so far."""
+        return [n_q for layer, n_q, _, _ in self.calls if layer == 0]
 
     def attend(self, q, k, v, *, layer, scale, key_start, window, softcap, sinks):
         features = {"key_start": key_start, "window": window, "softcap": softcap, "sinks": sinks}
@@ -248,7 +249,7 @@ def test_generate_with_chunked_prefill_gives_the_eager_tokens():
     router = DenseRouter()
     with hf.routed_by(model, router):
         assert torch.equal(model.generate(ids, **arguments), wanted)
-        router.forwards.clear()
+        router.calls.clear()
         assert torch.equal(model.generate(ids, prefill_chunk_size=32, **arguments), wanted)
     assert router.forwards[:4] == [32, 32, 32, 4]
 

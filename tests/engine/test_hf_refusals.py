@@ -24,9 +24,6 @@ IDS = torch.arange(3, 43)[None]
 
 
 class DenseRouter:
-    def begin_forward(self, **shape):
-        pass
-
     def attend(self, q, k, v, *, layer, scale, **features):
         plan = RowPlan.dense(q.shape[0], q.shape[1], q.shape[2], k.shape[2], **features)
         return sparse_attention(q, k, v, plan, scale=scale)[0]
