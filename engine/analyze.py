@@ -52,12 +52,13 @@ def analyze_prompt(
     prefill's time. progress is called with "calibrate", "profile", "route", "dense" and "write".
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
-    if isinstance(calibration, str):
-        calibration = load_calibration(calibration)
+    calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    if calibrated is not None:
+        calibrated.check(loaded.revision, config)
     if isinstance(profile, str):
         progress("profile", 0, 1)
         profile = prepare_profile(profile, loaded, config)
-    session = RoutingSession(config, calibration, profile, audit, model_revision=loaded.revision)
+    session = RoutingSession(config, calibrated, profile, audit)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     with routed_by(loaded.model, session), _counted(loaded, progress, "route"):
         routed = prefill(loaded.model, ids)

@@ -123,7 +123,9 @@ def load_calibration(name: str) -> Calibration:
         values = json.loads(path.read_text())
         schema = values.pop("schema")
         if schema > SCHEMA:
-            raise CalibrationError(f"calibration {name!r} has schema {schema}; this version reads up to {SCHEMA}")
+            raise CalibrationError(
+                f"calibration {name!r} has schema {schema}; this version reads up to {SCHEMA}"
+            )
         buckets = tuple(Bucket(**bucket) for bucket in values.pop("buckets"))
         return Calibration(**{**values, "buckets": buckets, "documents": tuple(values["documents"])})
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:

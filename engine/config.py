@@ -49,7 +49,9 @@ class LatencyBudget:
         """
         match = re.fullmatch(r"\s*([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(us)?\s*", text)
         if match is None:
-            raise ConfigError(f"budget {text!r} is not understood; pass a fraction like 0.25 or a time like 800us")
+            raise ConfigError(
+                f"budget {text!r} is not understood; pass a fraction like 0.25 or a time like 800us"
+            )
         return cls(float(match[1]), "us" if match[2] else "fraction")
 
     def limit_us(self, dense_us: float) -> float:
@@ -117,7 +119,9 @@ class RouterConfig:
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} {getattr(self, name)} must be at least {least}")
         if self.policy != "certified" and self.budget is None:
-            raise ConfigError(f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)")
+            raise ConfigError(
+                f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)"
+            )
 
     @property
     def gate_threshold(self) -> float:
@@ -136,7 +140,9 @@ class RouterConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise ConfigError(f"unknown configuration names {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+            raise ConfigError(
+                f"unknown configuration names {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            )
         budget = values.get("budget")
         return cls(**{**values, "budget": LatencyBudget.parse(budget) if isinstance(budget, str) else budget})
 

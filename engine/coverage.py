@@ -68,7 +68,9 @@ def cover(
         levels = index.levels.expand(batch, heads, -1, -1)
         row_levels = levels.gather(2, query_block.unsqueeze(-1).expand(-1, -1, -1, levels.shape[-1]))
         body = levels[:, :, : segment.body_blocks]
-        column_rows = _ColumnCoverage(inputs, segment, probe, index, row_levels) if index.columns is not None else None
+        column_rows = (
+            _ColumnCoverage(inputs, segment, probe, index, row_levels) if index.columns is not None else None
+        )
         for candidate in (c for c in candidates if c.pattern == pattern):
             kept = row_levels <= candidate.level
             mass = (probe.block_mass * kept).sum(-1)

@@ -29,7 +29,9 @@ def lower(
     device = indices["a_shape"].levels.device
     patterns = np.array([c.pattern for c in candidates])[choice]
     level = torch.as_tensor(np.array([c.level for c in candidates])[choice], device=device)
-    mask = torch.zeros(batch, heads, segment.query_blocks, segment.key_blocks, dtype=torch.bool, device=device)
+    mask = torch.zeros(
+        batch, heads, segment.query_blocks, segment.key_blocks, dtype=torch.bool, device=device
+    )
     columns = column_count = None
     for pattern, index in indices.items():
         chosen = patterns == pattern

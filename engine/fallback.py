@@ -16,7 +16,9 @@ from routesparse.engine.certificate import in_prompt_lower_mass
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.risk import Scores
 
-NEXT_BUDGET = 1.25  # an expansion must cost at least this much more, or it buys too little mass to be worth a test
+NEXT_BUDGET = (
+    1.25  # an expansion must cost at least this much more, or it buys too little mass to be worth a test
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from routesparse.engine.errors import ProfileError
 from routesparse.engine.segments import Segment
 
 SCHEMA = 1
-BREAK_EVEN_DENSITY = 0.2  # the density at which routed and dense attention are compared for the break-even length
+BREAK_EVEN_DENSITY = (
+    0.2  # the density at which routed and dense attention are compared for the break-even length
+)
 LONGEST = 1 << 20
 
 
@@ -104,4 +106,6 @@ class LatencyProfile:
         except FileNotFoundError:
             raise ProfileError(f"no latency profile {path.name}; run `routesparse profile`") from None
         except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise ProfileError(f"profile {path.name} is corrupt ({error}); run `routesparse profile`") from None
+            raise ProfileError(
+                f"profile {path.name} is corrupt ({error}); run `routesparse profile`"
+            ) from None

@@ -75,9 +75,7 @@ def library(segment: Segment) -> tuple[Candidate, ...]:
     candidates: list[Candidate] = []
     for pattern, blocks, columns, share in dict.fromkeys(items):
         level = sum(c.pattern == pattern for c in candidates)
-        candidates.append(
-            Candidate(len(candidates), pattern, level, blocks, columns, share, segment.block_k)
-        )
+        candidates.append(Candidate(len(candidates), pattern, level, blocks, columns, share, segment.block_k))
     candidates.append(Candidate(len(candidates), "dense", 0, block_k=segment.block_k))
     return tuple(candidates)
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from routesparse.engine import audit as dense_audit
 from routesparse.engine import layer as steps
-from routesparse.engine.calibration import Calibration, load_calibration
+from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.heatmap import heatmaps
@@ -36,32 +36,18 @@ class RoutingSession:
     def __init__(
         self,
         config: RouterConfig,
-        calibration: Calibration | str | None = None,
+        calibration: Calibration | None = None,
         profile: LatencyProfile | str = "auto",
         audit: AuditDepth = "none",
         audit_rows: int = dense_audit.AUDIT_ROWS,
-        model_revision: str | None = None,
     ) -> None:
-        """model_revision: checked against the calibration's stamp; required with a calibration.
-
-        Errors: CalibrationError for an unknown calibration or one of another model or configuration.
-        """
-        loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+        """calibration: checked against model and configuration by the caller; its lambda and alpha apply."""
         gate = config.gate_threshold
-        if loaded is not None:
-            loaded.check(model_revision or "unknown", config)
-            config, gate = replace(config, alpha=loaded.alpha), loaded.gate
+        if calibration is not None:
+            config, gate = replace(config, alpha=calibration.alpha), calibration.gate
         self.config = config
-        self.trace = Trace(config, gate, loaded, audit, audit_rows, profile)
+        self.trace = Trace(config, gate, calibration, audit, audit_rows, profile)
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
-
-    def begin_forward(self, *, batch: int, n_q: int, n_k: int) -> None:
-        """A forward pass enters the model: a new prompt where no earlier keys are cached, else a continuation."""
-        if n_q == n_k:
-            self.trace.prompts.append(PromptTrace(batch, n_k))
-            self._segments = {}
-        elif n_q > 1 and self.trace.prompts:
-            self.trace.prompts[-1].tokens += n_q
 
     def attend(
         self,
@@ -84,13 +70,9 @@ class RoutingSession:
         """
         n_q, n_k = q.shape[2], k.shape[2]
         inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
-        if not self.trace.prompts or n_q == 1:
+        prompt = self._current_prompt(inputs, layer)
+        if prompt is None or n_q == 1:
             return dense_attention(inputs, window)
-        prompt = self.trace.prompts[-1]
-        if not prompt.layers:
-            prompt.heads, prompt.kv_heads, prompt.head_dim = q.shape[1], k.shape[1], q.shape[3]
-            prompt.device, prompt.dtype = device_name(q.device), str(q.dtype).removeprefix("torch.")
-        prompt.layers.add(layer)
         segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
         if window is not None or not self._worth_routing(inputs, segments):
             return dense_attention(inputs, window)
@@ -98,6 +80,25 @@ class RoutingSession:
         out, layer_pass = self._route(inputs, segments, layer)
         prompt.passes.append(layer_pass)
         return out
+
+    def _current_prompt(self, inputs: AttentionInputs, layer: int) -> PromptTrace | None:
+        """The prompt this call belongs to: a new one where no earlier keys are cached and the layer comes again.
+
+        None where keys are cached that this session never saw.
+        """
+        batch, heads, n_q, head_dim = inputs.q.shape
+        kv_heads, n_k = inputs.k.shape[1:3]
+        prompts = self.trace.prompts
+        if n_q == n_k and (not prompts or layer in prompts[-1].layers):
+            device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
+            prompts.append(PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype))
+            self._segments = {}
+        if not prompts:
+            return None
+        prompts[-1].layers.add(layer)
+        if n_q > 1:
+            prompts[-1].tokens = max(prompts[-1].tokens, n_k)
+        return prompts[-1]
 
     def _worth_routing(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
         least = max(self.config.certificate_rows, 2 * self.config.block_q)

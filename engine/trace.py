@@ -65,11 +65,11 @@ class PromptTrace:
 
     batch: int
     tokens: int
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    device: str = ""
-    dtype: str = ""
+    heads: int
+    kv_heads: int
+    head_dim: int
+    device: str
+    dtype: str
     layers: set[int] = field(default_factory=set)
     passes: list[LayerPass] = field(default_factory=list)
 
