@@ -1,0 +1,1 @@
+"""The Streamlit dashboard: reads the store, never runs the method."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.records import RunRecord, RunRow
 from routesparse.engine.store import tables

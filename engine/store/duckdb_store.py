@@ -19,6 +19,7 @@ from typing import Any, Literal
 import duckdb
 import pandas as pd
 import pyarrow as pa
+
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle, thumbnail
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import tables, thumbnail
@@ -240,6 +241,37 @@ def probe_full(store: Store, unit: Unit) -> Heatmap | None:
     )
 
 
+def recent_readers(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
+    """Per key block: who looks at it from the segment's last rows, over all layers and heads.
+
+    ``heads_share`` is the share of heads whose recent probe rows give the block at least 1 % of a row's mass,
+    ``mean_mass`` the mean over heads of the largest such mass. From the probe, so dense attention is described;
+    which blocks the chosen plan kept is not recorded.
+    """
+    found = store.rows(
+        """
+        SELECT thumb, thumb_rows, thumb_columns, thumb_scale, thumb_kinds, column_pool * pool FROM probe_meta
+        WHERE run_key = ? AND segment = ? AND batch_index = ?
+        """,
+        [_key(store, run_id), segment, batch_index],
+    )
+    peaks, pool = [], 1
+    for values, height, width, scale, kinds, pool in found:
+        recent = np.frombuffer(kinds, np.uint8) & 1 > 0
+        peaks.append(thumbnail.decode(values, height, width, scale)[recent].max(axis=0, initial=0.0))
+    if not peaks or len({len(peak) for peak in peaks}) > 1:
+        return pd.DataFrame({"key_block": [], "blocks": [], "heads_share": [], "mean_mass": []})
+    stacked = np.stack(peaks)
+    return pd.DataFrame(
+        {
+            "key_block": np.arange(stacked.shape[1]) * pool,
+            "blocks": pool,
+            "heads_share": (stacked >= 0.01).mean(axis=0),
+            "mean_mass": stacked.mean(axis=0),
+        }
+    )
+
+
 def prompt(store: Store, run_id: str) -> Prompt | None:
     """The prompt, where the user kept it."""
     found = store.rows(
@@ -254,7 +286,7 @@ def domain_coverage(store: Store) -> pd.DataFrame:
 
 
 def _key(store: Store, run_id: str) -> int:
-    """The run's integer key (0, which no run has, if unknown): as a literal it lets DuckDB skip row groups."""
+    """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
     found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
     return found[0][0] if found else 0
 

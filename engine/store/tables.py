@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+
 from routesparse.engine import records
 from routesparse.engine.records import RunRecord
 

@@ -1,0 +1,47 @@
+"""The web process's one Store, and the look into the spool that every rerun may trigger."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import streamlit as st
+
+from routesparse.engine import paths
+from routesparse.engine.store import spool
+from routesparse.engine.store.duckdb_store import Store
+
+_SPOOL_SECONDS = 1.0
+
+
+class Access:
+    """The store with its spool; looks into the spool at most once a second, one thread at a time."""
+
+    def __init__(self) -> None:
+        self.store = Store(paths.database())
+        self.sample_problems = spool.ingest_samples(self.store).rejected
+        spool.recover(self.store)
+        self._lock = threading.Lock()
+        self._looked_at = 0.0
+        self.waiting: list[str] = []
+
+    def look_into_spool(self) -> None:
+        """Take in new bundles, unless another session is doing so or did a moment ago."""
+        if time.monotonic() - self._looked_at < _SPOOL_SECONDS or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._looked_at = time.monotonic()
+            self.waiting = spool.ingest_spool(self.store).waiting
+        finally:
+            self._lock.release()
+
+
+@st.cache_resource(show_spinner=False, on_release=lambda access: access.store.close())
+def open_access(home: str) -> Access:
+    """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
+    return Access()
+
+
+def access() -> Access:
+    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError."""
+    return open_access(str(paths.home()))

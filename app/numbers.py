@@ -1,0 +1,63 @@
+"""Numbers as the pages print them: with units, tabular, and "not measured" where there is none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+NOT_MEASURED = "not measured"
+
+
+def is_missing(value: Any) -> bool:
+    """True for None and NaN: what the store writes for "not measured"."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def share(value: Any, digits: int = 1) -> str:
+    """0.031 as "3.1 %"."""
+    return NOT_MEASURED if is_missing(value) else f"{100 * value:.{digits}f} %"
+
+
+def mass(value: Any, digits: int = 3) -> str:
+    """0.9412 as "0.941"."""
+    return NOT_MEASURED if is_missing(value) else f"{value:.{digits}f}"
+
+
+def count(value: Any) -> str:
+    """16384 as "16,384"."""
+    return NOT_MEASURED if is_missing(value) else f"{int(value):,}"
+
+
+def micros(value: Any) -> str:
+    """Microseconds, in ms from a thousand on: "812 µs", "8.12 ms"."""
+    if is_missing(value):
+        return NOT_MEASURED
+    return millis(value / 1000) if abs(value) >= 1000 else f"{value:.0f} µs"
+
+
+def millis(value: Any) -> str:
+    """Milliseconds, in seconds from a thousand on: "41.2 ms", "2.93 s"."""
+    if is_missing(value):
+        return NOT_MEASURED
+    if abs(value) >= 1000:
+        return f"{value / 1000:,.2f} s"
+    return f"{value:.1f} ms" if abs(value) >= 10 else f"{value:.2f} ms"
+
+
+def times(value: Any) -> str:
+    """A speedup: "1.87×"."""
+    return NOT_MEASURED if is_missing(value) else f"{value:.2f}×"
+
+
+def limit(budget: str | None) -> str:
+    """T_l as given on the command line: "35 % of dense", "800 µs a layer", "none"."""
+    if budget is None:
+        return "none"
+    if budget.endswith("us"):
+        return f"{budget[:-2]} µs a layer"
+    return f"{100 * float(budget):g} % of dense"
+
+
+def tokens(first: int, length: int) -> str:
+    """A token range, the last one included: "0–8,191"."""
+    return f"{first:,}–{first + length - 1:,}"

@@ -1,0 +1,24 @@
+"""Empty and error states: what happened, what was kept, what to do next."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+
+def empty(title: str, lines: list[str], command: str | None = None) -> None:
+    """A calm box that says what to do; ``command`` is shown as code."""
+    _box(title, lines, "")
+    if command:
+        st.code(command, language="bash", width=520)
+
+
+def problem(title: str, lines: list[str]) -> None:
+    """Something failed: say what happened, what was kept and what to do."""
+    _box(title, lines, " bad")
+
+
+def _box(title: str, lines: list[str], style: str) -> None:
+    body = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    st.html(f'<div class="rs-state{style}"><b>{escape(title)}</b>{body}</div>')

@@ -1,0 +1,65 @@
+"""The routing map's view in the query string: run, layer, head, segment, batch, metric. A link restores it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.engine.records import RunRow
+
+METRICS: dict[str, str] = {
+    "pattern": "Pattern",
+    "density": "Density",
+    "mass": "Mass",
+    "lower_mass": "Certified",
+    "disagreement": "Disagreement",
+    "risk": "Risk",
+    "entropy": "Entropy",
+    "fallback": "Fallback",
+    "audited_error": "Audited error",
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What the map shows; layer and head are None until one is picked."""
+
+    run_id: str
+    layer: int | None
+    head: int | None
+    segment: int
+    batch_index: int
+    metric: str
+
+
+def read(run: RunRow) -> View:
+    """The view that the address names; whatever is missing or out of range falls back to the default."""
+    metric = st.query_params.get("metric", "pattern")
+    return View(
+        run_id=run.run_id,
+        layer=_number("layer", run.layers),
+        head=_number("head", run.heads),
+        segment=_number("segment", run.segments) or 0,
+        batch_index=_number("batch", run.batch) or 0,
+        metric=metric if metric in METRICS else "pattern",
+    )
+
+
+def write(**changes: str | int) -> None:
+    """Change parts of the view in the address; a callback does it before the page is drawn again."""
+    for name, value in changes.items():
+        st.query_params[name] = str(value)
+
+
+def first_pick(choices: pd.DataFrame) -> tuple[int, int]:
+    """The unit worth a first look: dense by fallback before expanded before the highest risk."""
+    rank = choices["fallback"].map({"dense": 2, "expand": 1}).fillna(0).astype(float)
+    best = choices.assign(rank=rank).sort_values(["rank", "risk"], ascending=False, kind="stable").iloc[0]
+    return int(best["layer"]), int(best["head"])
+
+
+def _number(name: str, size: int) -> int | None:
+    text = st.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) < size else None
