@@ -77,12 +77,16 @@ def route(
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
+    from routesparse.engine.calibration import load_calibration
     from routesparse.engine.models import revision_of_model
     from routesparse.engine.session import RoutingSession
 
     check_supported(model)
-    revision = None if calibration is None else revision_of_model(model)
-    session = RoutingSession(config or RouterConfig(), calibration, profile, model_revision=revision)
+    config = config or RouterConfig()
+    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    if loaded is not None:
+        loaded.check(revision_of_model(model), config)
+    session = RoutingSession(config, loaded, profile)
     with routed_by(model, session):
         yield session.trace
 

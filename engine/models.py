@@ -67,7 +67,7 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
     """
     if name_or_path == DEMO:
         folder = paths.DATA / "models" / DEMO
-        if not folder.is_dir():
+        if not (folder / "config.json").is_file():
             raise ModelError(
                 "the bundled model is missing from data/models/demo; restore that folder from git"
             )
@@ -166,6 +166,35 @@ def revision_of_model(model: Any) -> str:
     return revision_of(folder)
 
 
+@dataclass(frozen=True)
+class ModelShape:
+    """What a latency profile depends on, known without reading weights."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+def shape_of(name_or_path: str = DEMO) -> ModelShape:
+    """The attention shape of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
+    from transformers import AutoConfig
+
+    folder, name = resolve(name_or_path)
+    check_folder(folder)
+    return _shape(name, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
+
+
+def _shape(name: str, config: Any) -> ModelShape:
+    heads = config.num_attention_heads
+    return ModelShape(
+        name=name,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
+
+
 def _load(folder: Path, name: str, config: dict[str, Any], device: str) -> LoadedModel:
     import torch
     from huggingface_hub.errors import StrictDataclassError
@@ -207,7 +236,7 @@ def _load(folder: Path, name: str, config: dict[str, Any], device: str) -> Loade
             "use the tokenizer that belongs to it"
         )
     model = model.to(device).eval().requires_grad_(False)
-    heads = model.config.num_attention_heads
+    shape = _shape(name, model.config)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -216,9 +245,9 @@ def _load(folder: Path, name: str, config: dict[str, Any], device: str) -> Loade
         tokenizer_hash=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()[:16],
         max_tokens=model.config.max_position_embeddings,
         layers=model.config.num_hidden_layers,
-        heads=heads,
-        kv_heads=getattr(model.config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(model.config, "head_dim", None) or model.config.hidden_size // heads,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
         device=device,
         dtype=str(dtype).removeprefix("torch."),
     )

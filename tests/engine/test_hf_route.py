@@ -1,0 +1,116 @@
+"""``with route(model)`` and the default session with the real routing session. CPU, tiny random models."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+
+from routesparse.engine import RouterConfig, hf, route
+from routesparse.engine.errors import ModelError
+from routesparse.engine.store.bundle import read_bundle
+
+CONFIG = RouterConfig(
+    break_even_tokens=512, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
+)
+TOKENS = 640
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+
+
+def llama():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=2048,
+        initializer_range=0.2,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def prompt(tokens):
+    return torch.randint(0, 97, (1, tokens), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model(prompt(TOKENS), logits_to_keep=1)
+    keys = {(choice.batch_index, choice.layer, choice.head, choice.segment) for choice in trace.decisions}
+    assert keys == {(0, layer, head, 0) for layer in range(2) for head in range(4)}
+    assert trace.timings["total_ms"] > 0
+    record = read_bundle(trace.to_bundle(tmp_path / "out"))
+    assert (record.run.tokens, record.run.layers, record.run.heads) == (TOKENS, 2, 4)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_decode_after_a_routed_prefill_is_dense_and_adds_no_decision():
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        out = model.generate(prompt(TOKENS), max_new_tokens=3, do_sample=False)
+    assert out.shape[1] == TOKENS + 3
+    assert len(trace.decisions) == 8
+    assert len(trace.prompts) == 1
+
+
+def test_below_break_even_the_dense_kernel_runs_untouched():
+    model, ids = llama(), prompt(300)
+    with torch.no_grad():
+        wanted = model(ids).logits
+        with route(model, CONFIG) as trace:
+            found = model(ids).logits
+    assert torch.equal(found, wanted)
+    assert trace.decisions == ()
+
+
+def test_without_route_a_default_session_serves_the_model_and_goes_with_it():
+    model, ids = llama(), prompt(300)
+    with torch.no_grad():
+        wanted = model(ids).logits
+        model.set_attn_implementation(hf.NAME)
+        assert hf.router_of(model) is None
+        assert torch.allclose(model(ids).logits, wanted, atol=1e-4)
+    session = hf.router_of(model)
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model(ids)
+    assert len(session.trace.prompts) == len(trace.prompts) == 1
+    assert model.config._attn_implementation == hf.NAME
+    assert hf.router_of(model) is session
+    key = id(model.config)
+    assert key in hf._default_routers
+    del model
+    gc.collect()
+    assert key not in hf._default_routers
+
+
+def test_a_calibration_needs_a_model_whose_files_are_known():
+    from routesparse.engine.calibration import Calibration
+
+    calibration = Calibration("prose", "prose", 0.9, 0.5, "demo", "0" * 16, "", {}, (), (), 0, {})
+    model = llama()
+    with (
+        pytest.raises(ModelError, match="load it with from_pretrained"),
+        route(model, calibration=calibration),
+    ):
+        pass
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_importing_the_engine_imports_no_torch():
+    code = (
+        "import sys, routesparse.engine as engine; engine.RouterConfig(); "
+        "assert 'torch' not in sys.modules; assert 'route' in dir(engine); engine.route; "
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
