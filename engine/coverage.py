@@ -60,21 +60,22 @@ def cover(
     blocks = torch.arange(segment.key_blocks, device=probe.lse.device)
     causal = (blocks <= last.unsqueeze(-1)).float()
     reach = causal.sum(0)
+    every_block = causal.new_ones(1, segment.body_blocks)
     total = float(segment.causal_tiles())
     tiles = probe.lse.new_full(shape, total)
     columns = probe.lse.new_zeros(shape)
 
     for pattern, index in indices.items():
         levels = index.levels.expand(batch, heads, -1, -1)
-        row_levels = levels.gather(2, query_block.unsqueeze(-1).expand(-1, -1, -1, levels.shape[-1]))
+        row_levels = _rows_of(levels, query_block)
         body = levels[:, :, : segment.body_blocks]
         column_rows = (
             _ColumnCoverage(inputs, segment, probe, index, row_levels) if index.columns is not None else None
         )
         for candidate in (c for c in candidates if c.pattern == pattern):
-            kept = row_levels <= candidate.level
-            mass = (probe.block_mass * kept).sum(-1)
-            read = (body <= candidate.level).sum(2, dtype=torch.float32)
+            mass = (probe.block_mass * (row_levels <= candidate.level)).sum(-1)
+            # A product with ones counts much faster than a sum over booleans.
+            read = (every_block @ (body <= candidate.level).float()).squeeze(2)
             if column_rows is not None:
                 mass += column_rows.mass(candidate.level)
                 columns[..., candidate.index] = column_rows.count(candidate.level, reach - read)
@@ -82,6 +83,14 @@ def cover(
             tiles[..., candidate.index] = read.sum(-1)
     density = (tiles + columns / segment.block_k) / total
     return Coverage(row_mass, tiles, columns, density.clamp_max(1.0))
+
+
+def _rows_of(levels: torch.Tensor, query_block: torch.Tensor) -> torch.Tensor:
+    """The level map's rows of the probe rows: levels [B, H, M, N], query_block [B, H, P] -> [B, H, P, N]."""
+    batch, heads, count, _ = levels.shape
+    unit = torch.arange(batch * heads, device=levels.device).view(batch, heads, 1)
+    flat = (unit * count + query_block).flatten()
+    return levels.reshape(batch * heads * count, -1).index_select(0, flat).view(*query_block.shape, -1)
 
 
 class _ColumnCoverage:

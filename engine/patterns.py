@@ -24,6 +24,7 @@ BLOCK_SPARSE_DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5)
 TOP_P_SHARES = (0.8, 0.9, 0.95, 0.98)
 MAX_COLUMNS = 4_096  # single columns a row may gather; more are cheaper as blocks
 COLUMN_SHARE = 0.5  # of a vertical-slash candidate's density; the other half goes to slash bands
+COLUMN_LIMIT = 1 / 16  # of the keys: beyond it the density goes to bands alone
 LIBRARY_VERSION = 1
 
 
@@ -65,8 +66,9 @@ def library(segment: Segment) -> tuple[Candidate, ...]:
     for density in A_SHAPE_DENSITIES:
         items.append(("a_shape", blocks_for_density(causal, density), 0, 0.0))
     for density in VERTICAL_SLASH_DENSITIES:
-        columns = min(MAX_COLUMNS, max(16, round(density * COLUMN_SHARE * segment.keys)))
-        bands = blocks_for_density(causal, density * (1 - COLUMN_SHARE))
+        limit = min(MAX_COLUMNS, round(COLUMN_LIMIT * segment.keys))
+        columns = max(16, min(limit, round(density * COLUMN_SHARE * segment.keys)))
+        bands = blocks_for_density(causal, density - columns / segment.keys)
         items.append(("vertical_slash", bands, columns, 0.0))
     for density in BLOCK_SPARSE_DENSITIES:
         items.append(("block_sparse", blocks_for_density(causal, density), 0, 0.0))
@@ -106,5 +108,6 @@ def library_hash() -> str:
         TOP_P_SHARES,
         MAX_COLUMNS,
         COLUMN_SHARE,
+        COLUMN_LIMIT,
     ]
     return hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:16]

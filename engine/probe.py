@@ -28,7 +28,8 @@ from routesparse.engine.errors import NumericsError
 from routesparse.engine.segments import Segment
 
 LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
-KEY_CHUNK = 4_096  # keys scored at a time
+KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
+RECENT_KEY_CHUNK = 4_096
 RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3
 
 
@@ -166,8 +167,8 @@ def capped_logits(q: torch.Tensor, k: torch.Tensor, scale: float, softcap: float
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
-def _key_chunks(keys: int, block_k: int) -> Iterator[tuple[int, int]]:
-    step = max(block_k, KEY_CHUNK // block_k * block_k)
+def _key_chunks(keys: int, block_k: int, size: int) -> Iterator[tuple[int, int]]:
+    step = max(block_k, size // block_k * block_k)
     for start in range(0, keys, step):
         yield start, min(keys, start + step)
 
@@ -175,48 +176,50 @@ def _key_chunks(keys: int, block_k: int) -> Iterator[tuple[int, int]]:
 def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp of each (row, KV block) over causally visible keys: [B, H, P, N] float32, -inf where none."""
     batch, heads, count = rows.shape
-    block = segment.block_k
     queries = row_queries(inputs, segment, rows)
     positions = rows + segment.position
-    first_keys = inputs.first_keys()
     out = queries.new_full((batch, heads, count, segment.key_blocks), -torch.inf, dtype=torch.float32)
     for b in range(batch):
+        first_key = int(inputs.first_keys()[b])
         for kv_head in range(inputs.k.shape[1]):
             group = slice(kv_head * inputs.groups, (kv_head + 1) * inputs.groups)
-            q = queries[b, group].reshape(-1, queries.shape[-1])
-            p = positions[b, group].reshape(-1, 1)
-            for start, end in _key_chunks(segment.keys, block):
-                logits = capped_logits(q, inputs.k[b, kv_head, start:end], inputs.scale, inputs.softcap)
-                ragged = -(end - start) % block
-                if ragged:
-                    logits = F.pad(logits, (0, ragged), value=-torch.inf)
-                blocks = logits.view(len(q), -1, block)
-                _mask_blocks(blocks, p, start, end + ragged, first_keys[b])
-                values = blocks.logsumexp(-1)
-                first = start // block
-                out[b, group, :, first : first + values.shape[1]] = values.view(
-                    inputs.groups, count, values.shape[1]
+            # In order of position the rows that see a chunk of keys are the last ones.
+            position, order = positions[b, group].flatten().sort()
+            query = queries[b, group].flatten(0, 1)[order]
+            lse = out.new_full((len(order), segment.key_blocks), -torch.inf)
+            for start, end in _key_chunks(segment.keys, segment.block_k, KEY_CHUNK):
+                seeing = int(torch.searchsorted(position, start))
+                keys = inputs.k[b, kv_head, start:end]
+                logits = capped_logits(query[seeing:], keys, inputs.scale, inputs.softcap)
+                values = _block_lse(
+                    logits, position[seeing:].unsqueeze(-1), start, segment.block_k, first_key
                 )
+                lse[seeing:, start // segment.block_k :][:, : values.shape[1]] = values
+            out[b, group] = (
+                torch.empty_like(lse).index_copy_(0, order, lse).view(-1, count, segment.key_blocks)
+            )
     return out
 
 
-def _mask_blocks(
-    blocks: torch.Tensor, p: torch.Tensor, start: int, end: int, first_key: torch.Tensor
-) -> None:
-    """Mask keys after each row (p [P, 1]) and before first_key, in place; blocks [P, N, block] from key ``start``."""
-    _, number, width = blocks.shape
-    edges = torch.arange(start, end, width, device=blocks.device)
-    blocks.masked_fill_((edges.view(1, -1) > p).unsqueeze(-1), -torch.inf)
-    own = (p // width * width - start).view(-1)
-    inside = (own >= 0) & (own < number * width)
-    slot = (own // width).clamp(0, number - 1).view(-1, 1, 1).expand(-1, 1, width)
-    diagonal = blocks.gather(1, slot)
-    later = torch.arange(width, device=blocks.device).view(1, 1, -1) > (p % width).unsqueeze(-1)
-    diagonal.masked_fill_(later & inside.view(-1, 1, 1), -torch.inf)
-    blocks.scatter_(1, slot, diagonal)
-    padded = torch.arange(start, end, device=blocks.device) < first_key
-    if bool(padded.any()):
-        blocks.masked_fill_(padded.view(1, number, width), -torch.inf)
+def _block_lse(
+    logits: torch.Tensor, position: torch.Tensor, start: int, block: int, first_key: int
+) -> torch.Tensor:
+    """logits [P, K] of keys from ``start``, overwritten; position [P, 1] >= start -> [P, ceil(K / block)].
+
+    Keys after the row's position and before first_key are left out. A row's shift is its largest visible logit in
+    the chunk: a block 87 nats below it underflows to no mass, which is what it has.
+    """
+    end = start + logits.shape[1]
+    key = torch.arange(start, end, device=logits.device)
+    crossing = int(torch.searchsorted(position.squeeze(-1), end - 1)) if end - start > 1 else len(position)
+    logits[:crossing].masked_fill_(key > position[:crossing], -torch.inf)
+    if start < first_key:
+        logits.masked_fill_(key < first_key, -torch.inf)
+    if -logits.shape[1] % block:
+        logits = F.pad(logits, (0, -logits.shape[1] % block), value=-torch.inf)
+    shift = logits.amax(-1, keepdim=True)
+    weights = logits.sub_(shift.nan_to_num(neginf=0.0)).exp_()
+    return weights.view(len(logits), -1, block).sum(-1).log_().add_(shift)
 
 
 def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows) -> torch.Tensor:
@@ -263,26 +266,26 @@ def _recent_marginals(
     inputs: AttentionInputs, segment: Segment, rows: ProbeRows, lse: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Column sums (offsets >= LOCAL_OFFSETS) and diagonal sums of the recent rows' softmax, each [B, H, K]."""
-    recent = rows.rows[..., rows.slice_of(RECENT)]
-    batch, heads, count = recent.shape
-    queries = row_queries(inputs, segment, recent)
+    recent = rows.slice_of(RECENT)
+    queries = row_queries(inputs, segment, rows.rows[..., recent])
+    batch, heads, count, _ = queries.shape
     first_keys = inputs.first_keys()
     columns = queries.new_zeros(batch, heads, segment.keys, dtype=torch.float32)
     diagonals = torch.zeros_like(columns)
-    positions = torch.arange(segment.keys - count, segment.keys, device=queries.device).view(-1, 1)
+    first = segment.keys - count
+    position = torch.arange(first, segment.keys, device=queries.device).view(-1, 1)
     for b in range(batch):
         for h in range(heads):
-            for start, end in _key_chunks(segment.keys, segment.block_k):
+            for start, end in _key_chunks(segment.keys, segment.block_k, RECENT_KEY_CHUNK):
                 keys = inputs.k[b, h // inputs.groups, start:end]
                 mass = capped_logits(queries[b, h], keys, inputs.scale, inputs.softcap)
-                mass -= lse[b, h, rows.slice_of(RECENT)].unsqueeze(-1)
-                mass.exp_().nan_to_num_(0.0, posinf=0.0)
+                mass.sub_(lse[b, h, recent].unsqueeze(-1)).exp_()
                 key = torch.arange(start, end, device=mass.device)
-                if end > segment.keys - count or start < int(first_keys[b]):
-                    mass.masked_fill_((key > positions) | (key < first_keys[b]), 0.0)
-                _add_diagonals(diagonals[b, h], mass, segment.keys - count, start)
-                if end > segment.keys - count - LOCAL_OFFSETS:
-                    mass.masked_fill_(key > positions - LOCAL_OFFSETS, 0.0)
+                if end > first or start < int(first_keys[b]):
+                    mass.masked_fill_((key > position) | (key < first_keys[b]), 0.0)
+                _add_diagonals(diagonals[b, h], mass, first, start)
+                if end > first - LOCAL_OFFSETS:
+                    mass.masked_fill_(key > position - LOCAL_OFFSETS, 0.0)
                 columns[b, h, start:end] = mass.sum(0)
     return columns, diagonals
 
