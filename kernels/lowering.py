@@ -7,6 +7,7 @@ Everything is vectorised over batch, heads and rows and never synchronises with 
 from __future__ import annotations
 
 import torch
+
 from routesparse.kernels.interface import PlanError
 
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
+
 from routesparse.kernels.interface import PlanError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
 from routesparse.kernels.plan_area import allowed_keys
 
 if TYPE_CHECKING:
