@@ -186,8 +186,8 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_on(background: str) -> str:
-    """Near-black or white, whichever reads better; one of them always reaches 4.5:1."""
-    return max(("#0c0f12", "#ffffff"), key=lambda ink: contrast(ink, background))
+    """Black or white, whichever reads better: one of them always reaches 4.5:1."""
+    return max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, background))
 
 
 def template(theme: Theme) -> go.layout.Template:

@@ -351,10 +351,13 @@ def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
             for i, name in enumerate(_FALLBACK_STEPS)
         ]
         return '<div class="rs-legend">' + "".join(marks) + "</div>"
+    grey = f'<span><i style="background:{theme.null}"></i>not measured</span>'
+    if shown.values is None or np.isnan(shown.values).all():
+        return f'<div class="rs-legend">{grey}</div>'
     stops = ", ".join(theme.scale)
     return (
         f'<div class="rs-legend"><span>{value_text(metric, shown.low)}</span>'
         f'<span><i style="width:110px;margin:0;background:linear-gradient(90deg,{stops})"></i></span>'
         f"<span>{value_text(metric, shown.high)}</span>"
-        f'<span><i style="background:{theme.null}"></i>not measured</span></div>'
+        f"{grey}</div>"
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+import pandas as pd
 
 NOT_MEASURED = "not measured"
 
 
 def is_missing(value: Any) -> bool:
-    """True for None and NaN: what the store writes for "not measured"."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """True for None, NaN and pandas' NA: what "not measured" arrives as."""
+    return bool(pd.isna(value))
 
 
 def share(value: Any, digits: int = 1) -> str:

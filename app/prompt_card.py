@@ -57,4 +57,4 @@ def _text(kept: queries.Prompt, run: RunRow, column: int, pool: int, columns: in
     span = numbers.tokens(first_block * run.block_k, (end_block - first_block) * run.block_k)
     st.slider("Token block", 0, columns - 1, default, key="prompt-block", label_visibility="collapsed")
     st.html(f'<div class="rs-sub">Tokens {span}</div>')
-    st.code(text[:_MAX_CHARACTERS], language=None, wrap_lines=True)
+    st.code(text[:_MAX_CHARACTERS], language=None, wrap_lines=True, height=170)

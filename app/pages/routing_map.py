@@ -73,6 +73,7 @@ def _run(store: Store) -> RunRow | None:
         try:
             run_id = queries.resolve(store, named)
         except InputError as error:
+            st.html('<div class="rs-title">Routing map</div>')
             states.problem("This link leads nowhere", [str(error), "Pick a run on the Runs page."])
             return None
     else:
@@ -80,6 +81,7 @@ def _run(store: Store) -> RunRow | None:
         last = st.session_state.get("run")
         run_id = last if last in store.run_ids() else newest[0][0] if newest else None
         if run_id is None:
+            st.html('<div class="rs-title">Routing map</div>')
             states.empty(
                 "No runs yet",
                 ["Analyse a text file; its routing map appears here."],

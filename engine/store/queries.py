@@ -69,7 +69,7 @@ def runs(store: Store, limits: RunFilter | None = None) -> pd.DataFrame:
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
-        where.append("(contains(lower(prompt_name), ?) OR starts_with(run_id, ?))")
+        where.append("(contains(lower(prompt_name), ?) OR starts_with(run.run_id, ?))")
         values += [limits.text.strip().lower(), limits.text.strip()]
     named = (
         ("domain", limits.domains),
@@ -255,13 +255,13 @@ def recent_readers(store: Store, run_id: str, segment: int, batch_index: int = 0
         """,
         [_key(store, run_id), segment, batch_index],
     )
-    peaks, pool = [], 1
-    for values, height, width, scale, kinds, pool in found:
+    peaks = []
+    for values, height, width, scale, kinds, _ in found:
         recent = np.frombuffer(kinds, np.uint8) & 1 > 0
         peaks.append(thumbnail.decode(values, height, width, scale)[recent].max(axis=0, initial=0.0))
     if not peaks or len({len(peak) for peak in peaks}) > 1:
         return pd.DataFrame({"key_block": [], "blocks": [], "heads_share": [], "mean_mass": []})
-    stacked = np.stack(peaks)
+    stacked, pool = np.stack(peaks), found[0][-1]
     return pd.DataFrame(
         {
             "key_block": np.arange(stacked.shape[1]) * pool,

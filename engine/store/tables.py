@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from routesparse.engine import records
+from routesparse.engine.errors import BundleError
 from routesparse.engine.records import RunRecord
 
 # table name -> (record class, field of RunRecord that holds its rows)
@@ -58,13 +59,20 @@ def rows_of(record: RunRecord, table: str) -> list[Any]:
 
 
 def to_arrow(table: str, rows: Iterable[Any]) -> pa.Table:
-    """Record rows as a sorted Arrow table. Errors: pyarrow.ArrowInvalid when a required field is None."""
+    """Record rows as a sorted Arrow table. Errors: BundleError for a value of another type or None."""
     rows = list(rows)
     schema = arrow_schema(table)
-    columns = [pa.array([getattr(row, f.name) for row in rows], type=f.type) for f in schema]
-    for field, column in zip(schema, columns, strict=True):
+    columns = []
+    for field in schema:
+        try:
+            column = pa.array([getattr(row, field.name) for row in rows], type=field.type)
+        except (pa.ArrowException, OverflowError) as error:
+            raise BundleError(
+                f"{table}.{field.name} holds a value that is no {field.type} ({error})"
+            ) from error
         if not field.nullable and column.null_count:
-            raise pa.ArrowInvalid(f"{table}.{field.name} is required but None in {column.null_count} rows")
+            raise BundleError(f"{table}.{field.name} is required, but None in {column.null_count} rows")
+        columns.append(column)
     result = pa.Table.from_arrays(columns, schema=schema)
     keys = [(name, "ascending") for name in SORT_COLUMNS if name in schema.names]
     return result.sort_by(keys) if keys and len(rows) > 1 else result

@@ -11,6 +11,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.records import (
     AuditRow,

@@ -1,0 +1,103 @@
+"""Fixtures of the page tests: a home with synthetic runs, and pages as Streamlit AppTests."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from routesparse.engine.store import bundle
+
+FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
+
+
+@pytest.fixture(scope="session")
+def factory():
+    """The module that makes synthetic runs."""
+    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def record(factory):
+    """One run of 4 layers, 4 heads and 2 segments."""
+    return factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32, hardness=0.9)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A ROUTESPARSE_HOME of its own, without the bundled samples; the store is closed afterwards."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("routesparse.engine.paths.DATA", tmp_path / "no-samples")
+    (tmp_path / "home").mkdir()
+    yield tmp_path / "home"
+    st.cache_resource.clear()
+
+
+@pytest.fixture
+def filled(home, record, factory):
+    """A spool with two runs; the second was neither audited nor timed against dense."""
+    bundle.write_bundle(record, home / "spool")
+    bare = factory.make_record(
+        "c0de17aa90e1f003",
+        name="<b>router</b>.txt",
+        domain="code",
+        layers=2,
+        heads=2,
+        segments=1,
+        tokens=2048,
+        seed=5,
+        audit=False,
+        dense=False,
+        probe=False,
+        prompt=False,
+    )
+    bundle.write_bundle(bare, home / "spool")
+    return home
+
+
+def _map_page() -> None:
+    from routesparse.app.access import access
+    from routesparse.app.pages import routing_map
+
+    access().look_into_spool()
+    routing_map.render()
+
+
+@pytest.fixture
+def open_map():
+    """Draw the routing map with a query string."""
+
+    def draw(**query: str) -> AppTest:
+        page = AppTest.from_function(_map_page, default_timeout=30)
+        for name, value in query.items():
+            page.query_params[name] = value
+        return page.run()
+
+    return draw
+
+
+def _runs_page() -> None:
+    from routesparse.app.access import access
+    from routesparse.app.pages import runs
+
+    access().look_into_spool()
+    runs.render()
+
+
+@pytest.fixture
+def open_runs():
+    """Draw the Runs page alone (AppTest reruns no page of st.navigation that is a function)."""
+    return lambda: AppTest.from_function(_runs_page, default_timeout=30).run()
+
+
+@pytest.fixture
+def open_dashboard():
+    """Draw the whole dashboard as it first appears."""
+    main = Path(__file__).resolve().parents[2] / "app" / "main.py"
+    return lambda: AppTest.from_file(str(main), default_timeout=30).run()

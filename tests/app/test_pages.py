@@ -1,0 +1,186 @@
+"""Both pages filled, empty and in error, as Streamlit AppTests. No GPU, no browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from routesparse.app.access import access
+from routesparse.engine.store import bundle
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def test_runs_page_lists_what_is_in_the_spool(filled, open_runs):
+    page = open_runs()
+    assert not page.exception
+    table = page.dataframe[0].value
+    assert list(table["prompt"]) == ["<b>router</b>.txt", "needles-16k.txt"]
+    assert table["coverage"].isna().tolist() == [True, False]
+    assert table["dense"].isna().tolist() == [True, False]
+    assert "2 runs" in text_of(page)
+
+
+def test_runs_page_filters_by_domain(filled, open_runs):
+    page = open_runs()
+    page.multiselect(key="domain").select("code").run()
+    assert list(page.dataframe[0].value["domain"]) == ["code"]
+    page.text_input(key="q").input("no such prompt").run()
+    assert "No run passes the filter" in text_of(page)
+
+
+def test_deleted_run_can_be_brought_back(filled, open_runs):
+    page = open_runs()
+    store = access().store
+    store.delete_run("3f9a1c20d4e5b678")
+    page.session_state["deleted"] = ["3f9a1c20d4e5b678"]
+    page.run()
+    assert len(page.dataframe[0].value) == 1
+    page.button(key="undo-delete").click().run()
+    assert len(page.dataframe[0].value) == 2
+    assert "Deleted" not in text_of(page)
+
+
+def test_empty_runs_page_says_what_to_do(home, open_runs):
+    page = open_runs()
+    assert not page.exception
+    assert "No runs yet" in text_of(page)
+    assert page.code[0].value == "routesparse analyze FILE"
+
+
+def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_runs):
+    bad = bundle.write_bundle(factory.rename(record, "bad0bad0"), filled / "spool")
+    (bad / "audit.parquet").unlink()
+    page = open_runs()
+    assert page.expander[0].label == "1 rejected bundle"
+    assert any("audit.parquet is missing" in text.value for text in page.text)
+    page.button(key="discard-bad0bad0").click().run()
+    assert not page.expander and page.dataframe
+
+
+def test_dashboard_opens_on_the_runs(filled, open_dashboard):
+    page = open_dashboard()
+    assert not page.exception
+    assert len(page.dataframe[0].value) == 2
+
+
+def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
+    (home / "routesparse.duckdb").write_bytes(b"no database")
+    page = open_dashboard()
+    assert not page.exception
+    assert "The store can&#x27;t be opened" in text_of(page)
+    assert (home / "routesparse.duckdb").read_bytes() == b"no database"
+
+
+def test_map_shows_the_reason_of_the_unit_in_the_address(filled, record, open_map):
+    choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
+    page = open_map(run="3f9a1c20", layer="2", head="3", segment="1")
+    assert not page.exception
+    html = text_of(page)
+    assert "Layer 2, head 3: why" in html
+    assert choice.reason.replace(">", "&gt;") in html
+    assert html.count('<tr class="pick">') == 1
+    assert "0.9" in html
+
+
+def test_map_without_an_address_opens_the_newest_run_at_a_telling_unit(filled, open_map):
+    page = open_map()
+    assert not page.exception
+    assert page.query_params["run"] == "c0de17aa"
+    assert "why" in text_of(page)
+
+
+def test_map_escapes_names_from_the_bundle(filled, open_map):
+    html = text_of(open_map(run="c0de17aa"))
+    assert "<b>router</b>" not in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "pattern",
+        "density",
+        "mass",
+        "lower_mass",
+        "disagreement",
+        "risk",
+        "entropy",
+        "fallback",
+        "audited_error",
+    ],
+)
+@pytest.mark.parametrize("run", ["3f9a1c20", "c0de17aa"])
+def test_every_metric_draws_also_where_nothing_was_audited(filled, open_map, metric, run):
+    page = open_map(run=run, metric=metric)
+    assert not page.exception
+    assert page.get("plotly_chart")
+
+
+def test_unaudited_run_says_not_measured(filled, open_map):
+    html = text_of(open_map(run="c0de17aa", layer="0", head="0"))
+    assert "not measured" in html and "Not audited" in html
+
+
+def test_moving_on_changes_the_address(filled, open_map):
+    page = open_map(run="3f9a1c20", layer="1", head="1")
+    page.button(key="move-Right").click().run()
+    assert page.query_params["head"] == "2"
+    page.button(key="move-Down").click().run()
+    assert page.query_params["layer"] == "2"
+    assert "Layer 2, head 2" in text_of(page)
+
+
+def test_moving_stops_at_the_edge(filled, open_map):
+    page = open_map(run="3f9a1c20", layer="0", head="3")
+    assert page.button(key="move-Right").disabled and page.button(key="move-Up").disabled
+
+
+def test_metric_and_segment_live_in_the_address(filled, open_map):
+    page = open_map(run="3f9a1c20", layer="1", head="1")
+    page.slider(key="segment-choice").set_value(2).run()
+    assert page.query_params["segment"] == "1"
+    assert "Segment 2 of 2" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "query", [{"layer": "99"}, {"head": "-1"}, {"segment": "x"}, {"metric": "drop table"}, {"layer": "²"}]
+)
+def test_senseless_addresses_fall_back(filled, open_map, query):
+    page = open_map(run="3f9a1c20", **query)
+    assert not page.exception
+    assert "why" in text_of(page)
+
+
+def test_link_to_an_unknown_run_says_so(filled, open_map):
+    page = open_map(run="deadbeef")
+    assert not page.exception
+    assert "This link leads nowhere" in text_of(page)
+
+
+def test_empty_map_says_what_to_do(home, open_map):
+    page = open_map()
+    assert not page.exception
+    assert page.code[0].value == "routesparse analyze FILE"
+
+
+def test_prompt_text_is_only_ever_code(filled, open_map):
+    page = open_map(run="3f9a1c20")
+    assert any("ledger" in block.value for block in page.code)
+    assert "ledger of the harbour" not in text_of(page)
+    assert not page.markdown
+
+
+def test_the_web_process_imports_no_engine_library():
+    code = (
+        "import sys; import routesparse.app.main; "
+        "print([m for m in ('torch', 'triton', 'transformers') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert result.stdout.strip().endswith("[]"), result.stderr

@@ -1,0 +1,117 @@
+"""Pictures of every page for a person to look at: ``python tests/e2e/screenshots.py [FOLDER]``.
+
+Light and dark, 1280 and 1920 pixels wide; filled, empty and broken. Runs are synthetic
+(tests/engine/store/factory.py); nothing outside the loopback interface is contacted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from routesparse.engine.store.bundle import write_bundle
+
+# A script, run by its path: its neighbours are found through the search path.
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "engine" / "store"), str(Path(__file__).parent)]
+make_record = import_module("factory").make_record
+serve = import_module("serve")
+
+PAGES = {
+    "runs": "/",
+    "map-pattern": "/map?run=3f9a1c20&layer=5&head=2",
+    "map-fallback": "/map?run=3f9a1c20&layer=7&head=3&segment=1&metric=fallback",
+    "map-certified": "/map?run=3f9a1c20&layer=2&head=6&metric=lower_mass",
+    "map-not-audited": "/map?run=c0de17aa&layer=1&head=1&metric=audited_error",
+    "map-32x32": "/map?run=32b32b32&layer=17&head=20",
+    "map-bad-link": "/map?run=deadbeef",
+}
+
+
+def fill(home: Path) -> None:
+    """Runs as a user would have them, and one bad bundle."""
+    spool = home / "spool"
+    write_bundle(make_record(hardness=0.9), spool)
+    write_bundle(
+        make_record(
+            "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
+        ),
+        spool,
+    )
+    write_bundle(
+        make_record(
+            "c0de17aa90e1f003", name="router.py.txt", domain="code", hardness=0.4, seed=5, audit=False
+        ),
+        spool,
+    )
+    write_bundle(
+        make_record(
+            "32b32b3290e1f004",
+            name="contract-128k.txt",
+            domain="prose",
+            layers=32,
+            heads=32,
+            segments=1,
+            tokens=131_072,
+            seed=8,
+            probe_columns=32,
+            hardness=0.6,
+        ),
+        spool,
+    )
+    bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
+    (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
+    shutil.copytree(bad, spool / bad.name)
+
+
+def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str) -> None:
+    """One picture per page, theme and width, the whole page high."""
+    for scheme in ("light", "dark"):
+        for width in (1280, 1920):
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = context.new_page()
+            for name, path in pages.items():
+                page.goto(address + path)
+                _settle(page)
+                height = page.evaluate(
+                    "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
+                )
+                page.set_viewport_size({"width": width, "height": max(900, int(height) + 10)})
+                page.wait_for_timeout(800)
+                page.screenshot(path=folder / f"{state}-{name}-{scheme}-{width}.png")
+                page.set_viewport_size({"width": width, "height": 900})
+            context.close()
+
+
+def _settle(page: Page) -> None:
+    page.wait_for_selector(".rs-title, .rs-state", timeout=30_000)
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
+    page.wait_for_timeout(1000)
+
+
+def main(folder: Path) -> None:
+    """Write all pictures into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
+        filled, empty, broken = (Path(temporary) / name for name in ("filled", "empty", "broken"))
+        for home in (filled, empty, broken):
+            home.mkdir()
+        fill(filled)
+        (broken / "routesparse.duckdb").write_bytes(b"this is no database")
+        with serve.dashboard(filled) as address:
+            shoot(browser, address, PAGES, folder, "filled")
+        few = {"runs": "/", "map": "/map"}
+        with serve.dashboard(empty) as address:
+            shoot(browser, address, few, folder, "empty")
+        with serve.dashboard(broken) as address:
+            shoot(browser, address, few, folder, "broken")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="routesparse-screenshots-")))

@@ -1,0 +1,125 @@
+"""The journey in a real browser: runs -> map -> click a cell -> its reason -> the reloaded link shows the same.
+
+Needs Chromium at /usr/bin/chromium (Debian's package) and Playwright; skipped with a reason otherwise. No GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+from routesparse.engine.store import bundle  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+def load(name: str, path: Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+serve = load("e2e_serve", HERE / "serve.py")
+factory = load("e2e_factory", HERE.parent / "engine" / "store" / "factory.py")
+
+pytestmark = [
+    pytest.mark.skipif(not serve.CHROMIUM.exists(), reason=f"{serve.CHROMIUM} is not installed"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest.fixture(scope="module")
+def record():
+    return factory.make_record(hardness=0.9)
+
+
+@pytest.fixture(scope="module")
+def address(record, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    bundle.write_bundle(record, home / "spool")
+    with serve.dashboard(home) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    yield page
+    context.close()
+
+
+def click_cell(page, layer: int, head: int) -> None:
+    """Click the middle of a map cell: the first subplot's area divided by the run's shape."""
+    box = page.locator(".st-key-map .xy .plot, .st-key-map g.subplot.xy").first
+    box.wait_for()
+    area = page.locator(".st-key-map .draglayer .xy .nsewdrag").first.bounding_box()
+    page.mouse.click(
+        area["x"] + area["width"] * (head + 0.5) / 8, area["y"] + area["height"] * (layer + 0.5) / 8
+    )
+
+
+def reason_of(record, layer: int, head: int) -> str:
+    return next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0))
+
+
+def test_from_runs_to_a_reason_and_back_by_link(address, page, record):
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    table = page.locator("[data-testid=stDataFrame]")
+    table.wait_for()
+    # The table is a canvas: the first row's prompt cell lies below the header, right of the tick box.
+    table.click(position={"x": 90, "y": 48})
+    page.wait_for_url("**/map?run=*")
+    page.get_by_text("Candidates of layer").wait_for()
+
+    click_cell(page, 3, 4)
+    page.get_by_text("Layer 3, head 4: why").wait_for()
+    assert page.get_by_text(reason_of(record, 3, 4)).first.is_visible()
+
+    # The address follows the click, a moment after the panel.
+    page.wait_for_url("**layer=3**")
+    assert "head=4" in page.url
+    page.reload()
+    page.get_by_text("Layer 3, head 4: why").wait_for()
+    assert page.get_by_text(reason_of(record, 3, 4)).first.is_visible()
+
+    page.get_by_role("radio", name="Certified").click()
+    page.wait_for_url("**metric=lower_mass**")
+    assert errors == []
+
+
+def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record):
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
+    page.get_by_text("Layer 5, head 5: why").wait_for()
+    click_cell(page, 2, 2)
+    page.get_by_text("Layer 2, head 2: why").wait_for()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text("Layer 2, head 3: why").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.get_by_text("Layer 3, head 3: why").wait_for()
+    click_cell(page, 2, 2)
+    page.get_by_text("Layer 2, head 2: why").wait_for()
+
+
+def test_page_talks_to_the_loopback_interface_only(address, page, record):
+    hosts = set()
+    page.on("request", lambda request: hosts.add(request.url.split("/")[2].split(":")[0]))
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}")
+    page.get_by_text("Candidates of layer").wait_for()
+    assert {host for host in hosts if host} <= {"127.0.0.1"}

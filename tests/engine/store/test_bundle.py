@@ -1,0 +1,212 @@
+"""Bundles: round trip, readable without RouteSparse, refused when damaged, never half-written. No GPU."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.store import bundle, tables
+
+
+def rewrite_manifest(path: Path, change) -> None:
+    manifest = json.loads((path / bundle.MANIFEST).read_text())
+    change(manifest)
+    (path / bundle.MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_round_trip_gives_equal_records_in_sorted_order(record, tmp_path):
+    back = bundle.read_bundle(bundle.write_bundle(record, tmp_path))
+    assert back.run == record.run
+    assert back.prompt == record.prompt
+    for _, field in tables.TABLES.values():
+        if field not in ("run", "prompt"):
+            assert set(getattr(back, field)) == set(getattr(record, field))
+    keys = [(row.layer, row.head, row.segment, row.candidate) for row in back.candidates]
+    assert keys == sorted(keys)
+
+
+def test_run_without_optional_tables_round_trips(factory, tmp_path):
+    bare = factory.make_record("ba4e", layers=1, heads=1, segments=1, probe=False, audit=False, prompt=False)
+    path = bundle.write_bundle(bare, tmp_path)
+    assert not (path / "prompt.parquet").exists()
+    back = bundle.read_bundle(path)
+    assert back.prompt is None and back.audits == () and back.run.coverage is None
+
+
+def test_plain_pandas_and_duckdb_read_the_files(record, tmp_path):
+    path = bundle.write_bundle(record, tmp_path)
+    frame = pd.read_parquet(path / "head_choice.parquet")
+    assert len(frame) == 8 * 8 * 2 and frame["lower_mass"].dtype == float
+    with duckdb.connect() as connection:
+        count = connection.execute(f"SELECT count(*) FROM '{path}/candidate_score.parquet'").fetchone()
+    assert count == (8 * 8 * 2 * 21,)
+
+
+def test_schema_marks_optional_fields_nullable_and_compresses_with_zstd(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    schema = pq.read_schema(path / "head_choice.parquet")
+    assert schema.field("lower_mass").nullable and not schema.field("mass").nullable
+    assert pq.read_metadata(path / "audit.parquet").row_group(0).column(0).compression == "ZSTD"
+
+
+def test_manifest_names_provenance_and_every_file(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    manifest = bundle.verify_bundle(path)
+    assert set(manifest.files) == {file.name for file in path.iterdir()} - {bundle.MANIFEST}
+    for name in ("model", "tokenizer_hash", "device", "versions", "git_commit", "config", "seed"):
+        assert name in manifest.values
+
+
+def test_existing_bundle_of_the_same_id_is_left_as_it_is(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    before = (path / bundle.MANIFEST).stat().st_mtime_ns
+    other = replace(small, run=replace(small.run, tau=0.5))
+    assert bundle.write_bundle(other, tmp_path) == path
+    assert (path / bundle.MANIFEST).stat().st_mtime_ns == before
+    assert bundle.read_bundle(path).run.tau == small.run.tau
+
+
+@pytest.mark.parametrize("run_id", ["../escape", "a/b", ".hidden", "", "x" * 129, "a b"])
+def test_run_id_that_cannot_name_a_folder_is_refused(small, tmp_path, run_id):
+    with pytest.raises(BundleError, match="can't name a folder"):
+        bundle.write_bundle(replace(small, run=replace(small.run, run_id=run_id)), tmp_path / "spool")
+    assert not (tmp_path / "spool").exists()
+
+
+def test_probe_above_its_limit_is_refused(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "PROBE_LIMIT_BYTES", 1000)
+    with pytest.raises(BundleError, match="pool its columns"):
+        bundle.write_bundle(small, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_required_value_that_is_none_is_refused(small, tmp_path):
+    broken = replace(small, run=replace(small.run, tau=None))
+    with pytest.raises(BundleError, match=r"run\.tau"):
+        bundle.write_bundle(broken, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fails_at", [1, 4, 9])
+def test_full_disk_leaves_nothing_and_says_so(small, tmp_path, monkeypatch, fails_at):
+    calls = 0
+    real = os.fsync
+
+    def fsync(descriptor):
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreError, match="disk is full"):
+        bundle.write_bundle(small, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_file_is_refused(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    (path / "audit.parquet").unlink()
+    with pytest.raises(BundleError, match=r"audit\.parquet is missing"):
+        bundle.verify_bundle(path)
+
+
+def test_changed_byte_is_refused(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    content = bytearray((path / "head_choice.parquet").read_bytes())
+    content[100] ^= 1
+    (path / "head_choice.parquet").write_bytes(content)
+    with pytest.raises(BundleError, match="checksum"):
+        bundle.read_bundle(path)
+
+
+def test_newer_schema_is_refused(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    rewrite_manifest(path, lambda manifest: manifest.update(schema_version=99))
+    with pytest.raises(BundleError, match="upgrade RouteSparse"):
+        bundle.verify_bundle(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', "\x00\xff"])
+def test_unreadable_manifest_is_refused(small, tmp_path, text):
+    path = bundle.write_bundle(small, tmp_path)
+    (path / bundle.MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(BundleError, match=r"manifest\.json"):
+        bundle.verify_bundle(path)
+
+
+@pytest.mark.parametrize("name", ["../secret.parquet", "/etc/passwd", "sub/run.parquet"])
+def test_path_that_leaves_the_folder_is_refused(small, tmp_path, name):
+    path = bundle.write_bundle(small, tmp_path)
+    rewrite_manifest(path, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64}}))
+    with pytest.raises(BundleError, match="no table of a bundle"):
+        bundle.verify_bundle(path)
+
+
+def test_link_in_place_of_a_file_is_refused(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path / "spool")
+    (path / "audit.parquet").rename(tmp_path / "outside.parquet")
+    (path / "audit.parquet").symlink_to(tmp_path / "outside.parquet")
+    with pytest.raises(BundleError, match="link"):
+        bundle.verify_bundle(path)
+
+
+def test_corrupt_parquet_with_a_right_checksum_is_refused(small, tmp_path):
+    import hashlib
+
+    path = bundle.write_bundle(small, tmp_path)
+    content = b"PAR1 not really PAR1"
+    (path / "audit.parquet").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    rewrite_manifest(path, lambda manifest: manifest["files"]["audit.parquet"].update(sha256=digest))
+    with pytest.raises(BundleError, match="not a readable Parquet"):
+        bundle.verify_bundle(path)
+
+
+def test_rows_of_another_run_are_refused(small, factory, tmp_path):
+    mixed = replace(small, layers=factory.rename(small, "other").layers)
+    path = bundle.write_bundle(mixed, tmp_path)
+    with pytest.raises(BundleError, match="other runs"):
+        bundle.verify_bundle(path)
+
+
+WRITER = """
+import importlib.util, sys
+from pathlib import Path
+from routesparse.engine.store import bundle
+spec = importlib.util.spec_from_file_location("factory", sys.argv[1])
+factory = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(factory)
+small = factory.make_record("k0", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+print("ready", flush=True)
+for i in range(10_000):
+    bundle.write_bundle(factory.rename(small, f"k{i}"), Path(sys.argv[2]))
+"""
+
+
+def test_killed_writer_leaves_whole_bundles_only(factory, tmp_path):
+    command = [sys.executable, "-c", WRITER, factory.__spec__.origin, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    time.sleep(0.6)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    process.stdout.close()
+    finished = [path for path in tmp_path.iterdir() if not path.name.startswith(bundle.TEMPORARY_PREFIX)]
+    assert finished
+    for path in finished:
+        bundle.verify_bundle(path)

@@ -1,0 +1,107 @@
+"""The pages' reads: filters, links, candidates, probes. No GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.store import bundle, queries, spool, thumbnail
+from routesparse.engine.store.queries import RunFilter, Unit
+
+
+@pytest.fixture
+def filled(store, record, small, factory, home):
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(factory.rename(small, "3f9a1c20ffff0000"), home / "spool")
+    spool.ingest_spool(store)
+    return store
+
+
+def test_filters_narrow_the_list(filled, factory, home):
+    prose = factory.make_record("90ab", name="Ledger.txt", domain="prose", layers=1, heads=1, segments=1)
+    bundle.write_bundle(prose, home / "spool")
+    spool.ingest_spool(filled)
+    assert len(queries.runs(filled)) == 3
+    assert list(queries.runs(filled, RunFilter(domains=("prose",)))["run_id"]) == ["90ab"]
+    assert list(queries.runs(filled, RunFilter(text="ledger"))["run_id"]) == ["90ab"]
+    assert len(queries.runs(filled, RunFilter(text="3f9a"))) == 2
+    assert queries.runs(filled, RunFilter(models=("other",))).empty
+    assert queries.filter_values(filled)["domain"] == ["needles", "prose"]
+
+
+def test_filter_text_is_no_sql(filled):
+    assert queries.runs(filled, RunFilter(text="' OR 1=1 --")).empty
+
+
+def test_short_ids_are_unique_and_resolve(filled, record):
+    short = queries.short_id(filled, record.run.run_id)
+    assert len(short) > 8 and queries.resolve(filled, short) == record.run.run_id
+    with pytest.raises(InputError, match="could be any of"):
+        queries.resolve(filled, "3f9a1c20")
+    with pytest.raises(InputError, match="no run"):
+        queries.resolve(filled, "deadbeef")
+
+
+def test_candidates_carry_the_certificates_that_were_tested(filled, record):
+    event = record.fallbacks[0]
+    unit = Unit(record.run.run_id, event.layer, event.head, event.segment)
+    found = queries.candidates(filled, unit).set_index("candidate")
+    assert len(found) == 21
+    assert found.loc[event.from_candidate, "lower_mass"] == event.lower_mass
+    assert found["chosen"].sum() == 1
+    assert found["lower_mass"].notna().sum() <= 3
+    assert len(queries.fallbacks(filled, unit)) >= 1
+
+
+def test_layers_count_their_fallbacks(filled, record):
+    layers = queries.layers(filled, record.run.run_id)
+    assert list(layers["layer"]) == list(range(8))
+    assert layers["units"].sum() == record.run.units
+    assert layers["expanded"].sum() == record.run.expanded_units
+
+
+def test_thumbnail_keeps_the_peaks_of_the_full_probe(filled, record):
+    unit = Unit(record.run.run_id, 3, 4, 1)
+    thumb, full = queries.probe_thumbnail(filled, unit), queries.probe_full(filled, unit)
+    assert full.mass.shape == (272, 128) and thumb.mass.shape == (55, 128)
+    pooled = np.maximum.reduceat(full.mass, np.arange(0, 272, thumb.row_pool), axis=0)
+    assert np.abs(np.sqrt(thumb.mass) - np.sqrt(pooled)).max() < 1 / 255
+    assert thumb.positions[-1] == full.positions[-1]
+    assert thumb.kinds[-1] & 1
+
+
+def test_full_probe_of_a_lost_bundle_is_none(filled, record):
+    import shutil
+
+    shutil.rmtree(filled.bundles / record.run.run_id)
+    unit = Unit(record.run.run_id, 0, 0, 0)
+    assert queries.probe_full(filled, unit) is None
+    assert queries.probe_thumbnail(filled, unit) is not None
+
+
+def test_thumbnail_of_zeros_and_of_not_a_number_is_black():
+    mass = np.array([[0, np.nan], [np.inf, 0]], "<f2")
+    positions, kinds = np.array([1, 2], "<i4").tobytes(), bytes([0, 1])
+    made = thumbnail.make(mass.tobytes(), 2, 2, 1.0, positions, kinds)
+    assert made.values.tolist() == [[0, 0], [0, 0]]
+
+
+def test_recent_readers_see_the_sink_and_the_local_band(filled, record):
+    readers = queries.recent_readers(filled, record.run.run_id, 1)
+    assert len(readers) == 128
+    assert readers["heads_share"].iloc[0] > 0.9 and readers["heads_share"].iloc[-1] > 0.9
+    assert readers["heads_share"].iloc[10:60].mean() < 0.5
+
+
+def test_prompt_comes_back_with_its_blocks(filled, record):
+    prompt = queries.prompt(filled, record.run.run_id)
+    assert prompt.text == record.prompt.text
+    assert prompt.block_starts[-1] == len(prompt.text)
+
+
+def test_views_derive_models_devices_and_coverage(filled):
+    assert filled.rows("SELECT model, runs FROM model") == [("demo", 2)]
+    assert filled.rows("SELECT runs FROM device") == [(2,)]
+    assert len(queries.domain_coverage(filled)) == 1
+    assert filled.rows("SELECT count(*) FROM run_coverage") == [(2,)]

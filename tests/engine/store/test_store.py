@@ -1,0 +1,256 @@
+"""The DuckDB store: ingest, deletion, migrations, threads, kill -9. No GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import duckdb
+import pytest
+
+from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.store import bundle, queries, spool
+from routesparse.engine.store.duckdb_store import FACT_TABLES, Store, migrations
+
+
+def counts(store):
+    return {table: store.rows(f"SELECT count(*) FROM {table}")[0][0] for table in ("run", *FACT_TABLES)}
+
+
+def test_ingest_keeps_every_row_and_the_bundle(store, record, home):
+    path = bundle.write_bundle(record, home / "spool")
+    assert spool.ingest_spool(store).ingested == [record.run.run_id]
+    assert not path.exists()
+    bundle.verify_bundle(store.bundles / record.run.run_id)
+    found = counts(store)
+    assert found["candidate_score"] == len(record.candidates)
+    assert found["probe_meta"] == len(record.probes)
+    assert found["prompt"] == 1
+    assert queries.run(store, record.run.run_id) == record.run
+
+
+def test_ingesting_twice_changes_nothing(store, small, home):
+    for _ in range(2):
+        bundle.write_bundle(small, home / "spool")
+        spool.ingest_spool(store)
+    assert counts(store)["run"] == 1
+    assert not list((home / "spool").iterdir())
+
+
+def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
+    from dataclasses import replace
+
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    bundle.write_bundle(replace(small, run=replace(small.run, tau=0.5)), home / "spool")
+    report = spool.ingest_spool(store)
+    assert "other contents" in report.rejected[0].reason
+    assert queries.run(store, small.run.run_id).tau == small.run.tau
+
+
+def test_not_measured_stays_null(store, factory, home):
+    bare = factory.make_record("ba4e01", layers=1, heads=2, segments=1, audit=False, dense=False, probe=False)
+    bundle.write_bundle(bare, home / "spool")
+    spool.ingest_spool(store)
+    row = queries.runs(store).iloc[0]
+    assert row[["coverage", "dense_ms", "speedup"]].isna().all()
+    assert queries.choices(store, "ba4e01", 0)["audited_error"].isna().all()
+
+
+def test_bad_bundle_is_set_aside_with_its_reason_and_the_store_unchanged(store, small, factory, home):
+    bundle.write_bundle(small, home / "spool")
+    bad = bundle.write_bundle(factory.rename(small, "bad0bad0"), home / "spool")
+    (bad / "layer_run.parquet").write_bytes(b"cut off")
+    report = spool.ingest_spool(store)
+    assert report.ingested == [small.run.run_id]
+    assert [rejection.name for rejection in report.rejected] == ["bad0bad0"]
+    assert "checksum" in (home / "spool" / "rejected" / "bad0bad0.txt").read_text()
+    assert (home / "spool" / "rejected" / "bad0bad0" / "manifest.json").exists()
+    assert counts(store)["run"] == 1
+    assert not spool.ingest_spool(store)
+    spool.discard_rejection("bad0bad0")
+    assert spool.rejections() == []
+
+
+def test_stray_file_in_the_spool_is_set_aside(store, home):
+    (home / "spool").mkdir()
+    (home / "spool" / "notes.txt").write_text("hello")
+    assert "not a bundle" in spool.ingest_spool(store).rejected[0].reason
+
+
+def test_bundle_still_being_written_is_left_alone(store, small, home):
+    path = bundle.write_bundle(small, home / "spool")
+    path.rename(home / "spool" / f"{bundle.TEMPORARY_PREFIX}{path.name}")
+    assert not spool.ingest_spool(store)
+    assert len(list((home / "spool").iterdir())) == 1
+
+
+def test_deleted_run_can_be_restored(store, small, home):
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    before = counts(store)
+    store.delete_run(small.run.run_id)
+    assert set(counts(store).values()) == {0}
+    assert not (store.bundles / small.run.run_id).exists()
+    store.restore_run(small.run.run_id)
+    assert counts(store) == before
+    with pytest.raises(StoreError, match="not in the store"):
+        store.delete_run("unknown1")
+
+
+def test_deleted_sample_does_not_come_back_by_itself(store, small, home):
+    samples = home / "samples"
+    bundle.write_bundle(small, samples)
+    assert spool.ingest_samples(store, samples).ingested == [small.run.run_id]
+    assert (samples / small.run.run_id).exists()
+    assert not spool.ingest_samples(store, samples)
+    store.delete_run(small.run.run_id)
+    assert not spool.ingest_samples(store, samples)
+
+
+def test_bundle_that_reached_the_folder_but_not_the_tables_is_recovered(store, small):
+    bundle.write_bundle(small, store.bundles)
+    assert spool.recover(store).ingested == [small.run.run_id]
+
+
+def test_newer_schema_is_refused_and_the_file_untouched(home):
+    path = home / "routesparse.duckdb"
+    Store(path).close()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("INSERT INTO schema_migration VALUES (99, 'later', now())")
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(StoreError, match="schema 99"):
+        Store(path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+
+
+def test_file_that_is_no_database_is_refused_and_untouched(home):
+    path = home / "routesparse.duckdb"
+    path.write_bytes(b"no database")
+    with pytest.raises(StoreError, match="can't be opened"):
+        Store(path)
+    assert path.read_bytes() == b"no database"
+
+
+def test_migrations_are_numbered_and_recorded(store):
+    numbers = [number for number, _, _ in migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert store.rows("SELECT max(version) FROM schema_migration") == [(numbers[-1],)]
+
+
+def test_second_process_is_told_that_the_file_is_held(store, home):
+    code = "from routesparse.engine.store.duckdb_store import Store; import sys; Store(sys.argv[1])"
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(home / "routesparse.duckdb")], capture_output=True, text=True
+    )
+    assert "held by another process" in result.stderr
+
+
+def test_failed_insert_leaves_no_row_and_keeps_the_bundle(store, small, home, monkeypatch):
+    bundle.write_bundle(small, home / "spool")
+    monkeypatch.setattr(
+        "routesparse.engine.store.duckdb_store.FACT_TABLES", (*FACT_TABLES[:-1], "no_such_table", "prompt")
+    )
+    real = bundle.verified_tables
+
+    def with_extra(path):
+        manifest, data = real(path)
+        return manifest, {**data, "no_such_table": data["run"]}
+
+    monkeypatch.setattr(bundle, "verified_tables", with_extra)
+    assert spool.ingest_spool(store).waiting
+    monkeypatch.undo()
+    assert set(counts(store).values()) == {0}
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(home))
+    assert spool.recover(store).ingested == [small.run.run_id]
+
+
+def test_threads_read_while_another_writes(store, small, factory, home):
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    problems = []
+
+    def read():
+        for _ in range(40):
+            try:
+                assert len(queries.choices(store, small.run.run_id, 0)) == 4
+                assert len(queries.runs(store)) >= 1
+            except Exception as error:  # noqa: BLE001  (collected, asserted below)
+                problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for i in range(10):
+        bundle.write_bundle(factory.rename(small, f"more{i}"), home / "spool")
+        spool.ingest_spool(store)
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert counts(store)["run"] == 11
+
+
+INGESTER = """
+import sys
+from pathlib import Path
+from routesparse.engine.store import spool
+from routesparse.engine.store.duckdb_store import Store
+store = Store(Path(sys.argv[1]) / "routesparse.duckdb")
+print("ready", flush=True)
+while True:
+    spool.ingest_spool(store, Path(sys.argv[1]) / "spool")
+"""
+
+
+def test_kill_while_ingesting_leaves_whole_runs_only(small, factory, home):
+    ids = [f"kill{i:03d}" for i in range(60)]
+    for run_id in ids:
+        bundle.write_bundle(factory.rename(small, run_id), home / "ready")
+    shutil.copytree(home / "ready", home / "spool")
+    process = subprocess.Popen([sys.executable, "-c", INGESTER, str(home)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 30
+    while not list((home / "bundles").glob("kill*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.15)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    process.stdout.close()
+    store = Store(home / "routesparse.duckdb")
+    try:
+        found = counts(store)
+        for table, per_run in (("layer_run", 2), ("head_choice", 4), ("candidate_score", 84), ("audit", 4)):
+            assert found[table] == found["run"] * per_run
+        spool.recover(store)
+        spool.ingest_spool(store)
+        assert store.run_ids() == set(ids)
+        assert counts(store)["candidate_score"] == 84 * len(ids)
+    finally:
+        store.close()
+
+
+def test_heatmap_of_another_shape_is_refused(store, small, home):
+    from dataclasses import replace
+
+    cut = replace(small.probes[0], mass=small.probes[0].mass[:-2])
+    path = bundle.write_bundle(replace(small, probes=(cut,)), home / "elsewhere")
+    with pytest.raises(BundleError, match="another shape"):
+        store.adopt(path, "spool", move=True)
+    assert path.exists() and counts(store)["run"] == 0
+
+
+def test_store_imports_neither_torch_nor_transformers():
+    code = (
+        "import sys; import routesparse.engine.store.queries, routesparse.engine.store.spool; "
+        "print([m for m in ('torch', 'triton', 'transformers', 'streamlit') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert result.stdout.strip() == "[]", result.stderr
