@@ -26,7 +26,7 @@ def lower(
     Returns a RowPlan with n_q = segment.rows and n_k = segment.keys.
     """
     batch, heads = choice.shape
-    device = indices["a_shape"].levels.device
+    device = next(iter(indices.values())).levels.device
     patterns = np.array([c.pattern for c in candidates])[choice]
     level = torch.as_tensor(np.array([c.level for c in candidates])[choice], device=device)
     mask = torch.zeros(

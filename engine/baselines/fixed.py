@@ -1,0 +1,98 @@
+"""One pattern and one density for every layer and head: the fixed budget that conditional routing must beat.
+
+``FixedSession(config, "vertical_slash", 0.2)`` keeps a fifth of the causal area in every head, with indices built
+online from the same probe; "a_shape" with a small density is the window-only control that must lose mid-context
+needles. The tail is dense, as in routing, unless ``config.tail_tokens`` is 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
+from routesparse.engine.builders.level_map import FamilyIndex, diagonal_and_sink
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.execute import lower
+from routesparse.engine.layer import stable_seed
+from routesparse.engine.patterns import MAX_COLUMNS, Candidate, blocks_for_density
+from routesparse.engine.probe import AttentionInputs, draw_rows, run_probe
+from routesparse.engine.records import Pattern
+from routesparse.engine.segments import Segment, split
+from routesparse.engine.session import dense_attention
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse")
+
+
+class FixedSession:
+    """An attention router with one decision; ``densities`` collects the kept share of every layer pass."""
+
+    def __init__(self, config: RouterConfig, pattern: Pattern, density: float) -> None:
+        if pattern not in PATTERNS or not 0.0 < density <= 1.0:
+            raise ConfigError(f"fixed plan {pattern!r} at density {density:g}; use {', '.join(PATTERNS)}, (0, 1]")
+        self.config = config
+        self.pattern: Pattern = pattern
+        self.density = density
+        self.densities: list[float] = []
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layer: int,
+        scale: float,
+        key_start: torch.Tensor | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As RoutingSession.attend: q [B, H, n_q, D] -> [B, H, n_q, D]; decoding and windowed layers run dense."""
+        inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+        segments = split(q.shape[2], k.shape[2], self.config)
+        if q.shape[2] == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
+            return dense_attention(inputs, window)
+        plans = [self._plan(inputs, segment, layer) for segment in segments]
+        plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        self.densities.append(float(plan.head_density().mean()))
+        return sparse_attention(q, k, v, plan, scale)[0]
+
+    def _plan(self, inputs: AttentionInputs, segment: Segment, layer: int) -> RowPlan:
+        candidate = fixed_candidate(segment, self.pattern, self.density)
+        forced, causal = diagonal_and_sink(segment, inputs)
+        index: FamilyIndex
+        if self.pattern == "a_shape":
+            index = a_shape.build(segment, forced, causal, [candidate])
+        elif self.pattern == "block_sparse":
+            scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
+            index = block_sparse.build(scores, causal, [candidate])
+        else:
+            batch, heads = inputs.q.shape[:2]
+            seed = stable_seed(self.config.seed, layer, segment.index)
+            rows = draw_rows(segment, batch, heads, self.config, seed, inputs.first_keys())
+            probe = run_probe(inputs, segment, rows, self.config)
+            index = vertical_slash.build(segment, probe, forced, causal, [candidate])
+        choice = np.zeros(inputs.q.shape[:2], dtype=np.int64)
+        return lower(
+            segment,
+            {self.pattern: index},
+            (candidate,),
+            choice,
+            inputs.key_start,
+            inputs.softcap,
+            inputs.sinks,
+        )
+
+
+def fixed_candidate(segment: Segment, pattern: Pattern, density: float) -> Candidate:
+    """The budget of ``pattern`` that keeps ``density`` of the segment's causal area (columns and bands half each)."""
+    causal = segment.last_blocks()[: max(1, segment.body_blocks)] + 1
+    if pattern != "vertical_slash":
+        blocks = blocks_for_density(causal, density)
+        return Candidate(0, pattern, 0, blocks, block_k=segment.block_k)
+    columns = min(MAX_COLUMNS, max(16, round(density / 2 * segment.keys)))
+    bands = blocks_for_density(causal, max(0.0, density - columns / segment.keys))
+    return Candidate(0, pattern, 0, bands, columns, block_k=segment.block_k)

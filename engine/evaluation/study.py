@@ -1,0 +1,57 @@
+"""What every study shares: a model, a header that says where numbers come from, and a JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from routesparse.engine.models import LoadedModel
+from routesparse.engine.profiling import device_name
+from routesparse.engine.trace import git_commit, versions
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Arguments that every study takes."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    made.add_argument("--model", default="demo", help="demo, or a model folder")
+    made.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder <domain>/<split>/*.txt")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    return made
+
+
+def header(loaded: LoadedModel, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Device, versions, model, seed, time and the command that makes this file again."""
+    module = Path(sys.argv[0]).stem
+    return {
+        "command": f"python -m routesparse.engine.evaluation.{module} " + shlex.join(sys.argv[1:]),
+        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": device_name(torch.device(loaded.device)),
+        "threads": torch.get_num_threads(),
+        "dtype": loaded.dtype,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "model": loaded.name,
+        "model_revision": loaded.revision,
+        "seed": arguments.seed,
+    }
+
+
+def save(path: Path, result: dict[str, Any]) -> None:
+    """Write the study's file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.replace(path)
+
+
+def note(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
