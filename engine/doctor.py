@@ -1,0 +1,186 @@
+"""What this machine offers and what is missing: the checks behind ``routesparse doctor``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from routesparse.engine import paths
+from routesparse.engine.errors import RouteSparseError
+
+LEAST_FREE_BYTES = 1 << 30
+LEAST_MEMORY_BYTES = 4 << 30
+REQUIRED = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "duckdb",
+    "streamlit",
+    "plotly",
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report; a problem says what to do."""
+
+    name: str
+    status: Literal["ok", "note", "problem"]
+    detail: str
+
+
+def checks(model: str) -> Iterator[Check]:
+    """All checks, cheap ones first; torch is imported half way."""
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield _packages()
+    yield _name_clash()
+    yield _memory()
+    yield _home()
+    yield from _torch()
+    yield from _model(model)
+    yield _calibrations()
+
+
+def _packages() -> Check:
+    found, missing = [], []
+    for name in ("routesparse", *REQUIRED, "triton"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            if name in REQUIRED:
+                missing.append(name)
+    if missing:
+        fix = "run: pip install -r requirements.txt"
+        return Check("packages", "problem", f"missing {', '.join(missing)}; {fix}")
+    return Check("packages", "ok", ", ".join(found))
+
+
+def _name_clash() -> Check:
+    """transformers imports whatever is called `kernels` at the top level; ours must not be found there."""
+    spec = importlib.util.find_spec("kernels")
+    origin = None if spec is None else spec.origin
+    if origin is not None and Path(origin).is_relative_to(paths.REPOSITORY):
+        return Check(
+            "names", "problem", f"{origin} shadows the package `kernels`; delete kernels/__init__.py"
+        )
+    return Check("names", "ok", "our kernels folder does not shadow the package `kernels`")
+
+
+def _memory() -> Check:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    text = (
+        f"{cores} cores, {memory.total / 2**30:.1f} GiB memory, {memory.available / 2**30:.1f} GiB available"
+    )
+    if memory.available < LEAST_MEMORY_BYTES:
+        return Check("machine", "note", f"{text}; long prompts need more than {LEAST_MEMORY_BYTES >> 30} GiB")
+    return Check("machine", "ok", text)
+
+
+def _home() -> Check:
+    home = paths.home()
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing):
+            pass
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        fix = "set ROUTESPARSE_HOME to a writable folder"
+        return Check("home", "problem", f"{home} is not writable ({error.strerror}); {fix}")
+    if free < LEAST_FREE_BYTES:
+        return Check(
+            "home", "problem", f"{home} has {free / 2**20:,.0f} MiB free; make room or move ROUTESPARSE_HOME"
+        )
+    return Check("home", "ok", f"{home}, writable, {free / 2**30:.1f} GiB free")
+
+
+def _torch() -> Iterator[Check]:
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            found = torch.cuda.get_device_properties(index)
+            yield Check(
+                "device", "ok", f"cuda:{index} {found.name}, {found.total_memory / 2**30:.0f} GiB, bfloat16"
+            )
+    else:
+        from routesparse.engine.profiling import device_name
+
+        name = device_name(torch.device("cpu"))
+        yield Check("device", "ok", f"{name}, {torch.get_num_threads()} threads, float32 (no GPU found)")
+
+
+def _model(name: str) -> Iterator[Check]:
+    """The model loads, and a latency profile fits it."""
+    from routesparse.engine.models import load_model
+
+    def loaded() -> str:
+        nonlocal model
+        model = load_model(name)
+        text = f"{name}: {model.layers} layers, {model.heads} heads, up to {model.max_tokens:,} tokens"
+        return f"{text}, revision {model.revision}"
+
+    model = None
+    yield _guarded("model", loaded)
+    if model is not None:
+        yield _profile(model.heads // model.kv_heads, model.head_dim, model.device, model.dtype)
+
+
+def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
+    import torch
+
+    from routesparse.engine.latency import LatencyProfile
+    from routesparse.engine.profiling import device_name
+
+    wanted = (device_name(torch.device(device)), dtype, head_dim, groups)
+    threads = torch.get_num_threads() if device == "cpu" else 0
+    broken = []
+    for file in (
+        file for folder in (paths.profiles(), paths.DATA / "profiles") for file in folder.glob("*.json")
+    ):
+        try:
+            found = LatencyProfile.load(file)
+        except RouteSparseError as error:
+            broken.append(str(error))
+            continue
+        if (found.device, found.dtype, found.head_dim, found.groups) == wanted and found.threads == threads:
+            return Check("profile", "ok", f"{found.name}, median prediction error {found.median_error:.1%}")
+    if broken:
+        return Check("profile", "problem", broken[0])
+    return Check(
+        "profile", "note", "none fits yet: the first run measures a quick one; or run `routesparse profile`"
+    )
+
+
+def _calibrations() -> Check:
+    from routesparse.engine.calibration import load_calibration
+
+    def names() -> str:
+        files = sorted((paths.DATA / "calibrations").glob("*.json"))
+        for file in files:
+            load_calibration(str(file))
+        return ", ".join(file.stem for file in files) or "none bundled; the in-prompt certificate needs none"
+
+    return _guarded("calibrations", names)
+
+
+def _guarded(name: str, run: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "ok", run())
+    except RouteSparseError as error:
+        return Check(name, "problem", str(error))
