@@ -1,0 +1,101 @@
+"""Real attention inputs: the lab checkpoint run dense on three prompts, every layer's q, k, v kept. CPU only."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from routesparse.engine.hf import routed_by
+from routesparse.engine.models import load_model
+from routesparse.engine.probe import AttentionInputs
+from routesparse.engine.session import dense_attention
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+TOKENS = 2_048
+KINDS = ("prose", "code", "needle")
+
+
+class Recorder:
+    """An attention router that runs dense and keeps what each layer was given."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, AttentionInputs] = {}
+
+    def attend(
+        self, q, k, v, *, layer, scale, key_start=None, window=None, softcap=None, sinks=None
+    ) -> torch.Tensor:
+        inputs = AttentionInputs(q.contiguous(), k, v, scale, key_start, softcap, sinks)
+        self.layers[layer] = inputs
+        return dense_attention(inputs, window)
+
+
+@dataclass
+class Lab:
+    """The checkpoint and, per prompt, what each layer's attention reads."""
+
+    loaded: Any
+    _seen: dict[tuple[str, int], dict[int, AttentionInputs]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls) -> Lab:
+        folder = SHARED / "lab_model"
+        if not (folder / "model.safetensors").is_file():
+            pytest.skip("the lab checkpoint is not in ../shared/data/lab_model")
+        return cls(load_model(str(folder), device="cpu"))
+
+    def layers(self, kind: str, tokens: int = TOKENS) -> dict[int, AttentionInputs]:
+        """Attention inputs by layer: q [1, 8, n, 64], k and v [1, 4, n, 64], float32."""
+        if (kind, tokens) not in self._seen:
+            recorder = Recorder()
+            with torch.no_grad(), routed_by(self.loaded.model, recorder):
+                self.loaded.model(self.ids(kind, tokens), logits_to_keep=1, use_cache=False)
+            self._seen[kind, tokens] = recorder.layers
+        return self._seen[kind, tokens]
+
+    def ids(self, kind: str, tokens: int = TOKENS) -> torch.Tensor:
+        """int64 [1, tokens], bos first."""
+        # Two to five characters make a token.
+        text = prompt_text(kind, 8 * tokens)
+        body = self.loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if kind == "needle":  # the question stands at the end
+            question = self.loaded.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
+            body = [*body[: tokens - 1 - len(question)], *question]
+        ids = [0, *body[: tokens - 1]]
+        assert len(ids) == tokens
+        return torch.tensor([ids])
+
+
+QUESTION = (
+    "\nWhat are all the special magic numbers for amber-walnut mentioned in the provided text? They are:"
+)
+
+
+def prompt_text(kind: str, characters: int) -> str:
+    """Prose and code from the test splits; needles among needles for "needle"."""
+    if kind == "needle":
+        g = random.Random(0)
+        words = [
+            "amber",
+            "walnut",
+            "river",
+            "cobalt",
+            "meadow",
+            "lantern",
+            "silver",
+            "harbor",
+            "cedar",
+            "violet",
+        ]
+        lines = []
+        while sum(map(len, lines)) < characters:
+            key = f"{g.choice(words)}-{g.choice(words)}-{g.choice(words)}"
+            lines.append(f"One of the special magic numbers for {key} is: {g.randrange(10**6, 10**7)}.")
+        lines.insert(7, "One of the special magic numbers for amber-walnut is: 4817263.")
+        return "\n".join(lines)
+    files = sorted(path for path in (SHARED / kind / "test").iterdir() if path.is_file())
+    return files[0].read_text(encoding="utf-8", errors="strict")[2_000 : 2_000 + characters]
