@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -129,16 +129,14 @@ def _model(name: str) -> Iterator[Check]:
     """The model loads, and a latency profile fits it."""
     from routesparse.engine.models import load_model
 
-    def loaded() -> str:
-        nonlocal model
+    try:
         model = load_model(name)
-        text = f"{name}: {model.layers} layers, {model.heads} heads, up to {model.max_tokens:,} tokens"
-        return f"{text}, revision {model.revision}"
-
-    model = None
-    yield _guarded("model", loaded)
-    if model is not None:
-        yield _profile(model.heads // model.kv_heads, model.head_dim, model.device, model.dtype)
+    except RouteSparseError as error:
+        yield Check("model", "problem", str(error))
+        return
+    text = f"{name}: {model.layers} layers, {model.heads} heads, up to {model.max_tokens:,} tokens"
+    yield Check("model", "ok", f"{text}, revision {model.revision}")
+    yield _profile(model.heads // model.kv_heads, model.head_dim, model.device, model.dtype)
 
 
 def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
@@ -170,17 +168,11 @@ def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
 def _calibrations() -> Check:
     from routesparse.engine.calibration import load_calibration
 
-    def names() -> str:
-        files = sorted((paths.DATA / "calibrations").glob("*.json"))
+    files = sorted((paths.DATA / "calibrations").glob("*.json"))
+    try:
         for file in files:
             load_calibration(str(file))
-        return ", ".join(file.stem for file in files) or "none bundled; the in-prompt certificate needs none"
-
-    return _guarded("calibrations", names)
-
-
-def _guarded(name: str, run: Callable[[], str]) -> Check:
-    try:
-        return Check(name, "ok", run())
     except RouteSparseError as error:
-        return Check(name, "problem", str(error))
+        return Check("calibrations", "problem", str(error))
+    names = ", ".join(file.stem for file in files)
+    return Check("calibrations", "ok", names or "none bundled; the in-prompt certificate needs none")

@@ -1,5 +1,6 @@
 """The command line: contract, exit codes, one line per error, nothing left behind. CPU, a tiny model."""
 
+import dataclasses
 import hashlib
 import json
 import subprocess
@@ -12,9 +13,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from routesparse.engine import cli
+from routesparse.engine import analyze, cli, model_files
+from routesparse.engine.calibration import Calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.patterns import library_hash
 from routesparse.engine.profiling import measure
 from routesparse.engine.store.bundle import read_bundle
 
@@ -175,14 +178,22 @@ class TestAnalyze:
         assert code == 0
         assert "6 tokens are below break-even: dense attention ran untouched" in out
 
-    def test_too_many_fallbacks_are_reported(self, run, model, home, prompt):
-        """tau = 1 cannot be certified from a sample: every unit that tries must fall back."""
-        arguments = ["analyze", prompt, "--model", model, "--break-even", 512, "--tau", 1]
-        code, _, err = run(*arguments)
-        record = read_bundle(next((home / "spool").iterdir()))
+    @pytest.mark.parametrize(("fell_back", "reported"), [(1, False), (2, True)])
+    def test_too_many_fallbacks_are_reported(
+        self, run, model, home, prompt, monkeypatch, fell_back, reported
+    ):
+        original = analyze.analyze_prompt
+
+        def with_fallbacks(*args, **kwargs):
+            record = original(*args, **kwargs)
+            return dataclasses.replace(
+                record, run=dataclasses.replace(record.run, dense_fallback_units=fell_back)
+            )
+
+        monkeypatch.setattr(analyze, "analyze_prompt", with_fallbacks)
+        code, _, err = run("analyze", prompt, "--model", model, "--break-even", 512)
         assert code == 0
-        limit = 0.25 * record.run.units
-        assert ("fell back to dense" in err) == (record.run.dense_fallback_units > limit)
+        assert ("warning: 2 of 4 units fell back to dense, more than 25%" in err) == reported
 
 
 class TestBadInput:
@@ -241,6 +252,37 @@ class TestBadInput:
     )
     def test_a_bad_option(self, run, model, prompt, options, message):
         assert message in error_of(run("analyze", prompt, "--model", model, *options))
+
+    @pytest.mark.parametrize(
+        ("stamp", "message"),
+        [
+            ({"model_revision": "0" * 16}, "was made for model 'other' revision 0000000000000000"),
+            ({"library_hash": "0" * 16}, "was made with pattern library 0000000000000000"),
+            ({"stamp": {}}, "was made with policy None, this run has 'certified'"),
+        ],
+        ids=["another model", "another library", "another configuration"],
+    )
+    def test_a_calibration_that_does_not_fit(self, run, model, prompt, tmp_path, stamp, message):
+        fitting = {
+            "model_revision": model_files.revision_of(model),
+            "library_hash": library_hash(),
+            "stamp": stamp_of(RouterConfig()),
+        }
+        values = {**fitting, **stamp}
+        calibration = Calibration(
+            name="mine",
+            domain="prose",
+            gate=0.93,
+            alpha=0.5,
+            model="other",
+            buckets=(),
+            documents=(),
+            seed=0,
+            provenance={},
+            **values,
+        )
+        file = calibration.save(tmp_path)
+        assert message in error_of(run("analyze", prompt, "--model", model, "--calibration", file))
 
     def test_a_corrupt_model_folder(self, run, prompt, tmp_path):
         folder = tmp_path / "broken"

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from routesparse.engine import models, paths
+from routesparse.engine import model_files, models, paths
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.errors import CalibrationError, ModelError, UnsupportedModelError
 from routesparse.engine.hf import route
@@ -82,13 +82,13 @@ def test_loading_draws_no_progress_bar(folder, capfd):
 
 
 def test_the_revision_follows_config_and_weights(folder, tmp_path):
-    before = models.revision_of(folder)
-    assert models.revision_of(shutil.copytree(folder, tmp_path / "copy")) == before
+    before = model_files.revision_of(folder)
+    assert model_files.revision_of(shutil.copytree(folder, tmp_path / "copy")) == before
     save_model(folder, seed=1)
-    fine_tuned = models.revision_of(folder)
+    fine_tuned = model_files.revision_of(folder)
     assert fine_tuned != before, "same shapes, other weights"
     (folder / "config.json").write_text((folder / "config.json").read_text().replace("512", "256"))
-    assert models.revision_of(folder) not in (before, fine_tuned)
+    assert model_files.revision_of(folder) not in (before, fine_tuned)
 
 
 def test_a_model_in_memory_has_the_revision_of_its_files(folder):
