@@ -31,7 +31,9 @@ class FixedSession:
 
     def __init__(self, config: RouterConfig, pattern: Pattern, density: float) -> None:
         if pattern not in PATTERNS or not 0.0 < density <= 1.0:
-            raise ConfigError(f"fixed plan {pattern!r} at density {density:g}; use {', '.join(PATTERNS)}, (0, 1]")
+            raise ConfigError(
+                f"fixed plan {pattern!r} at density {density:g}; use {', '.join(PATTERNS)}, (0, 1]"
+            )
         self.config = config
         self.pattern: Pattern = pattern
         self.density = density

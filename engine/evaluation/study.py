@@ -21,7 +21,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """Arguments that every study takes."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     made.add_argument("--model", default="demo", help="demo, or a model folder")
-    made.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder <domain>/<split>/*.txt")
+    made.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder <domain>/<split>/*.txt"
+    )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--out", type=Path, required=True, help="JSON file to write")
     return made

@@ -47,7 +47,9 @@ def windows(
         path = paths[(made + missed) % len(paths)]
         text = path.read_text()
         start = rng.randrange(max(1, len(text) - CHARACTERS_PER_TOKEN * tokens))
-        ids = tokenizer(text[start : start + CHARACTERS_PER_TOKEN * tokens], add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text[start : start + CHARACTERS_PER_TOKEN * tokens], add_special_tokens=False)[
+            "input_ids"
+        ]
         if len(bos) + len(ids) < tokens:
             missed += 1
             continue
