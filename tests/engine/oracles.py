@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.execute import lower
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.layer import stable_seed
 from routesparse.engine.patterns import library
 from routesparse.engine.probe import AttentionInputs, draw_rows, run_probe
 from routesparse.engine.segments import split
+
+# The tensors are small: threads would cost more than they bring, and far more on busy cores.
+torch.set_num_threads(1)
 
 # A small grid keeps [n, n] small; phases and ragged ends are as at full size.
 SMALL = RouterConfig(
@@ -139,6 +145,14 @@ def block_sums(weights: torch.Tensor, block: int) -> torch.Tensor:
     """[..., K] -> [..., ceil(K / block)]."""
     padded = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % block))
     return padded.unflatten(-1, (-1, block)).sum(-1)
+
+
+def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, place: int):
+    """The row plan that every unit gets when all choose one candidate, the tail not overridden."""
+    body_only = replace(segment, body=segment.rows)
+    choice = np.full(inputs.q.shape[:2], place)
+    start = None if inputs.key_start is None else inputs.key_start.int()
+    return lower(body_only, indices, candidates, choice, start, inputs.softcap, inputs.sinks)
 
 
 def random_scores(seed: int, units: int = 8, width: int = 9):
