@@ -69,7 +69,7 @@ class RouterConfig:
     policy: Policy = "certified"
     tau: float = 0.9  # tau: the retained mass that a certificate must reach
     confidence: float = 0.95  # q
-    gate: float | None = None  # lambda; None: tau + (1 - tau)/4, or the calibration's frozen value
+    gate: float | None = None  # lambda; None: gate_threshold's rule, or the calibration's frozen value
     budget: LatencyBudget | None = None  # T_l; None: no ceiling (policy "certified" only)
     segment_tokens: int = 16_384
     tail_tokens: int = 128  # the last rows of the prompt are dense: they ask the question
@@ -125,8 +125,16 @@ class RouterConfig:
 
     @property
     def gate_threshold(self) -> float:
-        """lambda, the least gate statistic g of an admissible candidate (CONTRIBUTING.md, "Fallback")."""
-        return self.tau + (1.0 - self.tau) / 4.0 if self.gate is None else self.gate
+        """lambda, the least gate statistic g of an admissible candidate, where no calibration has fixed one.
+
+        A head whose certificate rows all had mass x would pass the in-prompt test only with
+        x >= tau + ln(s / (1 - q)) / C (the bound's resolution). A gate below that wastes a test on a candidate that
+        cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1.
+        """
+        if self.gate is not None:
+            return self.gate
+        resolution = math.log(self.max_tests / (1.0 - self.confidence)) / self.certificate_rows
+        return min(self.tau + 1.25 * resolution, (1.0 + self.tau) / 2.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the budget as the text that LatencyBudget.parse reads."""
