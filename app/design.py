@@ -141,6 +141,8 @@ _STYLE = """
 .rs-state code { color: var(--rs-ink); font-size: .92em; overflow-wrap: anywhere; }
 .stApp [data-testid="stDownloadButton"] button[kind="tertiary"],
 .stApp [class*="st-key-quiet"] button { font-size: .86rem; min-height: 1.5rem; padding: 0 .2rem; }
+.stApp .st-key-actions { min-height: 2rem; }
+.stApp .st-key-actions button { min-height: 1.8rem; padding: .1rem .7rem; font-size: .92rem; }
 .stApp [class*="st-key-move"] button { min-height: 1.9rem; padding: .1rem .55rem; font-size: .88rem; }
 .stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
 </style>

@@ -25,36 +25,38 @@ def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
             "their mass in the probe (dense attention). Which blocks the chosen plans kept is not recorded.</div>"
         )
         pool = int(readers["blocks"].iloc[0])
+        step = pool * run.block_k
+        key = f"prompt-token-{run.run_id}-{segment}-{batch_index}"
         # Neither the sink nor the local band: what is read from afar.
         inner = readers.iloc[1 : max(2, len(readers) * 3 // 4)]
-        default = int(inner["mean_mass"].idxmax())
-        column = int(st.session_state.get("prompt-block", default)) if kept else -1
-        column = min(column, len(readers) - 1)
+        token = int(st.session_state.get(key, int(inner["mean_mass"].idxmax()) * step))
         st.plotly_chart(
-            head_charts.readers_figure(readers, design.current_theme(), run.block_k, column * pool),
+            head_charts.readers_figure(
+                readers, design.current_theme(), run.block_k, token // run.block_k if kept else -1
+            ),
             key="readers",
             theme=None,
             config=design.chart_config(f"prompt-{run.run_id[:8]}-segment-{segment}"),
         )
         exports.chart_foot(
             f"prompt-blocks-{run.run_id[:8]}-segment-{segment}",
-            f"n = {run.layers * run.heads} heads · {len(readers)} bars of {pool} × {run.block_k} tokens, max-pooled · "
-            f"source: probe_meta of run {run.run_id[:8]}",
+            f"n = {run.layers * run.heads} heads · {len(readers)} bars of {pool} × {run.block_k} tokens, "
+            f"max-pooled · source: probe_meta of run {run.run_id[:8]}",
             readers,
             "readers",
         )
         if kept is None:
             st.html('<div class="rs-sub">The text of this prompt was not kept.</div>')
             return
-        _text(kept, run, column, pool, len(readers), default)
+        if len(readers) > 1:
+            last = (len(readers) - 1) * step
+            st.slider("First token of the text shown", 0, last, token, step, format="token %d", key=key)
+        st.html(f'<div class="rs-sub">Tokens {numbers.tokens(token, min(step, run.tokens - token))}</div>')
+        st.code(_text(kept, token // run.block_k, pool), language=None, wrap_lines=True, height=170)
 
 
-def _text(kept: queries.Prompt, run: RunRow, column: int, pool: int, columns: int, default: int) -> None:
-    """The text under one bar, as plain text."""
+def _text(kept: queries.Prompt, first_block: int, blocks: int) -> str:
+    """The characters of a range of key blocks, cut at what a person reads."""
     last = len(kept.block_starts) - 1
-    first_block, end_block = min(column * pool, last), min((column + 1) * pool, last)
-    text = kept.text[kept.block_starts[first_block] : kept.block_starts[end_block]]
-    span = numbers.tokens(first_block * run.block_k, (end_block - first_block) * run.block_k)
-    st.slider("Token block", 0, columns - 1, default, key="prompt-block", label_visibility="collapsed")
-    st.html(f'<div class="rs-sub">Tokens {span}</div>')
-    st.code(text[:_MAX_CHARACTERS], language=None, wrap_lines=True, height=170)
+    start = int(kept.block_starts[min(first_block, last)])
+    return kept.text[start : int(kept.block_starts[min(first_block + blocks, last)])][:_MAX_CHARACTERS]

@@ -225,10 +225,11 @@ def _segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
 def _take_click() -> None:
     """A click on a cell becomes part of the address; a second click on it only deselects, so it counts too."""
     points = st.session_state["map"].selection.points
-    data = points[0].get("customdata") if points else st.session_state.get("last-click")
+    run = st.session_state["run"]
+    data = points[0].get("customdata") if points else st.session_state.get("last-click", {}).get(run)
     if not data:
         return
-    st.session_state["last-click"] = data
+    st.session_state["last-click"] = {run: data}
     layer, head = (data["0"], data["1"]) if isinstance(data, dict) else data
     view.write(layer=int(layer), head=int(head))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +62,7 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         states.empty("No run passes the filter", ["Clear a field above to see the others again."])
         return
     with st.container(border=True, key="card-runs", gap="xsmall"):
-        actions = st.container(horizontal=True, gap="small", vertical_alignment="center")
+        actions = st.container(horizontal=True, gap="small", vertical_alignment="center", key="actions")
         event: Any = st.dataframe(
             _shown(runs),
             column_config=_columns(),
@@ -70,18 +71,21 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
             placeholder=numbers.NOT_MEASURED,
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
-            key="runs-table",
+            # Selections are row numbers: another list of runs must not inherit them.
+            key=f"runs-table-{zlib.crc32(''.join(runs['run_id']).encode()):08x}",
         )
         selection = event.selection
         if selection.cells:
             _open(opened, runs.iloc[selection.cells[0][0]]["run_id"])
         picked = runs.iloc[[row for row in selection.rows if row < len(runs)]]
         _actions(actions, opened, runs, picked)
-        st.html(
-            '<div class="rs-note">Click a row to open its routing map; tick rows to delete or export them. '
-            "Prefill: probe, routing, attention and all other layers of one prompt. Coverage: share of this "
-            "prompt's audited sparse units whose true mass is at least the certified one; one prompt has no "
-            "interval.</div>"
+        exports.chart_foot(
+            "runs",
+            "Click a row to open its routing map; tick rows to delete or export them. Prefill: probe, routing, "
+            "attention and all other layers of one prompt. Coverage: share of this prompt's audited sparse units "
+            "whose true mass is at least the certified one; one prompt has no interval.",
+            picked if len(picked) else runs,
+            "runs",
         )
 
 
@@ -142,7 +146,7 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
         count = f"{len(runs):,} run{'s' if len(runs) != 1 else ''}"
         st.html(
             f'<div class="rs-sub">{count}{f" · {len(picked)} ticked" if len(picked) else ""}</div>',
-            width="stretch",
+            width="content",
         )
         if len(picked) == 1 and st.button("Open map", key="open-map", type="primary"):
             _open(opened, picked.iloc[0]["run_id"])
@@ -154,7 +158,6 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
                 args=(opened, list(picked["run_id"])),
                 help="Can be undone until you leave this session",
             )
-        exports.downloads("runs", picked if len(picked) else runs, "runs")
 
 
 def _open(opened: Access, run_id: str) -> None:
@@ -166,7 +169,6 @@ def _open(opened: Access, run_id: str) -> None:
 
 def _delete(opened: Access, run_ids: list[str]) -> None:
     st.session_state["deleted"] = _each(run_ids, opened.store.delete_run)
-    st.session_state.pop("runs-table", None)
 
 
 def _restore(opened: Access) -> None:

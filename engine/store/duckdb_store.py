@@ -8,6 +8,7 @@ probes stay in their Parquet files, and a deleted run goes to the trash folder, 
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import uuid
@@ -144,6 +145,7 @@ class Store:
             if place.exists():
                 shutil.rmtree(self.trash / run_id, ignore_errors=True)
                 place.rename(self.trash / run_id)
+                os.utime(self.trash / run_id)  # its age in the trash counts from now
 
     def restore_run(self, run_id: str) -> None:
         """Bring a deleted run back from the trash. Errors: StoreError if it isn't there, BundleError."""

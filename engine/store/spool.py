@@ -19,6 +19,7 @@ from routesparse.engine.store.duckdb_store import Store
 
 REJECTED = "rejected"
 _STALE_SECONDS = 24 * 3600
+_TRASH_SECONDS = 7 * _STALE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def recover(store: Store) -> IngestReport:
             if run_id:
                 report.ingested.append(run_id)
     for folder in (store.bundles, paths.spool()):
-        _sweep(folder)
+        _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
+    _sweep(store.trash, "*", _TRASH_SECONDS)
     return report
 
 
@@ -152,12 +154,12 @@ def _finished(folder: Path) -> list[Path]:
     return sorted(entries, key=lambda path: (path.lstat().st_mtime, path.name))
 
 
-def _sweep(folder: Path) -> None:
-    """Remove temporary folders that a killed writer left more than a day ago."""
+def _sweep(folder: Path, pattern: str, seconds: int) -> None:
+    """Remove what a killed writer left more than a day ago, and what has been in the trash for a week."""
     if not folder.is_dir():
         return
-    for path in folder.glob(f"{bundle.TEMPORARY_PREFIX}*"):
-        if time.time() - path.lstat().st_mtime > _STALE_SECONDS:
+    for path in folder.glob(pattern):
+        if time.time() - path.lstat().st_mtime > seconds:
             shutil.rmtree(path, ignore_errors=True)
 
 

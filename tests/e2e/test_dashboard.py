@@ -117,6 +117,28 @@ def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, rec
     page.get_by_text("Layer 2, head 2: why").wait_for()
 
 
+def test_deleted_run_comes_back_with_undo(address, page):
+    page.goto(address)
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+    page.locator("[data-testid=stDataFrame]").click(position={"x": 17, "y": 48})
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_text("Deleted run 3f9a1c20").wait_for()
+    page.get_by_text("No runs yet").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+
+
+def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
+    page.goto(address)
+    page.locator("[data-testid=stDataFrame]").click(position={"x": 90, "y": 48})
+    page.wait_for_url("**/map?run=*")
+    page.get_by_text("Candidates of layer").wait_for()
+    page.locator("[data-testid=stSidebarNavLink]").first.click()
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+    page.wait_for_timeout(1500)
+    assert "/map" not in page.url
+
+
 def test_page_talks_to_the_loopback_interface_only(address, page, record):
     hosts = set()
     page.on("request", lambda request: hosts.add(request.url.split("/")[2].split(":")[0]))

@@ -119,6 +119,17 @@ def test_bundle_that_reached_the_folder_but_not_the_tables_is_recovered(store, s
     assert spool.recover(store).ingested == [small.run.run_id]
 
 
+def test_old_leftovers_and_old_trash_are_swept(store, small, home):
+    fresh, stale = (home / "spool" / f"{bundle.TEMPORARY_PREFIX}{name}" for name in ("fresh", "stale"))
+    trashed = store.trash / "deleted-long-ago"
+    for folder in (fresh, stale, trashed):
+        folder.mkdir(parents=True)
+    for folder in (stale, trashed):
+        os.utime(folder, (0, 0))
+    spool.recover(store)
+    assert fresh.exists() and not stale.exists() and not trashed.exists()
+
+
 def test_newer_schema_is_refused_and_the_file_untouched(home):
     path = home / "routesparse.duckdb"
     Store(path).close()
