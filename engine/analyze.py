@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,11 @@ from routesparse.engine.errors import NumericsError
 from routesparse.engine.hf import attention_modules, routed_by
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import LoadedModel
-from routesparse.engine.profiling import prepare_profile
+from routesparse.engine.profiling import Progress, no_progress, prepare_profile
 from routesparse.engine.prompts import Prompt
 from routesparse.engine.records import PromptRow, RunRecord
 from routesparse.engine.session import RoutingSession
 from routesparse.engine.trace import RunInfo
-
-Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
 @dataclass(frozen=True)
@@ -43,21 +40,20 @@ def analyze_prompt(
     measure_dense: bool = False,
     keep_text: bool = True,
     domain: str | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = no_progress,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares the
     first token with a dense prefill. The time of auditing is not part of total_ms. measure_dense adds the dense
-    prefill's time. progress is called with "calibrate", "profile", "route", "dense" and "write".
+    prefill's time. progress is called with the stages "profile" (where one is measured), "route", "dense" and "write".
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
     if calibrated is not None:
         calibrated.check(loaded.revision, config)
     if isinstance(profile, str):
-        progress("profile", 0, 1)
-        profile = prepare_profile(profile, loaded, config)
+        profile = prepare_profile(profile, loaded, config, progress)
     session = RoutingSession(config, calibrated, profile, audit)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     with routed_by(loaded.model, session), _counted(loaded, progress, "route"):

@@ -130,18 +130,20 @@ def profile(
     shape = shape_of(model)
     import torch
 
-    from routesparse.engine.profiling import FULL_LENGTHS, QUICK_LENGTHS, measure
+    from routesparse.engine.profiling import measure
 
     cuda = torch.cuda.is_available()
-    measured = measure(
-        torch.device("cuda:0" if cuda else "cpu"),
-        torch.bfloat16 if cuda else torch.float32,
-        head_dim=shape.head_dim,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        config=RouterConfig(probe=probe),
-        lengths=QUICK_LENGTHS if quick else FULL_LENGTHS,
-    )
+    with report.bars():
+        measured = measure(
+            torch.device("cuda:0" if cuda else "cpu"),
+            torch.bfloat16 if cuda else torch.float32,
+            head_dim=shape.head_dim,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            config=RouterConfig(probe=probe),
+            quick=quick,
+            progress=report,
+        )
     path = measured.save(target)
     result = {
         "name": measured.name,

@@ -11,6 +11,7 @@ import hashlib
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,17 @@ from routesparse.kernels.interface import RowPlan, sparse_attention
 if TYPE_CHECKING:
     from routesparse.engine.models import LoadedModel
 
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """For callers that show none."""
+
+
 QUICK_LENGTHS = (2_048, 6_144)
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
-DENSITIES = (0.05, 0.15, 0.4)
+FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
+QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
 REPEATS = 3
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -43,6 +52,7 @@ def profile_for(
     heads: int,
     kv_heads: int,
     config: RouterConfig,
+    progress: Progress = no_progress,
 ) -> LatencyProfile:
     """The named profile, or with "auto" the one that fits this machine, measured quickly where none does.
 
@@ -63,7 +73,14 @@ def profile_for(
         if path.exists():
             return LatencyProfile.load(path)
     profile = measure(
-        device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config, lengths=QUICK_LENGTHS
+        device,
+        dtype,
+        head_dim=head_dim,
+        heads=heads,
+        kv_heads=kv_heads,
+        config=config,
+        quick=True,
+        progress=progress,
     )
     profile.save(paths.profiles())
     return profile
@@ -77,40 +94,46 @@ def measure(
     heads: int,
     kv_heads: int,
     config: RouterConfig,
-    lengths: tuple[int, ...] = FULL_LENGTHS,
+    quick: bool = False,
     seed: int = 0,
+    progress: Progress = no_progress,
 ) -> LatencyProfile:
     """Time sparse plans, dense attention and the probe on random inputs and fit the model by least squares on
-    relative error (all coefficients >= 0)."""
+    relative error (all coefficients >= 0). quick: two short lengths and three mixes, for a first run."""
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []
     sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
     generator = torch.Generator().manual_seed(seed)
+    lengths, mixes = (QUICK_LENGTHS, QUICK_MIXES) if quick else (FULL_LENGTHS, FULL_MIXES)
+    total = len(lengths) * (len(mixes) + 2)
+
+    def record(n: int, mix: str, timed: dict[str, float]) -> float:
+        cells.append({"n": n, "mix": mix, **timed})
+        progress("profile", len(cells), total)
+        return timed["median_us"]
+
+    progress("profile", 0, total)
     for n in lengths:
         inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, config)[-1]
         tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
         timed = _time_us(lambda inputs=inputs: dense_attention(inputs, None), device)
-        cells.append({"n": n, "mix": "dense", **timed})
         dense_rows.append([heads, heads * segment.causal_tiles(body_only=False)])
-        dense_us.append(timed["median_us"])
-        for density in DENSITIES:
-            for columns in (0, 256):
-                plan, tiles, singles = _random_plan(inputs, segment, density, columns, generator)
-                timed = _time_us(
-                    lambda inputs=inputs, plan=plan: sparse_attention(
-                        inputs.q, inputs.k, inputs.v, plan, inputs.scale
-                    ),
-                    device,
-                )
-                cells.append({"n": n, "mix": f"density {density:g}, {columns} columns", **timed})
-                sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
-                sparse_us.append(timed["median_us"])
+        dense_us.append(record(n, "dense", timed))
+        for density, columns in mixes:
+            plan, tiles, singles = _random_plan(inputs, segment, density, columns, generator)
+            timed = _time_us(
+                lambda inputs=inputs, plan=plan: sparse_attention(
+                    inputs.q, inputs.k, inputs.v, plan, inputs.scale
+                ),
+                device,
+            )
+            sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
+            sparse_us.append(record(n, f"density {density:g}, {columns} columns", timed))
         timed = _time_us(lambda inputs=inputs, segment=segment: _probe_once(inputs, segment, config), device)
-        cells.append({"n": n, "mix": "probe, builders, router, certificate", **timed})
         probe_rows.append([1.0, heads * segment.keys])
-        probe_us.append(timed["median_us"])
+        probe_us.append(record(n, "probe, builders, router, certificate", timed))
 
     dense = _fit(np.array(dense_rows, float), np.array(dense_us))
     sparse_design, sparse_target = np.array(sparse_rows, float), np.array(sparse_us)
@@ -251,7 +274,9 @@ def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
     return nnls(design / safe[:, None] / scale, np.ones(len(safe)))[0] / scale
 
 
-def prepare_profile(name: str, loaded: LoadedModel, config: RouterConfig) -> LatencyProfile:
+def prepare_profile(
+    name: str, loaded: LoadedModel, config: RouterConfig, progress: Progress = no_progress
+) -> LatencyProfile:
     """``profile_for`` a loaded model, before its first prompt, so that measuring is not part of a prefill."""
     parameter = next(loaded.model.parameters())
     return profile_for(
@@ -262,4 +287,5 @@ def prepare_profile(name: str, loaded: LoadedModel, config: RouterConfig) -> Lat
         heads=loaded.heads,
         kv_heads=loaded.kv_heads,
         config=config,
+        progress=progress,
     )

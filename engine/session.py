@@ -27,6 +27,7 @@ from routesparse.engine.segments import Segment, split
 from routesparse.engine.trace import LayerPass, PromptTrace, Trace
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
+KEPT_PROMPTS = 4  # of a session; older ones are dropped, so that a long-lived session stays small
 MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
 
 
@@ -91,6 +92,7 @@ class RoutingSession:
         prompts = self.trace.prompts
         if n_q == n_k and (not prompts or layer in prompts[-1].layers):
             device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
+            del prompts[: -KEPT_PROMPTS + 1]
             prompts.append(PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype))
             self._segments = {}
         if not prompts:

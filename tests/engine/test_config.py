@@ -96,7 +96,7 @@ def test_a_configuration_error_is_the_users_to_mend():
 
 
 def test_the_default_gate_lies_a_quarter_above_tau():
-    assert RouterConfig(tau=0.9).gate_threshold == pytest.approx(0.925)
+    assert RouterConfig(tau=0.9).gate_threshold == pytest.approx(0.9 + 1.25 * math.log(3 / 0.05) / 128)
     assert RouterConfig(tau=0.9, gate=0.7).gate_threshold == 0.7
 
 
