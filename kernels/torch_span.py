@@ -124,7 +124,8 @@ class Span:
         plain = fused & self.plain
         for begin, end in _runs(plain):
             self._triangles(begin, end)
-        self._plain_prefixes(np.flatnonzero(plain).tolist())
+        if plain.any():
+            self._plain_prefixes(np.flatnonzero(plain).tolist())
         for row in np.flatnonzero(~plain & ~(fused & self.dense)).tolist():
             self._masked_row(row)
         self._merge(out, lse)
