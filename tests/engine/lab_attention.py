@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.hf import routed_by
 from routesparse.engine.models import load_model
 from routesparse.engine.probe import AttentionInputs
@@ -18,6 +19,10 @@ from routesparse.engine.session import dense_attention
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 TOKENS = 2_048
 KINDS = ("prose", "code", "needle")
+
+
+# Blocks of 64 x 32 give 2,048 tokens the resolution that 64 x 128 gives 8,192.
+CONFIG = RouterConfig(block_q=64, block_k=32, tail_tokens=64, segment_tokens=4_096, break_even_tokens=0)
 
 
 class Recorder:
@@ -39,6 +44,7 @@ class Lab:
     """The checkpoint and, per prompt, what each layer's attention reads."""
 
     loaded: Any
+    config: RouterConfig = CONFIG
     _seen: dict[tuple[str, int], dict[int, AttentionInputs]] = field(default_factory=dict)
 
     @classmethod

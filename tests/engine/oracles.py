@@ -99,13 +99,17 @@ def visible(inputs: AttentionInputs) -> torch.Tensor:
     return (key <= query) & (key >= inputs.first_keys().view(-1, 1, 1, 1))
 
 
-def softmax(inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weights float64 [B, H, n_q, n_k], mass of the attention sink [B, H, n_q]); padding rows are 0."""
+def softmax(inputs: AttentionInputs, rows: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(weights float64 [B, H, n_q, n_k], mass of the attention sink [B, H, n_q]); padding rows are 0.
+
+    rows int64 [P]: only these rows of the chunk.
+    """
     k = inputs.k.double().repeat_interleave(inputs.groups, 1)
-    logits = inputs.q.double() @ k.mT * inputs.scale
+    rows = torch.arange(inputs.q.shape[2]) if rows is None else rows
+    logits = inputs.q[:, :, rows].double() @ k.mT * inputs.scale
     if inputs.softcap:
         logits = inputs.softcap * torch.tanh(logits / inputs.softcap)
-    logits = logits.masked_fill(~visible(inputs), -torch.inf)
+    logits = logits.masked_fill(~visible(inputs)[:, :, rows], -torch.inf)
     heads = inputs.q.shape[1]
     sink = torch.full((heads,), -torch.inf, dtype=torch.float64)
     if inputs.sinks is not None:
