@@ -37,9 +37,9 @@ def solve_batched(risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor) -
 
 def solve_on_device(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:
     """solve_batched for one instance of host arrays: risk, cost [U, C] -> int64 [U]."""
-    solved = solve_batched(
-        torch.from_numpy(risk).unsqueeze(0), torch.from_numpy(cost).unsqueeze(0), torch.tensor([limit])
-    )
+    # A float32 limit could round up, above what the plan may cost.
+    limits = torch.tensor([limit], dtype=torch.float64)
+    solved = solve_batched(torch.from_numpy(risk).unsqueeze(0), torch.from_numpy(cost).unsqueeze(0), limits)
     return solved[0].numpy()
 
 
