@@ -52,9 +52,9 @@ class Phase:
 PHASES: tuple[Phase, ...] = (
     Phase(0.20, {1024: 1.0}, 0.40),
     Phase(0.42, {1024: 0.15, 4096: 0.85}, 0.35),
-    Phase(0.62, {4096: 0.3, 16384: 0.7}, 0.30),
-    Phase(0.82, {4096: 0.15, 16384: 0.25, 32768: 0.45, 65536: 0.15}, 0.25),
-    Phase(1.00, {4096: 0.15, 16384: 0.2, 32768: 0.25, 65536: 0.4}, 0.25),
+    Phase(0.58, {4096: 0.3, 16384: 0.6, 32768: 0.1}, 0.30),
+    Phase(0.80, {4096: 0.12, 16384: 0.25, 32768: 0.43, 65536: 0.2}, 0.25),
+    Phase(1.00, {4096: 0.12, 16384: 0.22, 32768: 0.26, 65536: 0.4}, 0.25),
 )
 
 
@@ -112,7 +112,9 @@ def training_options(rng: random.Random, task: str, length: int) -> Training:
     if task == "niah_multiquery":
         queries = rng.choice((4, 4, 4, 2, 3, 5, 6))
         questions = max(questions // 4, 1)
-        return Training(questions=questions, queries=queries, needles=questions * queries, invented_share=invented)
+        return Training(
+            questions=questions, queries=queries, needles=questions * queries, invented_share=invented
+        )
     if task == "niah_multikey_3" or NIAH[task].value == "uuids":
         questions = max(min(questions, length // 400), 1)
     needles = max(questions, min(rng.choice((0, 4, 8, 16, 64)), length // 64))

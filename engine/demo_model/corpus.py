@@ -109,7 +109,9 @@ def gram_hashes(text: str) -> np.ndarray:
     out = np.zeros(count, dtype=np.uint64)
     # Wrap-around multiplication is the hash; numpy arrays do it silently.
     for offset in range(GRAM):
-        out = out * _MULTIPLIER + (codes[offset : offset + count] ^ (codes[offset : offset + count] >> np.uint64(29)))
+        out = out * _MULTIPLIER + (
+            codes[offset : offset + count] ^ (codes[offset : offset + count] >> np.uint64(29))
+        )
     return out
 
 

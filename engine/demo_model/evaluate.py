@@ -31,6 +31,8 @@ from routesparse.engine.demo_model.corpus import Document, read_folder
 from routesparse.engine.demo_model.tasks import GENERATION_TOKENS, TASKS, Sample, Sizer, score_all
 from routesparse.engine.demo_model.tokenizer import BOS_ID, EOS_ID, load_tokenizer
 
+# (task, length, index) and what was measured on that sample.
+Row = tuple[tuple[str, int, int], dict[str, float]]
 SEED = 20_261
 NLL_WINDOW = 4096
 
@@ -109,7 +111,11 @@ def nll(model: Any, tokenizer: Tokenizer, documents: list[Document], windows: in
         total += F.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
         count += ids.shape[1] - 1
         characters += len(tokenizer.decode(ids[0, 1:].tolist()).encode())
-    return {"nats_per_token": total / count, "bits_per_byte": total / 0.6931471805599453 / characters, "tokens": count}
+    return {
+        "nats_per_token": total / count,
+        "bits_per_byte": total / 0.6931471805599453 / characters,
+        "tokens": count,
+    }
 
 
 def losses(model: Any, tokenizer: Tokenizer, data: Path, train: list[Document], windows: int, device) -> dict:
@@ -129,7 +135,15 @@ def losses(model: Any, tokenizer: Tokenizer, data: Path, train: list[Document], 
     return result
 
 
-def summarise(rows: list[tuple[tuple[str, int, int], dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
+def read_rows(path: Path | None) -> list[Row]:
+    """The samples that an earlier run has scored; none when there is no file."""
+    if path is None or not path.exists():
+        return []
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [((task, length, index), row) for (task, length, index), row in found]
+
+
+def summarise(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
     """Means by task and length in percent, with n and the mean number of prompt tokens."""
     groups: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
     for (task, length, _), row in rows:
@@ -147,20 +161,37 @@ def summarise(rows: list[tuple[tuple[str, int, int], dict[str, float]]]) -> dict
     return dict(table)
 
 
+def load(folder: Path, device: torch.device) -> Any:
+    """The model in bf16 on a GPU, in float32 on a CPU."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
+    )
+    return model.to(device).eval()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Score a model densely on generated tasks and on text."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder with {prose,code,dialog}/test")
-    parser.add_argument("--report", type=Path, help="corpus report; with it the training text's loss is measured")
+    parser.add_argument(
+        "--report", type=Path, help="corpus report; with it the training text's loss is measured"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 8192, 16384, 32768, 65536])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
-    parser.add_argument("--n", type=int, default=32, help="samples a task and length")
+    parser.add_argument("--samples", type=int, default=32, help="samples a task and length")
+    parser.add_argument(
+        "--rows", type=Path, help="JSON lines, one a sample; those already there are not redone"
+    )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--windows", type=int, default=64, help="loss windows a domain and split, 0 for none")
     parser.add_argument("--workers", type=int, default=0, help="processes that make samples, per GPU")
-    parser.add_argument("--seconds", type=float, default=1e9, help="stop scoring after this time, shortest index first")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="stop scoring after this time, shortest index first"
+    )
     args = parser.parse_args(argv)
     begin = time.monotonic()
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -168,18 +199,18 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = load_tokenizer(args.model)
     haystacks = tuple(d.text for d in read_folder(args.data / "prose" / "test", "prose"))
     # All lengths and tasks of an index before the next, so that a run cut short has a whole table with a smaller n.
-    items = [(task, length, i) for i in range(args.n) for length in args.lengths for task in args.tasks]
+    rows = read_rows(args.rows)
+    done = {item for item, _ in rows}
+    items = [(task, length, i) for i in range(args.samples) for length in args.lengths for task in args.tasks]
+    items = [item for item in items if item not in done]
     made = samples(Maker(tokenizer, haystacks, args.seed), items[rank::size], args.workers)
-    from transformers import AutoModelForCausalLM
-
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model: Any = None
-    rows = []
+    new: list[Row] = []
     for item, sample in made:
         # Loaded after the first sample: the sample makers are forked before CUDA starts.
         if model is None:
-            model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype).to(device).eval()
-        rows.append((item, score_sample(model, tokenizer, sample, device)))
+            model = load(args.model, device)
+        new.append((item, score_sample(model, tokenizer, sample, device)))
         if time.monotonic() - begin > args.seconds:
             break
     if size > 1:
@@ -187,25 +218,39 @@ def main(argv: list[str] | None = None) -> None:
 
         dist.init_process_group("gloo")
         gathered: list[Any] = [None] * size
-        dist.all_gather_object(gathered, rows)
-        rows = [row for part in gathered for row in part]
+        dist.all_gather_object(gathered, new)
+        new = [row for part in gathered for row in part]
         dist.destroy_process_group()
     if rank:
         return
+    rows += new
+    if args.rows:
+        args.rows.parent.mkdir(parents=True, exist_ok=True)
+        args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
     result: dict[str, Any] = {"seed": args.seed, "scores": summarise(rows)}
+    if model is None:
+        model = load(args.model, device)
     if args.windows and args.report:
         from routesparse.engine.demo_model.train import kept_documents
 
         train = kept_documents(args.data, args.report)
         result["nll"] = losses(model, tokenizer, args.data, train, args.windows, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    result |= {"device": name, "gpus": size, "torch": torch.__version__, "dtype": str(dtype), "attention": "dense sdpa"}
+    result |= {
+        "device": name,
+        "gpus": size,
+        "torch": torch.__version__,
+        "dtype": str(getattr(model, "dtype", None)),
+        "attention": "dense sdpa",
+    }
     result["seconds"] = round(time.monotonic() - begin, 1)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     for task, by_length in result["scores"].items():
         print(f"{task:16s}", *(f"{n}:{row['greedy']:.0f}/{row['exact']:.0f}" for n, row in by_length.items()))
-    print({domain: round(row["ratio"], 3) for domain, row in result.get("nll", {}).items()}, result["seconds"])
+    print(
+        {domain: round(row["ratio"], 3) for domain, row in result.get("nll", {}).items()}, result["seconds"]
+    )
 
 
 if __name__ == "__main__":

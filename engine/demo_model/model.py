@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -130,7 +131,9 @@ class Llama(nn.Module):
     def rotary(self, length: int, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """cos and sin [rows * length, 1, 64] of positions 0..length-1, repeated for every row."""
         powers = torch.arange(0, HEAD, 2, device=device, dtype=torch.float32) / HEAD
-        angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), self.shape.theta**-powers)
+        angles = torch.outer(
+            torch.arange(length, device=device, dtype=torch.float32), self.shape.theta**-powers
+        )
         angles = torch.cat((angles, angles), dim=-1).repeat(rows, 1).unsqueeze(1)
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 
@@ -140,10 +143,18 @@ class Llama(nn.Module):
         cos, sin = self.rotary(length, rows, ids.device)
         eps, s = self.shape.eps, self.shape
         x = F.embedding(ids.flatten(), self.model.embed_tokens.weight.to(self.dtype))
-        for layer in self.model.layers:
+        for module in self.model.layers:
+            layer = cast(Layer, module)
             a, m = layer.self_attn, layer.mlp
             parts = self._before(
-                x, layer.input_layernorm.weight, a.q_proj.weight, a.k_proj.weight, a.v_proj.weight, cos, sin, eps
+                x,
+                layer.input_layernorm.weight,
+                a.q_proj.weight,
+                a.k_proj.weight,
+                a.v_proj.weight,
+                cos,
+                sin,
+                eps,
             )
             q, k, v = (part.view(rows, length, -1, HEAD).transpose(1, 2) for part in parts)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -179,7 +190,7 @@ def export(model: Llama, folder: Path) -> None:
         rope_parameters={"rope_type": "default", "rope_theta": s.theta}, rms_norm_eps=s.eps,
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, dtype="bfloat16",
     )  # fmt: skip
-    exported = LlamaForCausalLM(config)
+    exported: Any = LlamaForCausalLM(config)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     exported.load_state_dict(state)

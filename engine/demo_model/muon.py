@@ -33,7 +33,9 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon over matrices; parameters of one shape are updated together."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+    ):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -47,7 +49,7 @@ class Muon(torch.optim.Optimizer):
                 self._update(parameters, shape, group)
 
     def _update(self, parameters: list[Tensor], shape: torch.Size, group: dict) -> None:
-        grads = torch.stack([p.grad for p in parameters])
+        grads = torch.stack([p.grad for p in parameters if p.grad is not None])
         state = self.state[parameters[0]]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(grads)

@@ -60,7 +60,9 @@ class Group:
 
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        self.device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device(
+            f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        )
         self._control = None
 
     def start(self) -> None:
@@ -86,10 +88,11 @@ class Group:
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
         if self.size > 1:
-            grads = [p.grad for p in parameters]
+            grads = [p.grad for p in parameters if p.grad is not None]
             flat = torch.cat([g.flatten() for g in grads])
             dist.all_reduce(flat)
-            torch._foreach_copy_(grads, [f.view_as(g) for f, g in zip(flat.split([g.numel() for g in grads]), grads, strict=True)])
+            parts = flat.split([g.numel() for g in grads])
+            torch._foreach_copy_(grads, [part.view_as(g) for part, g in zip(parts, grads, strict=True)])
 
     def copy_parameters(self, parameters: Sequence[Tensor]) -> None:
         if self.size > 1:
@@ -120,7 +123,9 @@ class Trainer:
         rest = [p for n, p in model.named_parameters() if p.ndim < 2 or "embed" in n]
         self.optimisers = [
             Muon(body, lr=muon_rate),
-            torch.optim.AdamW(rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=group.device.type == "cuda"),
+            torch.optim.AdamW(
+                rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=group.device.type == "cuda"
+            ),
         ]
         self.rates = [muon_rate, adam_rate]
         self.step, self.progress, self.tokens = 0, 0.0, 0
@@ -180,19 +185,20 @@ class Trainer:
         self.warm_step = WARM_UP_STEPS
 
 
-def run(trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases: Sequence[Phase] = PHASES) -> None:
+def run(
+    trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases: Sequence[Phase] = PHASES
+) -> None:
     """The loop: until the time (or --steps) is used up, log every LOG_EVERY steps, save now and then."""
     group, first = trainer.group, trainer.group.rank == 0
     begin, begun_at = time.monotonic(), trainer.progress
     last_save = last_log = begin
     waited, tokens_logged = 0.0, trainer.tokens
     sums: dict[int, Tensor] = {}
-    log = (args.out / "log.jsonl").open("a") if first else None
     while True:
         now = time.monotonic()
         elapsed = (now - begin) / (args.minutes * 60)
         trainer.progress = group.progress_of_first(begun_at + (1 - begun_at) * elapsed)
-        if trainer.progress >= 1 or (args.steps and trainer.step >= args.steps):
+        if trainer.progress >= args.stop or (args.steps and trainer.step >= args.steps):
             break
         source.progress.value = trainer.progress
         length = length_at(trainer.step, trainer.progress, phases)
@@ -215,16 +221,23 @@ def run(trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases:
                     "tokens_per_s": int((trainer.tokens - tokens_logged) / (time.monotonic() - last_log)),
                     "waited_s": round(source.waited_s - waited, 2),
                 }
-                if log is not None:
-                    print(json.dumps(row), file=log, flush=True)
+                if first:
+                    with (args.out / "log.jsonl").open("a") as log:
+                        print(json.dumps(row), file=log)
             sums, tokens_logged, last_log, waited = {}, trainer.tokens, time.monotonic(), source.waited_s
         if first and now - last_save > args.save_minutes * 60:
             trainer.save(args.out)
             last_save = now
     if first:
         trainer.save(args.out)
-        summary = {"steps": trainer.step, "tokens": trainer.tokens, "train_s": round(time.monotonic() - begin, 1)}
-        summary |= {"gpus": group.size, "shape": asdict(trainer.model.shape), "args": {k: str(v) for k, v in vars(args).items()}}
+        summary = {
+            "steps": trainer.step,
+            "tokens": trainer.tokens,
+            "train_s": round(time.monotonic() - begin, 1),
+            "gpus": group.size,
+            "shape": asdict(trainer.model.shape),
+            "args": {name: str(value) for name, value in vars(args).items()},
+        }
         (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
         print(json.dumps(summary))
 
@@ -238,9 +251,13 @@ def kept_documents(data: Path, report: Path) -> list[Document]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the bundled model.")
     parser.add_argument("--data", type=Path, required=True, help="folder with {prose,code,dialog}/train")
-    parser.add_argument("--report", type=Path, required=True, help="the corpus report that names dropped documents")
+    parser.add_argument(
+        "--report", type=Path, required=True, help="the corpus report that names dropped documents"
+    )
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoint, log and exported weights")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for checkpoint, log and exported weights"
+    )
     parser.add_argument("--minutes", type=float, default=17.0, help="wall time of the whole schedule")
     parser.add_argument("--steps", type=int, default=0, help="stop after this many steps, 0 for none")
     parser.add_argument("--tokens", type=int, default=65536, help="tokens a step and GPU")
@@ -252,8 +269,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="file for the tokenised corpus (.npy)")
     parser.add_argument("--resume", action="store_true", help="go on from OUT/checkpoint.pt")
     parser.add_argument("--weights", type=Path, help="start from exported weights, without optimiser state")
-    parser.add_argument("--progress", type=float, default=0.0, help="where the schedule starts with --weights")
-    parser.add_argument("--prepare", action="store_true", help="only tokenise the corpus into --cache, then stop")
+    parser.add_argument(
+        "--progress", type=float, default=0.0, help="where the schedule starts with --weights"
+    )
+    parser.add_argument("--stop", type=float, default=1.0, help="end at this progress, to go on elsewhere")
+    parser.add_argument(
+        "--prepare", action="store_true", help="only tokenise the corpus into --cache, then stop"
+    )
     parser.add_argument("--no-compile", action="store_true")
     return parser.parse_args(argv)
 
