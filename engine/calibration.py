@@ -127,8 +127,11 @@ def load_calibration(name: str) -> Calibration:
                 f"calibration {name!r} has schema {schema}; this version reads up to {SCHEMA}"
             )
         buckets = tuple(Bucket(**bucket) for bucket in values.pop("buckets"))
-        return Calibration(**{**values, "buckets": buckets, "documents": tuple(values["documents"])})
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        calibration = Calibration(**{**values, "buckets": buckets, "documents": tuple(values["documents"])})
+        if not (0 <= calibration.gate <= 1 and 0 <= calibration.alpha < math.inf):
+            raise TypeError(f"gate {calibration.gate}, alpha {calibration.alpha}")
+        return calibration
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise CalibrationError(f"calibration {name!r} is corrupt ({error}); calibrate again") from None
 
 

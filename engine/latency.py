@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,14 @@ class LatencyProfile:
             schema = values.pop("schema")
             if schema != SCHEMA:
                 raise ProfileError(f"profile {path.name} has schema {schema}; this version reads {SCHEMA}")
-            return cls(**{**values, "cells": tuple(values["cells"])})
+            profile = cls(**{**values, "cells": tuple(values["cells"])})
+            costs = [value for name, value in vars(profile).items() if name.endswith("_us")]
+            if not all(0 <= cost < math.inf for cost in costs):
+                raise TypeError("a cost is no finite number >= 0")
+            return profile
         except FileNotFoundError:
             raise ProfileError(f"no latency profile {path.name}; run `routesparse profile`") from None
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise ProfileError(
                 f"profile {path.name} is corrupt ({error}); run `routesparse profile`"
             ) from None
