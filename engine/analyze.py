@@ -40,13 +40,15 @@ def analyze_prompt(
     measure_dense: bool = False,
     keep_text: bool = True,
     domain: str | None = None,
+    run_id: str | None = None,
     progress: Progress = no_progress,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares the
     first token with a dense prefill. The time of auditing is not part of total_ms. measure_dense adds the dense
-    prefill's time. progress is called with the stages "profile" (where one is measured), "route", "dense" and "write".
+    prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
+    measured), "route", "dense" and "write".
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -77,6 +79,7 @@ def analyze_prompt(
         total_ms=routed.total_ms - trace.prompts[-1].audit_ms,
         dense_ms=None if dense is None else dense.total_ms,
         top1_agreement=agreement,
+        run_id=run_id,
     )
     progress("write", 0, 1)
     return trace.record(info)

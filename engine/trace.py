@@ -98,6 +98,7 @@ class RunInfo:
     total_ms: float | None = None
     dense_ms: float | None = None
     top1_agreement: float | None = None
+    run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
 
 
 @dataclass
@@ -135,7 +136,8 @@ class Trace:
         if not self.prompts:
             raise ValueError("no prompt has been prefilled inside the route() block yet")
         prompt, info = self.prompts[-1], info or self.info
-        run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        made_now = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        run_id = info.run_id or made_now
         choices: list[HeadChoiceRow] = []
         candidates: list[CandidateScoreRow] = []
         events: list[FallbackEventRow] = []

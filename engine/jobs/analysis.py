@@ -1,0 +1,80 @@
+"""The analysis that a worker runs: one model is kept warm between jobs, torch comes with the first job."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from routesparse.engine.jobs.failures import is_out_of_memory
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.prompts import PromptText, tokenize
+from routesparse.engine.records import RunRecord
+
+if TYPE_CHECKING:
+    from routesparse.engine.models import LoadedModel
+
+Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
+# The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
+Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
+
+
+class WarmAnalysis:
+    """Analyses prompts with the model that it used last, or with another one in its place."""
+
+    def __init__(self) -> None:
+        self._wanted: str | None = None
+        self._loaded: LoadedModel | None = None
+
+    def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
+        """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
+        from routesparse.engine.analyze import analyze_prompt
+
+        report("load", 0, 1)
+        loaded = self._model(request.model)
+        report("tokenize", 0, 1)
+        tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
+        try:
+            return analyze_prompt(
+                tokenized,
+                loaded,
+                request.config(),
+                calibration=request.calibration,
+                profile=request.profile,
+                audit=request.audit,
+                measure_dense=request.measure_dense,
+                keep_text=request.keep_text,
+                domain=request.domain,
+                run_id=run_id,
+                progress=report,
+            )
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._forget()
+            raise
+
+    def _model(self, wanted: str) -> LoadedModel:
+        from routesparse.engine.models import load_model
+
+        if self._loaded is not None and self._wanted == wanted and not self._changed(wanted):
+            return self._loaded
+        self._forget()  # before loading: two models may not fit
+        self._loaded = load_model(wanted)
+        self._wanted = wanted
+        return self._loaded
+
+    def _changed(self, wanted: str) -> bool:
+        """Whether a model's files are others than those that were loaded; a hub id is trusted while warm."""
+        from routesparse.engine.model_files import HUB_ID, resolve, revision_of
+
+        if HUB_ID.fullmatch(wanted):
+            return False
+        return self._loaded is None or revision_of(resolve(wanted)[0]) != self._loaded.revision
+
+    def _forget(self) -> None:
+        self._loaded = self._wanted = None
+        gc.collect()
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

@@ -1,0 +1,169 @@
+"""The queue's SQLite file: opened, migrated, and its errors in our words. Standard library only.
+
+WAL, so that pages read while a worker writes; ``synchronous = FULL``, so that a job that was confirmed survives a
+power cut. One connection per JobQueue behind a lock: threads may share it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from routesparse.engine.errors import StoreError
+
+_OPEN_TRIES = 20
+_OPEN_PAUSE_S = 0.1
+
+
+class QueueBusyError(StoreError):
+    """Another process holds the queue's write lock for longer than the busy timeout; try again."""
+
+
+class QueueFullError(StoreError):
+    """The disk under the queue is full; nothing was changed."""
+
+
+class Database:
+    """A connection, its lock, reads and transactions."""
+
+    def __init__(self, file: Path, busy_timeout_s: float) -> None:
+        """Open or create the file (readable by its user only) and bring its schema up to date.
+
+        Errors: StoreError when it is no database, not writable, or of a newer schema; the file is then unchanged.
+        """
+        self.file = file
+        self._lock = threading.RLock()
+        _create(file)
+        with self._clear_errors():
+            self._connection = sqlite3.connect(
+                file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._clear_errors():
+                self._connection.row_factory = sqlite3.Row
+                _use_wal(self._connection)
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._migrate()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Give the file back; the last one to do so also folds the WAL into it."""
+        with self._lock:
+            self._connection.close()
+
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        """The rows of a read; writers don't block it. Errors: StoreError."""
+        with self._lock, self._clear_errors():
+            return self._connection.execute(sql, values).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction: the lock is taken at its beginning, so what it reads stays true.
+
+        Errors: QueueBusyError, QueueFullError, StoreError; nothing was changed then.
+        """
+        with self._lock, self._clear_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _migrate(self) -> None:
+        found = _migrations()
+        version = self._version()
+        if version == len(found):
+            return
+        with self.transaction() as connection:
+            # Somebody else may have migrated between the look above and this lock.
+            version = self._version()
+            if version > len(found):
+                raise StoreError(
+                    f"{self.file.name} has schema {version}, this version knows {len(found)}; update RouteSparse"
+                )
+            for number, script in enumerate(found[version:], start=version + 1):
+                for statement in script.split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
+
+    def _version(self) -> int:
+        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _in_our_words(error, self.file.name) from error
+
+
+def _create(file: Path) -> None:
+    """An empty file of mode 600. An existing one isn't opened: closing it would drop this process's SQLite locks."""
+    if file.exists():
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        if file.exists():  # another process was faster
+            return
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise QueueFullError(
+                f"the disk is full: {file} can't be created; free space and retry"
+            ) from error
+        raise StoreError(
+            f"{file} can't be created ({error.strerror}); check that its folder is writable"
+        ) from error
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Changing the journal doesn't wait for the busy timeout when another process does the same: try again."""
+    for remaining in reversed(range(_OPEN_TRIES)):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or not remaining:
+                raise
+            time.sleep(_OPEN_PAUSE_S)
+        else:
+            return
+
+
+def _migrations() -> list[str]:
+    folder = resources.files("routesparse.engine.jobs") / "migrations"
+    return [
+        entry.read_text("utf-8")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".sql")
+    ]
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; the extended ones add bits above."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _in_our_words(error: sqlite3.Error, name: str) -> StoreError:
+    code = _code(error)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return QueueBusyError(f"the job queue ({name}) is in use by another process; try again in a moment")
+    if code == sqlite3.SQLITE_FULL:
+        return QueueFullError(
+            f"the disk is full: the job queue ({name}) can't be written; free space and retry"
+        )
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StoreError(f"{name} is damaged or no job queue ({error}); move it away and start again")
+    return StoreError(f"the job queue ({name}) can't be used ({error}); nothing was changed")

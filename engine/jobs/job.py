@@ -1,0 +1,124 @@
+"""A job as pages see it, and as the worker that runs it holds it."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+FailureKind = Literal[
+    "prompt",
+    "model",
+    "unsupported_model",
+    "calibration",
+    "profile",
+    "config",
+    "out_of_memory",
+    "numerics",
+    "disk_full",
+    "bundle",
+    "store",
+    "worker_lost",
+    "unexpected",
+]
+Progress = tuple[str | None, int | None, int | None]  # stage, done, total
+ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed: a kind for programs, a message for people, and where the log says more."""
+
+    kind: FailureKind
+    message: str
+    log_id: str | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row of the queue. Times are seconds since 1970, UTC; None means that it has not happened."""
+
+    id: str
+    state: State
+    label: str
+    request_json: str  # RunRequest.from_json reads it
+    prompt_sha256: str
+    prompt_bytes: int
+    keep_text: bool
+    created_at: float
+    started_at: float | None  # of the last attempt
+    finished_at: float | None
+    attempt: int  # how often a worker took it
+    losses: int  # how many of these workers were lost
+    worker: str | None
+    lease_until: float | None
+    cancel_requested: bool
+    stage: str | None  # of STAGES
+    done: int | None  # of total in this stage: layers, or None
+    total: int | None
+    run_id: str | None  # of a done job's bundle
+    failure: Failure | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ENDED
+
+    @classmethod
+    def from_row(cls, row: sqlite3.Row) -> Job:
+        """A row of table job."""
+        failure = None
+        if row["error_kind"] is not None:
+            failure = Failure(row["error_kind"], row["error_message"], row["log_id"])
+        return cls(
+            id=row["id"],
+            state=row["state"],
+            label=row["label"],
+            request_json=row["request_json"],
+            prompt_sha256=row["prompt_sha256"],
+            prompt_bytes=row["prompt_bytes"],
+            keep_text=bool(row["keep_text"]),
+            created_at=row["created_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            attempt=row["attempt"],
+            losses=row["losses"],
+            worker=row["worker"],
+            lease_until=row["lease_until"],
+            cancel_requested=bool(row["cancel_requested"]),
+            stage=row["stage"],
+            done=row["done"],
+            total=row["total"],
+            run_id=row["run_id"],
+            failure=failure,
+        )
+
+
+# The stages in order, with the names that analyze_prompt reports; "dense" only where it was asked for.
+STAGES: tuple[str, ...] = ("load", "tokenize", "profile", "route", "dense", "write")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to run a job once. (job_id, attempt) is the fence: attempts only grow, so an old claim never
+    matches again, however late its worker wakes up."""
+
+    job_id: str
+    attempt: int
+    request_json: str
+    label: str
+
+    @property
+    def run_id(self) -> str:
+        """The run that this attempt would make. Unique per attempt: two attempts never write the same folder."""
+        return f"{self.job_id}-{self.attempt}"
+
+
+@dataclass(frozen=True)
+class WorkerSeen:
+    """A worker that has reported: seconds since 1970."""
+
+    id: str
+    started_at: float
+    seen_at: float

@@ -1,0 +1,102 @@
+"""What a job asks for: the choices of the New run page, checked where they are made.
+
+A request names things, it never carries a path to read: the prompt travels as bytes and its label is only a label.
+The one exception is ``model``, which may be a local folder; the page offers folders of configured roots only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from routesparse.engine.config import (
+    AUDIT_DEPTHS,
+    AuditDepth,
+    LatencyBudget,
+    Policy,
+    ProbeMode,
+    RouterConfig,
+)
+from routesparse.engine.errors import ConfigError
+
+MAX_LABEL = 120
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WHOLE = ("segment", "seed")
+_YES_NO = ("keep_text", "measure_dense")
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One analysis, as the user asked for it. Errors: ConfigError, when it is made."""
+
+    model: str = "demo"
+    calibration: str | None = None  # a bundled name; None: the in-prompt certificate alone
+    policy: Policy = "certified"
+    budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
+    tau: float = 0.9
+    segment: int = 16_384  # tokens
+    probe: ProbeMode = "exact"
+    audit: AuditDepth = "none"
+    seed: int = 0
+    keep_text: bool = True  # False: the bundle holds the prompt's hash only, and its file goes with the job
+    domain: str | None = None
+    label: str = "pasted text"  # of the prompt; shortened to the last part of a path, never opened
+    profile: str = "auto"
+    break_even: int | None = None  # tokens
+    measure_dense: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", clean_label(self.label))
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(f"{name} {value!r} must be a whole number")
+        for name in _YES_NO:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} {getattr(self, name)!r} must be true or false")
+        if self.audit not in AUDIT_DEPTHS:
+            raise ConfigError(f"audit {self.audit!r} is unknown; choose one of {', '.join(AUDIT_DEPTHS)}")
+        for name in ("calibration", "profile"):
+            value = getattr(self, name)
+            if value is not None and not _NAME.fullmatch(str(value)):
+                raise ConfigError(f"{name} {value!r} is no name; pass a bundled one, not a path")
+        if not self.model.strip():
+            raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
+        self.config()
+
+    def config(self) -> RouterConfig:
+        """The router's configuration. Errors: ConfigError."""
+        return RouterConfig(
+            policy=self.policy,
+            tau=self.tau,
+            budget=None if self.budget is None else LatencyBudget.parse(self.budget),
+            segment_tokens=self.segment,
+            probe=self.probe,
+            break_even_tokens=self.break_even,
+            seed=self.seed,
+        )
+
+    def to_json(self) -> str:
+        """One line that from_json reads."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunRequest:
+        """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version."""
+        values: dict[str, Any] = json.loads(text)
+        unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ConfigError(
+                f"the job asks for {', '.join(unknown)}, which this version doesn't know; update the worker"
+            )
+        return cls(**values)
+
+
+def clean_label(label: str) -> str:
+    """A label for people: the last part of a path, printable characters only, at most MAX_LABEL of them."""
+    last = re.split(r"[/\\]", str(label))[-1]
+    printable = "".join(c for c in last if c.isprintable()).strip()
+    return printable[:MAX_LABEL] or "unnamed"

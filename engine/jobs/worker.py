@@ -1,0 +1,195 @@
+"""The worker: takes jobs one after another, runs them with a warm model, and hands over their bundles.
+
+One process per GPU (or per machine without one). ``run_worker`` is the one entry; the command line and Procfile
+call it. Killed at any moment, the next worker goes on where the queue and the staged bundles say (staging.py).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs import staging
+from routesparse.engine.jobs.analysis import Analyze, WarmAnalysis
+from routesparse.engine.jobs.failures import classify
+from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
+from routesparse.engine.jobs.job import Claim
+from routesparse.engine.jobs.log import JobLog, frames
+from routesparse.engine.jobs.queue import LEASE_S, JobQueue, LeaseLostError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.signals import Flag, stopped_by_signals, wait_any
+from routesparse.engine.prompts import decode_prompt
+
+POLL_S = 0.5
+SEEN_EVERY_S = 5.0
+RETRY_S = 0.5
+
+
+def run_worker(
+    home: Path,
+    *,
+    poll_s: float = POLL_S,
+    once: bool = False,
+    analyze: Analyze | None = None,
+    lease_s: float = LEASE_S,
+    beat_s: float = BEAT_S,
+    stop: Flag | None = None,
+) -> int:
+    """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
+
+    home: where queue, prompts, spool and logs live. analyze: the seam for tests, (request, prompt, run id, report)
+    -> RunRecord with that run id; default: the engine, with a warm model. stop: ends the worker like SIGTERM does.
+    A job that runs at a signal goes back into the queue before this returns.
+    Errors: StoreError when the queue can't be opened; later ones are logged and waited out.
+    """
+    queue = JobQueue(home)
+    flag = stop or Flag()
+    try:
+        with stopped_by_signals(flag):
+            _Worker(queue, analyze or WarmAnalysis(), flag, lease_s, beat_s).loop(poll_s, once)
+    finally:
+        queue.close()
+        if stop is None:
+            flag.close()
+    return 0
+
+
+class _Worker:
+    def __init__(self, queue: JobQueue, analyze: Analyze, stop: Flag, lease_s: float, beat_s: float) -> None:
+        self._queue, self._analyze, self._stop = queue, analyze, stop
+        self._lease_s, self._beat_s = lease_s, beat_s
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._log = JobLog(queue.home, self.id)
+        self._seen_at = float("-inf")
+        self._troubled = False
+        self._swept = False
+
+    def loop(self, poll_s: float, once: bool) -> None:
+        self._log.write("worker_started")
+        while not self._stop.is_set():
+            worked = self._turn()
+            if once and worked is False:
+                break
+            if not worked:
+                wait_any((self._stop,), poll_s)
+        try:
+            self._queue.goodbye(self.id)
+        except StoreError as error:
+            self._log.write("goodbye_missed", error=type(error).__name__)
+        self._log.write("worker_stopped")
+
+    def _turn(self) -> bool | None:
+        """One look at the queue and at most one job. False: nothing waits. None: the queue can't be used now."""
+        try:
+            self._look_after()
+            claim = self._queue.claim(self.id, self._lease_s)
+            if claim is not None:
+                self._run(claim)
+        except StoreError as error:
+            # Locked, or its disk is full: one line per outage, then patience.
+            if not self._troubled:
+                self._log.write("queue_unavailable", error=type(error).__name__)
+            self._troubled = True
+            return None
+        self._troubled = False
+        return claim is not None
+
+    def _look_after(self) -> None:
+        """What lost workers left: their jobs, their finished bundles, their files."""
+        lost = self._queue.requeue_expired()
+        for job_id in lost:
+            self._log.write("worker_lost", job=job_id)
+        staging.publish_finished(self._queue)
+        if lost or not self._swept:
+            staging.sweep(self._queue)
+            self._queue.sweep_prompts()
+            self._swept = True
+        if time.monotonic() - self._seen_at > SEEN_EVERY_S:
+            self._queue.seen(self.id)
+            self._seen_at = time.monotonic()
+
+    def _run(self, claim: Claim) -> None:
+        started = time.monotonic()
+        about = {"job": claim.job_id, "run": claim.run_id}
+        self._log.write("job_started", attempt=claim.attempt, **about)
+        outcome = self._outcome(claim)
+        self._log.write(outcome, seconds=round(time.monotonic() - started, 3), **about)
+
+    def _outcome(self, claim: Claim) -> str:
+        """Run the job and end it; the name of what happened, for the log."""
+        try:
+            try:
+                self._analyse(claim)
+            except Interrupted as interruption:
+                staging.discard(self._queue, claim.run_id)
+                if interruption.verdict == "cancelled":
+                    self._patiently(self._queue.cancelled, claim)
+                return f"job_{interruption.verdict}"
+            # The boundary of a job: whatever went wrong is this job's failure, not the worker's end.
+            except Exception as error:  # noqa: BLE001
+                staging.discard(self._queue, claim.run_id)
+                return self._failed(claim, error)
+            self._patiently(self._queue.finish, claim, claim.run_id)
+        except LeaseLostError:
+            # Taken back while this process was stopped or cut off: somebody else's result counts.
+            staging.discard(self._queue, claim.run_id)
+            return "job_lost"
+        staging.publish(self._queue, claim.run_id)
+        return "job_done"
+
+    def _analyse(self, claim: Claim) -> None:
+        """Leave the staged bundle of this attempt. Errors: Interrupted, and everything that an analysis raises."""
+        heart = Heartbeat(
+            self._queue, claim, self._stop, self._log, lease_s=self._lease_s, beat_s=self._beat_s
+        )
+        stages: list[str] = []
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stages[-1:] != [stage]:
+                stages.append(stage)
+                self._log.write("stage", job=claim.job_id, run=claim.run_id, stage=stage)
+            heart.progress(stage, done, total)
+
+        with heart:
+            request = RunRequest.from_json(claim.request_json)
+            prompt = decode_prompt(self._queue.prompts.read(claim.job_id), request.label)
+            record = self._analyze(request, prompt, claim.run_id, report)
+            report("write", 0, 1)
+            staging.stage(self._queue, record)
+        heart.check()
+
+    def _failed(self, claim: Claim, error: Exception) -> str:
+        log_id = secrets.token_hex(4)
+        kind, message = classify(error, log_id)
+        self._log.write(
+            "failure",
+            job=claim.job_id,
+            run=claim.run_id,
+            kind=kind,
+            log_id=log_id,
+            error=type(error).__name__,
+            frames=frames(error),
+        )
+        self._patiently(self._queue.fail, claim, kind, message, log_id)
+        return "job_failed"
+
+    def _patiently(self, write: Callable[..., None], *values: object) -> None:
+        """Repeat a write of the queue while it is locked or its disk is full, until the worker has to stop.
+
+        Errors: LeaseLostError; StoreError when the worker stops first: the lease then runs out by itself.
+        """
+        while True:
+            try:
+                write(*values)
+            except StoreError as error:
+                if self._stop.is_set():
+                    raise
+                self._log.write("write_missed", error=type(error).__name__)
+                wait_any((self._stop,), RETRY_S)
+            else:
+                return

@@ -1,0 +1,76 @@
+"""Fixtures of the jobs' tests: a home of its own, a queue in it, worker processes that are ended by their pid."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.jobs.queue import JobQueue
+
+HERE = Path(__file__).resolve().parent
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A ROUTESPARSE_HOME of its own."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def queue(home):
+    """An empty queue."""
+    queue = JobQueue(home)
+    yield queue
+    queue.close()
+
+
+@pytest.fixture(scope="session")
+def fakes():
+    """The module worker_process.py: the fake analysis and the synthetic runs."""
+    spec = importlib.util.spec_from_file_location("worker_process", HERE / "worker_process.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def start_worker(home):
+    """Start worker processes with options of worker_process.py; whatever still runs at the end is killed by pid."""
+    started = []
+
+    def start(**options):
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker_process.py"), json.dumps({"home": str(home), **options})],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Wait for a condition, at most a minute."""
+
+    def wait(condition, what):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited a minute for {what}"
+            time.sleep(0.01)
+
+    return wait

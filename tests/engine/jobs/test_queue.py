@@ -1,0 +1,432 @@
+"""The queue's rules, one by one, with time moved by hand."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
+from routesparse.engine.jobs import database
+from routesparse.engine.jobs import queue as queue_module
+from routesparse.engine.jobs.database import QueueBusyError
+from routesparse.engine.jobs.queue import FILE, MAX_LOSSES, JobQueue, LeaseLostError
+from routesparse.engine.jobs.request import RunRequest
+
+TEXT = "the harbour master writes a ledger"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """time.time() of the queue, moved by hand."""
+
+    class Clock:
+        now = 1_000_000.0
+
+        def time(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(queue_module, "time", clock)
+    return clock
+
+
+def submit(queue, **wishes):
+    return queue.submit(RunRequest(**wishes), TEXT)
+
+
+def test_a_job_waits_runs_and_is_done(queue):
+    job_id = submit(queue, label="ledger.txt")
+    waiting = queue.job(job_id)
+    assert (waiting.state, waiting.label, waiting.attempt, waiting.prompt_bytes) == (
+        "queued",
+        "ledger.txt",
+        0,
+        34,
+    )
+    claim = queue.claim("w1")
+    assert (claim.job_id, claim.attempt, claim.run_id) == (job_id, 1, f"{job_id}-1")
+    assert RunRequest.from_json(claim.request_json).label == "ledger.txt"
+    assert queue.heartbeat(claim, progress=("route", 3, 8)) is False
+    running = queue.job(job_id)
+    assert (running.state, running.worker, running.stage, running.done, running.total) == (
+        "running",
+        "w1",
+        "route",
+        3,
+        8,
+    )
+    queue.finish(claim, claim.run_id)
+    done = queue.job(job_id)
+    assert (done.state, done.run_id, done.failure, done.ended) == ("done", claim.run_id, None, True)
+    assert done.created_at <= done.started_at <= done.finished_at
+
+
+def test_ids_are_short_and_unguessable(queue):
+    ids = {submit(queue) for _ in range(20)}
+    assert len(ids) == 20
+    assert {len(job_id) for job_id in ids} == {16}
+
+
+def test_the_oldest_job_comes_first_and_positions_count_down(queue):
+    first, second, third = (submit(queue) for _ in range(3))
+    assert [queue.position(job) for job in (first, second, third)] == [1, 2, 3]
+    assert queue.claim("w").job_id == first
+    assert [queue.position(job) for job in (first, second, third)] == [None, 1, 2]
+    assert queue.position("nonesuch") is None
+    assert [job.id for job in queue.jobs()] == [third, second, first]
+    assert [job.id for job in queue.jobs(["running"])] == [first]
+    assert len(queue.jobs(limit=2)) == 2
+
+
+def test_an_empty_queue_gives_nothing(queue):
+    assert queue.claim("w") is None
+    assert queue.job("nonesuch") is None
+    assert queue.jobs() == []
+
+
+class TestSubmitRefuses:
+    def test_a_wrong_configuration(self, queue):
+        with pytest.raises(ConfigError):
+            submit(queue, tau=2.0)
+        assert queue.jobs() == []
+
+    @pytest.mark.parametrize("content", [b"", b"  \n", b"\xff\xfe\x00", b"a\0b", b"\xc3("])
+    def test_what_is_no_text(self, queue, content):
+        with pytest.raises(PromptError):
+            queue.submit(RunRequest(), content)
+        assert queue.jobs() == []
+        assert queue.prompts.names() == []
+
+    def test_a_full_disk_and_leaves_nothing(self, queue, monkeypatch):
+        def full(descriptor):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="disk is full"):
+            submit(queue)
+        monkeypatch.undo()
+        assert queue.jobs() == []
+        assert list(queue.prompts.folder.iterdir()) == []
+
+    def test_a_locked_queue_after_the_timeout(self, home):
+        queue = JobQueue(home, busy_timeout_s=0.05)
+        other = sqlite3.connect(home / FILE, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            with pytest.raises(QueueBusyError, match="try again"):
+                submit(queue)
+            assert queue.prompts.names() == []
+            assert queue.jobs() == [], "readers don't wait for writers"
+        finally:
+            other.close()
+        submit(queue)
+        queue.close()
+
+
+class TestPrompts:
+    def test_are_kept_as_submitted_for_their_user_only(self, queue):
+        content = "\ufeffnaïve".encode()
+        job_id = queue.submit(RunRequest(label="../../x"), content)
+        file = queue.prompts.folder / f"{job_id}.txt"
+        assert file.read_bytes() == queue.prompts.read(job_id) == content
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+    def test_are_in_no_row(self, queue, home):
+        submit(queue)
+        queue.close()
+        assert TEXT.encode() not in (home / FILE).read_bytes()
+
+    @pytest.mark.parametrize(
+        ("keep_text", "end", "kept"),
+        [
+            (True, "finish", False),
+            (True, "fail", True),
+            (True, "cancel", True),
+            (False, "finish", False),
+            (False, "fail", False),
+            (False, "cancel", False),
+            (False, "lost", True),
+            (False, "release", True),
+        ],
+    )
+    def test_go_when_nobody_needs_them(self, queue, clock, keep_text, end, kept):
+        job_id = submit(queue, keep_text=keep_text)
+        claim = queue.claim("w")
+        if end == "finish":
+            queue.finish(claim, claim.run_id)
+        elif end == "fail":
+            queue.fail(claim, "model", "no")
+        elif end == "cancel":
+            queue.cancelled(claim)
+        elif end == "release":
+            queue.release(claim)
+        else:
+            clock.now += 60
+            queue.requeue_expired()
+        assert (job_id in queue.prompts.names()) is kept
+
+    def test_without_a_row_are_swept_when_old(self, queue, home):
+        kept = submit(queue)
+        queue.prompts.write("abandoned", b"text")
+        queue.prompts.write("justnow", b"text")
+        os.utime(queue.prompts.folder / "abandoned.txt", (0, 0))
+        queue.sweep_prompts()
+        assert set(queue.prompts.names()) == {kept, "justnow"}
+
+    def test_left_by_a_crash_after_the_end_are_swept(self, queue):
+        job_id = submit(queue)
+        claim = queue.claim("w")
+        queue.finish(claim, claim.run_id)
+        queue.prompts.write(job_id, b"text")
+        queue.sweep_prompts()
+        assert queue.prompts.names() == []
+
+    def test_make_another_try(self, queue):
+        job_id = submit(queue, label="again", tau=0.8)
+        queue.fail(queue.claim("w"), "out_of_memory", "no")
+        again = queue.retry(job_id)
+        assert again != job_id
+        assert queue.job(again).request_json == queue.job(job_id).request_json
+        assert queue.prompts.read(again) == TEXT.encode()
+
+    def test_that_are_gone_can_t_be_tried_again(self, queue):
+        job_id = submit(queue, keep_text=False)
+        queue.fail(queue.claim("w"), "model", "no")
+        with pytest.raises(PromptError, match="submit it again"):
+            queue.retry(job_id)
+
+
+class TestCancel:
+    def test_of_a_waiting_job_is_immediate(self, queue):
+        job_id = submit(queue)
+        assert queue.cancel(job_id) == "cancelled"
+        assert queue.claim("w") is None
+
+    def test_of_a_running_job_asks_its_worker(self, queue):
+        job_id = submit(queue)
+        claim = queue.claim("w")
+        assert queue.cancel(job_id) == "running"
+        assert queue.job(job_id).cancel_requested
+        assert queue.heartbeat(claim) is True
+        queue.cancelled(claim)
+        assert queue.job(job_id).state == "cancelled"
+
+    def test_of_an_ended_job_changes_nothing(self, queue):
+        job_id = submit(queue)
+        claim = queue.claim("w")
+        queue.finish(claim, claim.run_id)
+        assert queue.cancel(job_id) == "done"
+
+    def test_holds_when_the_worker_is_lost_or_leaves(self, queue, clock):
+        lost, left = submit(queue), submit(queue)
+        queue.claim("w1", 30)
+        claim = queue.claim("w2", 90)
+        queue.cancel(lost)
+        queue.cancel(left)
+        clock.now += 60
+        queue.requeue_expired()
+        queue.release(claim)
+        assert queue.job(lost).state == queue.job(left).state == "cancelled"
+        assert queue.job(lost).finished_at == clock.now
+
+    def test_of_an_unknown_job(self, queue):
+        with pytest.raises(InputError, match="no job is called"):
+            queue.cancel("nonesuch")
+
+
+class TestLeases:
+    def test_a_lost_job_goes_back_to_its_place(self, queue, clock):
+        first, second = submit(queue), submit(queue)
+        queue.claim("w1", 30)
+        clock.now += 29
+        assert queue.requeue_expired() == []
+        clock.now += 2
+        assert queue.requeue_expired() == [first]
+        job = queue.job(first)
+        assert (job.state, job.attempt, job.losses, job.worker, job.stage) == ("queued", 1, 1, None, None)
+        assert [queue.position(job) for job in (first, second)] == [1, 2]
+        assert queue.claim("w2").attempt == 2
+
+    def test_a_heartbeat_renews_the_lease(self, queue, clock):
+        submit(queue)
+        claim = queue.claim("w", 30)
+        for _ in range(5):
+            clock.now += 20
+            queue.heartbeat(claim, 30)
+        assert queue.requeue_expired() == []
+
+    def test_a_late_heartbeat_counts_while_nobody_took_the_job(self, queue, clock):
+        submit(queue)
+        claim = queue.claim("w", 30)
+        clock.now += 100
+        queue.heartbeat(claim, 30)
+        assert queue.requeue_expired() == []
+
+    def test_a_job_that_loses_its_workers_fails(self, queue, clock):
+        job_id = submit(queue)
+        for _ in range(MAX_LOSSES):
+            queue.heartbeat(queue.claim("w", 30), 30, ("route", 1, 8))
+            clock.now += 31
+            queue.requeue_expired()
+        job = queue.job(job_id)
+        assert (job.state, job.failure.kind, job.losses) == ("failed", "worker_lost", 3)
+        assert "worker lost: 3 workers" in job.failure.message
+        assert "stage 'route'" in job.failure.message
+
+    def test_leaving_in_good_order_is_no_loss(self, queue):
+        job_id = submit(queue)
+        for _ in range(MAX_LOSSES + 2):
+            queue.release(queue.claim("w"))
+        job = queue.job(job_id)
+        assert (job.state, job.losses, job.attempt) == ("queued", 0, MAX_LOSSES + 2)
+
+    @pytest.mark.parametrize("then", ["waits", "runs again", "has ended"])
+    @pytest.mark.parametrize("write", ["heartbeat", "finish", "fail", "cancelled", "release"])
+    def test_a_worker_that_lost_its_lease_changes_nothing(self, queue, clock, write, then):
+        job_id = submit(queue)
+        stale = queue.claim("w1", 30)
+        clock.now += 31
+        queue.requeue_expired()
+        if then != "waits":
+            fresh = queue.claim("w2", 30)
+        if then == "has ended":
+            queue.finish(fresh, fresh.run_id)
+        before = queue.job(job_id)
+        arguments = {"finish": (stale.run_id,), "fail": ("model", "no")}.get(write, ())
+        with pytest.raises(LeaseLostError):
+            getattr(queue, write)(stale, *arguments)
+        assert queue.job(job_id) == before
+
+    def test_a_job_ends_once(self, queue):
+        submit(queue)
+        claim = queue.claim("w")
+        queue.finish(claim, claim.run_id)
+        with pytest.raises(LeaseLostError):
+            queue.finish(claim, claim.run_id)
+        with pytest.raises(LeaseLostError):
+            queue.fail(claim, "model", "no")
+
+
+def test_many_threads_never_get_the_same_job(home):
+    queues = [JobQueue(home, busy_timeout_s=60) for _ in range(4)]
+    expected = {submit(queues[0]) for _ in range(40)}
+    claimed = []
+
+    def work(queue):
+        while (claim := queue.claim("w")) is not None:
+            claimed.append(claim.job_id)
+
+    threads = [threading.Thread(target=work, args=(queue,)) for queue in queues]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for queue in queues:
+        queue.close()
+    assert len(claimed) == 40
+    assert set(claimed) == expected
+
+
+def test_workers_are_seen_until_they_say_goodbye(queue, clock):
+    queue.seen("w1")
+    clock.now += 5
+    queue.seen("w2")
+    submit(queue)
+    claim = queue.claim("w1")
+    clock.now += 5
+    queue.heartbeat(claim)
+    assert [(worker.id, worker.seen_at - worker.started_at) for worker in queue.workers()] == [
+        ("w1", 10),
+        ("w2", 0),
+    ]
+    queue.goodbye("w1")
+    assert [worker.id for worker in queue.workers()] == ["w2"]
+    clock.now += 2 * 24 * 3600
+    queue.seen("w3")
+    assert [worker.id for worker in queue.workers()] == ["w3"]
+
+
+def test_only_an_ended_and_handed_over_job_is_deleted(queue):
+    job_id = submit(queue)
+    with pytest.raises(InputError, match="cancel it first"):
+        queue.delete(job_id)
+    claim = queue.claim("w")
+    queue.finish(claim, claim.run_id)
+    with pytest.raises(InputError, match="handed over"):
+        queue.delete(job_id)
+    queue.mark_published(claim.run_id)
+    queue.delete(job_id)
+    assert queue.job(job_id) is None
+
+
+class TestFile:
+    def test_is_for_its_user_only(self, queue, home):
+        assert stat.S_IMODE((home / FILE).stat().st_mode) == 0o600
+
+    def test_keeps_jobs_between_openings(self, queue, home):
+        job_id = submit(queue)
+        queue.close()
+        again = JobQueue(home)
+        assert again.job(job_id).state == "queued"
+        again.close()
+
+    def test_of_a_newer_schema_is_refused_unchanged(self, queue, home):
+        queue.close()
+        with sqlite3.connect(home / FILE) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+        with pytest.raises(StoreError, match=r"schema 99.*update RouteSparse"):
+            JobQueue(home)
+
+    def test_that_is_no_database_is_refused(self, home):
+        (home / FILE).write_text("not a database at all, but long enough to have a header " * 20)
+        with pytest.raises(StoreError, match="damaged or no job queue"):
+            JobQueue(home)
+
+    def test_in_an_impossible_place_is_refused(self, home):
+        (home / "file").write_text("")
+        with pytest.raises(StoreError, match="can't be created"):
+            JobQueue(home / "file")
+
+    def test_opened_by_many_at_once_is_migrated_once(self, home):
+        opened, errors = [], []
+
+        def work():
+            try:
+                opened.append(JobQueue(home, busy_timeout_s=60))
+            except StoreError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for queue in opened:
+            queue.close()
+        assert (errors, len(opened)) == ([], 8)
+
+    def test_migrations_run_in_order_and_only_when_new(self, queue, home, monkeypatch):
+        job_id = submit(queue)
+        queue.close()
+        scripts = [*database._migrations(), "ALTER TABLE job ADD COLUMN owner TEXT NOT NULL DEFAULT 'me';\n"]
+        monkeypatch.setattr(database, "_migrations", lambda: scripts)
+        for _ in range(2):
+            queue = JobQueue(home)
+            assert queue._database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))[0]["owner"] == "me"
+            assert queue._database.rows("PRAGMA user_version")[0][0] == 2
+            queue.close()
+
+
+def test_the_web_process_imports_the_queue_without_torch_or_duckdb():
+    code = (
+        "import sys; import routesparse.engine.jobs.queue, routesparse.engine.jobs.log; "
+        "print([m for m in ('torch', 'duckdb', 'streamlit', 'transformers', 'pyarrow') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,68 @@
+"""What a job may ask for, and that a wrong wish is refused where it is made."""
+
+import json
+
+import pytest
+
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.jobs.request import MAX_LABEL, RunRequest, clean_label
+
+
+def test_a_request_survives_its_json():
+    request = RunRequest(
+        policy="budgeted", budget="800us", tau=0.8, segment=4096, audit="rows", keep_text=False
+    )
+    assert RunRequest.from_json(request.to_json()) == request
+
+
+def test_the_configuration_carries_every_choice():
+    config = RunRequest(
+        policy="strict", budget="0.25", tau=0.8, segment=4096, probe="pooled", seed=7
+    ).config()
+    assert (config.policy, str(config.budget), config.tau) == ("strict", "0.25", 0.8)
+    assert (config.segment_tokens, config.probe, config.seed) == (4096, "pooled", 7)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policy": "fast"}, "policy 'fast' is unknown"),
+        ({"policy": "strict"}, "needs a latency limit"),
+        ({"budget": "soon"}, "budget 'soon' is not understood"),
+        ({"budget": "-1"}, "leaves no time"),
+        ({"tau": 1.5}, "tau 1.5 must lie in"),
+        ({"segment": 100}, "segment 100 tokens"),
+        ({"segment": 4096.0}, "segment 4096.0 must be a whole number"),
+        ({"seed": "1"}, "seed '1' must be a whole number"),
+        ({"probe": "half"}, "probe 'half' is unknown"),
+        ({"audit": "some"}, "audit 'some' is unknown"),
+        ({"keep_text": 1}, "keep_text 1 must be true or false"),
+        ({"calibration": "../secret.json"}, "is no name"),
+        ({"profile": "/etc/passwd"}, "is no name"),
+        ({"model": " "}, "names no model"),
+    ],
+)
+def test_a_wrong_wish_is_refused(wrong, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        RunRequest(**wrong)
+
+
+def test_a_request_of_a_newer_version_is_refused_by_name():
+    values = {**json.loads(RunRequest().to_json()), "tempo": "allegro"}
+    with pytest.raises(ConfigError, match="tempo"):
+        RunRequest.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("../../etc/x.txt", "x.txt"),
+        (r"C:\prompts\needle.md", "needle.md"),
+        ("bell\x07\n\x1b[31m", "bell[31m"),
+        ("", "unnamed"),
+        ("a/", "unnamed"),
+        ("x" * 500, "x" * MAX_LABEL),
+    ],
+)
+def test_a_label_is_only_a_label(given, kept):
+    assert clean_label(given) == RunRequest(label=given).label == kept

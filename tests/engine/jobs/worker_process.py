@@ -1,0 +1,86 @@
+"""A worker in a process of its own, for tests that kill, stop and restart it.
+
+``python worker_process.py '{"home": ..., "layers": 5, "layer_s": 0.1, ...}'``: the analysis is a synthetic run that
+reports layer by layer and notes in ``home/ran.txt`` that it began. ``die_at`` kills the process at one place of
+the handover, where a random moment would rarely hit.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from routesparse.engine.jobs import staging
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.store import bundle
+
+FACTORY = Path(__file__).resolve().parent.parent / "store" / "factory.py"
+
+
+def load_factory():
+    """The module of synthetic runs that the store's tests use."""
+    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fake_analysis(home: Path, layers: int = 3, layer_s: float = 0.0):
+    """An analysis that takes layers times layer_s seconds."""
+    factory = load_factory()
+
+    def analyze(request, prompt, run_id, report):
+        with open(home / "ran.txt", "a") as ran:
+            ran.write(run_id + "\n")
+        for layer in range(layers):
+            report("route", layer, layers)
+            time.sleep(layer_s)
+        return factory.make_record(
+            run_id, name=request.label, layers=2, heads=2, segments=1, tokens=2048, probe_columns=16
+        )
+
+    return analyze
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(place: str) -> None:
+    """Kill this process at one place of the handover."""
+    if place == "bundle_half_written":
+        bundle.publish = lambda *_: die()
+    elif place == "bundle_staged":
+        JobQueue.finish = lambda *_: die()
+    elif place == "job_finished":
+        staging.bundle.publish = bundle.publish
+        staging.publish = lambda *_: die()
+    elif place == "bundle_published":
+        JobQueue.mark_published = lambda *_: die()
+    else:
+        raise ValueError(place)
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    home = Path(options["home"])
+    if options.get("die_at"):
+        arm(options["die_at"])
+    return run_worker(
+        home,
+        poll_s=0.05,
+        once=options.get("once", False),
+        analyze=fake_analysis(home, options.get("layers", 3), options.get("layer_s", 0.0)),
+        lease_s=options.get("lease_s", 30.0),
+        beat_s=options.get("beat_s", 0.1),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
