@@ -67,8 +67,13 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
             chart.add_hline(y=value, line={"color": color, "width": 1.2})
             label = {"font": {"size": 11, "color": color}, "showarrow": False, "text": name}
             chart.add_annotation(x=1, xref="paper", xanchor="right", y=np.log10(value), yanchor=side, **label)
-    chart.update_yaxes(type="log", range=[np.log10(floor) - 0.15, 0.1], title="risk R", dtick=1)
-    chart.update_xaxes(type="log", title="predicted kernel time, µs", dtick=1, zeroline=False)
+    chart.update_yaxes(
+        type="log",
+        range=[np.log10(floor) - 0.15, np.log10(max(1.0, shown["height"].max())) + 0.1],
+        title="risk R",
+        dtick=1,
+    )
+    chart.update_xaxes(type="log", title="predicted kernel time, µs", dtick="D2", zeroline=False)
     margin = {"l": 48, "r": 8, "t": 6, "b": 38}
     chart.update_layout(template=design.template(theme), height=270, showlegend=False, margin=margin)
     return chart

@@ -42,6 +42,19 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     )
 
 
+def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
+    """The certificates that failed, in order, and what each step cost."""
+    names = {
+        row.candidate: f"{design.LETTERS[row.pattern]} · {row.budget}" for row in candidates.itertuples()
+    }
+    steps = [
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
+        f"{row.tau:.2f}, so {escape(names.get(row.to_candidate, '?'))} for {numbers.micros(row.paid_us)} more"
+        for row in events.itertuples()
+    ]
+    return f'<div class="rs-note">{"<br>".join(steps)}</div>'
+
+
 def audit_html(choice: pd.Series) -> str:
     """The dense audit of this unit."""
     if numbers.is_missing(choice["audit_rows"]):

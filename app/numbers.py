@@ -59,6 +59,18 @@ def limit(budget: str | None) -> str:
     return f"{100 * float(budget):g} % of dense"
 
 
+def short_limit(budget: str) -> str:
+    """T_l for a narrow column: "35 %" of dense, or "800 µs"."""
+    return f"{budget[:-2]} µs" if budget.endswith("us") else f"{100 * float(budget):g} %"
+
+
+def device(name: str) -> str:
+    """A device's name without its trade marks."""
+    for noise in ("(R)", "(TM)", " Processor", " CPU"):
+        name = name.replace(noise, "")
+    return name
+
+
 def tokens(first: int, length: int) -> str:
     """A token range, the last one included: "0–8,191"."""
     return f"{first:,}–{first + length - 1:,}"

@@ -36,12 +36,12 @@ def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
             ),
             key="readers",
             theme=None,
-            config=design.chart_config(f"prompt-{run.run_id[:8]}-segment-{segment}"),
+            config=design.chart_config(f"prompt-{queries.label(run.run_id)}-segment-{segment}"),
         )
         exports.chart_foot(
-            f"prompt-blocks-{run.run_id[:8]}-segment-{segment}",
+            f"prompt-blocks-{queries.label(run.run_id)}-segment-{segment}",
             f"n = {run.layers * run.heads} heads · {len(readers)} bars of {pool} × {run.block_k} tokens, "
-            f"max-pooled · source: probe_meta of run {run.run_id[:8]}",
+            f"max-pooled · source: probe_meta of run {queries.label(run.run_id)}",
             readers,
             "readers",
         )
@@ -52,7 +52,8 @@ def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
             last = (len(readers) - 1) * step
             st.slider("First token of the text shown", 0, last, token, step, format="token %d", key=key)
         st.html(f'<div class="rs-sub">Tokens {numbers.tokens(token, min(step, run.tokens - token))}</div>')
-        st.code(_text(kept, token // run.block_k, pool), language=None, wrap_lines=True, height=170)
+        text = _text(kept, token // run.block_k, pool)
+        st.code(text, language=None, wrap_lines=True, height=170 if len(text) > 600 else "content")
 
 
 def _text(kept: queries.Prompt, first_block: int, blocks: int) -> str:

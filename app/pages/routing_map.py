@@ -36,9 +36,12 @@ def render() -> None:
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     _header(run, store)
     if choices.empty:
-        lines = ["It is below break-even: dense attention ran untouched, without a probe."]
-        if run.routed:
-            lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
+        lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
+        if not run.routed:
+            lines = [
+                f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, without a probe.",
+                f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing.",
+            ]
         states.empty("Nothing was routed in this run", lines)
         return
     layers = queries.layers(store, run.run_id)
@@ -60,7 +63,7 @@ def render() -> None:
         if found.empty:
             states.empty("This unit was not routed", ["Pick another cell of the map."])
             return
-        _reason_card(run, found.iloc[0], picked)
+        _reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates)
         _probe_card(store, run, unit)
         _scatter_card(run, candidates, picked)
         _audit_card(found.iloc[0])
@@ -97,14 +100,14 @@ def _header(run: RunRow, store: Store) -> None:
     facts = [
         f"{run.tokens:,} tokens",
         run.model,
-        run.device,
+        numbers.device(run.device),
         f"policy {run.policy}, τ {run.tau:.2f}, Tℓ {numbers.limit(run.budget)}",
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]
     st.html(
         f'<div class="rs-title">Routing map</div><div class="rs-sub"><b>{escape(run.prompt_name)}</b> · '
-        f"{escape(' · '.join(facts))} · run {escape(run.run_id[:8])}</div>"
+        f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
     )
 
 
@@ -160,7 +163,7 @@ def _map_card(
             theme=None,
             on_select=_take_click,
             selection_mode="points",
-            config=design.chart_config(f"routing-map-{run.run_id[:8]}-{shown.metric}"),
+            config=design.chart_config(f"routing-map-{queries.label(run.run_id)}-{shown.metric}"),
         )
         if shown.metric == "pattern":
             st.html(map_figure.pattern_legend(choices, theme))
@@ -168,9 +171,9 @@ def _map_card(
             st.html(map_figure.scale_legend(cells, shown.metric, theme))
         _segment_selector(run, shown, choices)
         exports.chart_foot(
-            f"routing-map-{run.run_id[:8]}-segment-{shown.segment}",
+            f"routing-map-{queries.label(run.run_id)}-segment-{shown.segment}",
             f"n = {len(choices)} units of segment {shown.segment + 1} · colour: {cells.unit} · "
-            f"source: head_choice, audit and layer_run of run {run.run_id[:8]}",
+            f"source: head_choice, audit and layer_run of run {queries.label(run.run_id)}",
             choices,
             "map",
         )
@@ -234,7 +237,9 @@ def _take_click() -> None:
     view.write(layer=int(layer), head=int(head))
 
 
-def _reason_card(run: RunRow, choice: pd.Series, picked: tuple[int, int]) -> None:
+def _reason_card(
+    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
+) -> None:
     with st.container(border=True, key="card-reason", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(head_panel.title(choice))}</div>')
         layer, head = picked
@@ -255,6 +260,8 @@ def _reason_card(run: RunRow, choice: pd.Series, picked: tuple[int, int]) -> Non
                     kwargs={"layer": to_layer, "head": to_head},
                 )
         st.html(f'<div class="rs-sub">{escape(choice["reason"])}</div>')
+        if len(events):
+            st.html(head_panel.fallback_html(events, candidates))
         st.html(head_panel.facts_html(choice, run))
 
 
@@ -266,9 +273,9 @@ def _candidate_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, in
             return
         st.html(head_panel.candidates_html(candidates))
         exports.chart_foot(
-            f"candidates-{run.run_id[:8]}-layer-{picked[0]}-head-{picked[1]}",
+            f"candidates-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}",
             f"n = {len(candidates)} candidates · mass as share of 1, time as predicted · certified: – where not "
-            f"tested · source: candidate_score and fallback_event of run {run.run_id[:8]}",
+            f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
             candidates,
             "candidates",
         )
@@ -288,12 +295,12 @@ def _probe_card(store: Store, run: RunRow, unit: queries.Unit) -> None:
             head_charts.probe_figure(heatmap, theme, run.block_k),
             key="probe",
             theme=None,
-            config=design.chart_config(f"probe-{run.run_id[:8]}-{unit.layer}-{unit.head}"),
+            config=design.chart_config(f"probe-{queries.label(run.run_id)}-{unit.layer}-{unit.head}"),
         )
         st.html(head_charts.probe_legend(heatmap, theme))
         st.toggle("Full resolution", key="full-probe", help="Reads the float16 probe from the bundle")
         exports.chart_foot(
-            f"probe-{run.run_id[:8]}-layer-{unit.layer}-head-{unit.head}",
+            f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
             f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: probe",
             head_charts.probe_rows(heatmap),
             "probe",
@@ -309,7 +316,7 @@ def _scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]
             head_charts.scatter(candidates, run, design.current_theme()),
             key="scatter",
             theme=None,
-            config=design.chart_config(f"risk-time-{run.run_id[:8]}-{picked[0]}-{picked[1]}"),
+            config=design.chart_config(f"risk-time-{queries.label(run.run_id)}-{picked[0]}-{picked[1]}"),
         )
         st.html(
             '<div class="rs-note">Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: risk at '

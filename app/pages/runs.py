@@ -94,12 +94,12 @@ def _shown(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "prompt": runs["prompt_name"].where(~runs["is_sample"], runs["prompt_name"] + "  · sample"),
-            "domain": runs["domain"],
+            "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
             "model": runs["model"],
-            "device": runs["device"],
+            "device": runs["device"].map(numbers.device),
             "policy": runs["policy"],
-            "limit": runs["budget"].map(numbers.limit, na_action="ignore").fillna("none"),
+            "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
             "tau": runs["tau"],
             "fallback": runs["fallback_share"] * 100,
             "coverage": runs["coverage"] * 100,
@@ -108,7 +108,7 @@ def _shown(runs: pd.DataFrame) -> pd.DataFrame:
             "speedup": runs["speedup"],
             "density": runs["density"] * 100,
             "created": pd.to_datetime(runs["created_at"], utc=True, errors="coerce"),
-            "run": runs["run_id"].str.slice(0, 8),
+            "run": runs["run_id"].map(queries.label),
         }
     )
 
@@ -122,10 +122,12 @@ def _columns() -> dict[str, Any]:
         "model": column.TextColumn("Model", width=52),
         "device": column.TextColumn("Device", width=86),
         "policy": column.TextColumn("Policy", width=66),
-        "limit": column.TextColumn("Tℓ", width=88, help="Latency limit of one layer's attention"),
+        "limit": column.TextColumn(
+            "Tℓ", width=58, help="Latency limit of a layer: µs, or share of dense attention"
+        ),
         "tau": column.NumberColumn("τ", format="%.2f", width=46, help="Mass that a certificate must reach"),
         "fallback": column.NumberColumn(
-            "Fallback", format="%.1f %%", width=64, help="Units that became dense by fallback"
+            "Fallback", format="%.1f %%", width=86, help="Units that became dense by fallback"
         ),
         "coverage": column.NumberColumn("Coverage", format="%.1f %%", width=86),
         "prefill": column.NumberColumn("Prefill ms", format="%.0f", width=70),
@@ -196,7 +198,7 @@ def _undo_bar(opened: Access) -> None:
     deleted = st.session_state.get("deleted")
     if deleted:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            what = f"run {deleted[0][:8]}" if len(deleted) == 1 else f"{len(deleted)} runs"
+            what = f"run {queries.label(deleted[0])}" if len(deleted) == 1 else f"{len(deleted)} runs"
             st.html(
                 f'<div class="rs-sub">Deleted {what}; the bundle is in the trash folder.</div>',
                 width="content",

@@ -18,7 +18,6 @@ from routesparse.engine.records import RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.duckdb_store import Store
 
-_MIN_SHORT = 8
 _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index = ?"
 
 
@@ -111,8 +110,14 @@ def run(store: Store, run_id: str) -> RunRow | None:
 
 
 def resolve(store: Store, text: str) -> str:
-    """The run id that a link's short id means. Errors: InputError when none or several begin with it."""
-    found = store.rows("SELECT run_id FROM run WHERE starts_with(run_id, ?) ORDER BY run_id LIMIT 6", [text])
+    """The run id that a link means: the id, its end or its beginning, of at least 4 characters.
+
+    Errors: InputError when no run or several are meant.
+    """
+    found = store.rows(
+        "SELECT run_id FROM run WHERE starts_with(run_id, $1) OR ends_with(run_id, $1) ORDER BY run_id LIMIT 6",
+        [text],
+    )
     ids = [row[0] for row in found]
     if text in ids:
         return text
@@ -125,14 +130,15 @@ def resolve(store: Store, text: str) -> str:
     raise InputError(f"run {text!r} could be any of {', '.join(ids)}; use more of the id")
 
 
+def label(run_id: str) -> str:
+    """The run id as pages print it: its last 8 characters (ids begin with the date)."""
+    return run_id[-8:]
+
+
 def short_id(store: Store, run_id: str) -> str:
-    """The shortest beginning of the run id, of at least 8 characters, that no other run shares."""
-    near = store.rows(
-        "SELECT max(run_id) FILTER (WHERE run_id < ?), min(run_id) FILTER (WHERE run_id > ?) FROM run",
-        [run_id, run_id],
-    )[0]
-    shared = max((_common(run_id, other) for other in near if other), default=0)
-    return run_id[: max(_MIN_SHORT, shared + 1)]
+    """What links use: the label, or the whole id where another run has the same label."""
+    same = store.rows("SELECT count(*) FROM run WHERE ends_with(run_id, ?)", [label(run_id)])
+    return label(run_id) if same[0][0] == 1 else run_id
 
 
 def layers(store: Store, run_id: str) -> pd.DataFrame:
@@ -280,11 +286,6 @@ def prompt(store: Store, run_id: str) -> Prompt | None:
     return Prompt(found[0][0], np.frombuffer(found[0][1], "<i4")) if found else None
 
 
-def domain_coverage(store: Store) -> pd.DataFrame:
-    """Per-prompt coverage by domain and model: mean, spread and minimum over runs."""
-    return store.frame("SELECT * FROM domain_coverage ORDER BY domain, model")
-
-
 def _key(store: Store, run_id: str) -> int:
     """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
     found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
@@ -293,12 +294,3 @@ def _key(store: Store, run_id: str) -> int:
 
 def _unit_values(store: Store, unit: Unit) -> list[Any]:
     return [_key(store, unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]
-
-
-def _common(left: str, right: str) -> int:
-    count = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count

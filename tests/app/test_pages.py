@@ -88,10 +88,16 @@ def test_map_shows_the_reason_of_the_unit_in_the_address(filled, record, open_ma
     assert "0.9" in html
 
 
+def test_map_lists_the_certificates_that_failed(filled, record, open_map):
+    event = record.fallbacks[0]
+    page = open_map(run="3f9a1c20", layer=str(event.layer), head=str(event.head), segment=str(event.segment))
+    assert f"certified {event.lower_mass:.3f} &lt; 0.90" in text_of(page)
+
+
 def test_map_without_an_address_opens_the_newest_run_at_a_telling_unit(filled, open_map):
     page = open_map()
     assert not page.exception
-    assert page.query_params["run"] == "c0de17aa"
+    assert page.query_params["run"] == "90e1f003"
     assert "why" in text_of(page)
 
 

@@ -77,6 +77,8 @@ def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, s
             for name, path in pages.items():
                 page.goto(address + path)
                 _settle(page)
+                for summary in page.locator("[data-testid=stExpander] summary").all():
+                    summary.click()
                 height = page.evaluate(
                     "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
                 )
@@ -114,4 +116,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="routesparse-screenshots-")))
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="routesparse-screenshots-"))
+    main(target)
+    print(target)

@@ -122,7 +122,7 @@ def test_deleted_run_comes_back_with_undo(address, page):
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
     page.locator("[data-testid=stDataFrame]").click(position={"x": 17, "y": 48})
     page.get_by_role("button", name="Delete").click()
-    page.get_by_text("Deleted run 3f9a1c20").wait_for()
+    page.get_by_text("Deleted run d4e5b678").wait_for()
     page.get_by_text("No runs yet").wait_for()
     page.get_by_role("button", name="Undo").click()
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()

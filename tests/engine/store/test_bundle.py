@@ -198,15 +198,20 @@ for i in range(10_000):
 """
 
 
+def finished_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(bundle.TEMPORARY_PREFIX)]
+
+
 def test_killed_writer_leaves_whole_bundles_only(factory, tmp_path):
     command = [sys.executable, "-c", WRITER, factory.__spec__.origin, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
-    time.sleep(0.6)
+    deadline = time.monotonic() + 60
+    while len(finished_in(tmp_path)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.007)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     process.stdout.close()
-    finished = [path for path in tmp_path.iterdir() if not path.name.startswith(bundle.TEMPORARY_PREFIX)]
-    assert finished
-    for path in finished:
+    assert len(finished_in(tmp_path)) >= 5
+    for path in finished_in(tmp_path):
         bundle.verify_bundle(path)

@@ -10,6 +10,13 @@ from routesparse.engine.store import bundle, queries, spool, thumbnail
 from routesparse.engine.store.queries import RunFilter, Unit
 
 
+def test_runs_that_share_their_label_get_whole_ids_in_links(filled, factory, small, home):
+    twin = "20261120-d4e5b678"
+    bundle.write_bundle(factory.rename(small, twin), home / "spool")
+    spool.ingest_spool(filled)
+    assert queries.short_id(filled, twin) == twin
+
+
 @pytest.fixture
 def filled(store, record, small, factory, home):
     bundle.write_bundle(record, home / "spool")
@@ -36,7 +43,8 @@ def test_filter_text_is_no_sql(filled):
 
 def test_short_ids_are_unique_and_resolve(filled, record):
     short = queries.short_id(filled, record.run.run_id)
-    assert len(short) > 8 and queries.resolve(filled, short) == record.run.run_id
+    assert short == "d4e5b678" and queries.resolve(filled, short) == record.run.run_id
+    assert queries.resolve(filled, record.run.run_id) == record.run.run_id
     with pytest.raises(InputError, match="could be any of"):
         queries.resolve(filled, "3f9a1c20")
     with pytest.raises(InputError, match="no run"):
@@ -103,5 +111,5 @@ def test_prompt_comes_back_with_its_blocks(filled, record):
 def test_views_derive_models_devices_and_coverage(filled):
     assert filled.rows("SELECT model, runs FROM model") == [("demo", 2)]
     assert filled.rows("SELECT runs FROM device") == [(2,)]
-    assert len(queries.domain_coverage(filled)) == 1
+    assert filled.rows("SELECT prompts FROM domain_coverage") == [(2,)]
     assert filled.rows("SELECT count(*) FROM run_coverage") == [(2,)]
