@@ -285,7 +285,10 @@ def sparse_attention(
     Returns:
         out [B, Hq, n_q, D] in q's dtype, and lse [B, Hq, n_q] float32: natural log of the summed
         exponentials of the final logits (scale, soft cap and sink included). A row without keys gives
-        0 and -inf, or 0 and the sink.
+        0 and -inf, or 0 and the sink. Forward only: neither carries a gradient.
+
+    A plan that ``validate`` refuses gives unspecified values, yet none that depend on a later key. Keys and
+    values must be finite: a NaN in a masked place of a tile reaches the tile's rows, as in any fused kernel.
 
     Raises ValueError for shapes, dtypes, devices or a backend that do not fit together.
     """
