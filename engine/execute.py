@@ -42,8 +42,10 @@ def lower(
         mask |= which & kept & (index.levels != NEVER)
         if index.columns is not None:
             columns = index.columns
-            counts = torch.as_tensor(index.column_counts, device=device)[level]
-            column_count = torch.where(which.view(batch, heads), counts, 0)
+            counts = torch.as_tensor(index.column_counts, device=device)
+            # Other families may have more levels than this one; their units take no columns.
+            own = counts[level.clamp_max(len(counts) - 1)]
+            column_count = torch.where(which.view(batch, heads), own, 0)
     dense = torch.as_tensor(patterns == "dense", device=device).view(batch, heads, 1)
     rows = torch.arange(segment.query_blocks, device=device) >= segment.body_blocks
     return RowPlan.from_block_mask(

@@ -17,7 +17,7 @@ from routesparse.engine import audit as dense_audit
 from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
-from routesparse.engine.errors import NumericsError
+from routesparse.engine.errors import NumericsError, RouteSparseError
 from routesparse.engine.heatmap import heatmaps
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.probe import AttentionInputs
@@ -78,7 +78,12 @@ class RoutingSession:
         if window is not None or not self._worth_routing(inputs, segments):
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
-        out, layer_pass = self._route(inputs, segments, layer)
+        try:
+            out, layer_pass = self._route(inputs, segments, layer)
+        except RouteSparseError:
+            # A prompt that was not routed to its end must not look like one that was.
+            self.trace.prompts.pop()
+            raise
         prompt.passes.append(layer_pass)
         return out
 

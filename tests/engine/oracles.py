@@ -86,7 +86,7 @@ def draw_inputs(
     k[:, :, heavy, 2] += 2.0 * sharpness
     k[:, :, 0, 2] += 2.0 * sharpness
     q[..., 2] += 1.0
-    start = None if key_start is None else torch.tensor(key_start)
+    start = None if key_start is None else torch.tensor(key_start, dtype=torch.int32)
     sink = torch.randn(heads, generator=g).to(dtype) if sinks else None
     return AttentionInputs(q.to(dtype), k.to(dtype), v.to(dtype), head_dim**-0.5, start, softcap, sink)
 
@@ -155,8 +155,7 @@ def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, pla
     """The row plan that every unit gets when all choose one candidate, the tail not overridden."""
     body_only = replace(segment, body=segment.rows)
     choice = np.full(inputs.q.shape[:2], place)
-    start = None if inputs.key_start is None else inputs.key_start.int()
-    return lower(body_only, indices, candidates, choice, start, inputs.softcap, inputs.sinks)
+    return lower(body_only, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
 
 
 def random_scores(seed: int, units: int = 8, width: int = 9):
