@@ -59,7 +59,6 @@ def arm(place: str) -> None:
     elif place == "bundle_staged":
         JobQueue.finish = lambda *_: die()
     elif place == "job_finished":
-        staging.bundle.publish = bundle.publish
         staging.publish = lambda *_: die()
     elif place == "bundle_published":
         JobQueue.mark_published = lambda *_: die()
@@ -67,11 +66,24 @@ def arm(place: str) -> None:
         raise ValueError(place)
 
 
+def arm_stop() -> None:
+    """Stop this process (SIGSTOP) when its bundle is staged and before it says so; it goes on after SIGCONT."""
+    finish = JobQueue.finish
+
+    def stopped(*arguments) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        finish(*arguments)
+
+    JobQueue.finish = stopped
+
+
 def main() -> int:
     options = json.loads(sys.argv[1])
     home = Path(options["home"])
     if options.get("die_at"):
         arm(options["die_at"])
+    if options.get("stop_when_staged"):
+        arm_stop()
     return run_worker(
         home,
         poll_s=0.05,

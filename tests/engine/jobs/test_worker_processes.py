@@ -1,0 +1,220 @@
+"""Workers as processes, killed, stopped and restarted: every job ends exactly once. CPU, about a minute.
+
+Only processes that a test started are signalled, by their pid.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from routesparse.engine.jobs import staging
+from routesparse.engine.jobs.log import tail
+from routesparse.engine.jobs.queue import FILE
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.store import bundle
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.spool import ingest_spool
+
+LEASE_S = 1.0
+KILLS = 10
+
+
+def submit(queue, **wishes):
+    return queue.submit(RunRequest(**wishes), "a prompt of a few words")
+
+
+def visible(home):
+    folder = home / "spool"
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
+
+
+def staged(home):
+    folder = home / "spool" / staging.STAGED
+    return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+
+def check_spool(home):
+    """Whatever readers see is whole."""
+    for name in visible(home):
+        assert bundle.verify_bundle(home / "spool" / name).run_id == name
+
+
+@pytest.fixture
+def finish_here(queue, home, fakes, until):
+    """A new worker, in this process, until the job has ended."""
+
+    def finish(job_id):
+        analyze = fakes.fake_analysis(home)
+
+        def ended():
+            run_worker(home, once=True, analyze=analyze, lease_s=LEASE_S, beat_s=0.1)
+            return queue.job(job_id).ended
+
+        until(ended, "the job's end")
+
+    return finish
+
+
+def running(queue, job_id):
+    return lambda: queue.job(job_id).state == "running"
+
+
+def test_two_workers_never_run_one_job(queue, home, start_worker, until):
+    ids = [submit(queue) for _ in range(30)]
+    workers = [start_worker(once=True, layer_s=0.01) for _ in range(2)]
+    for process in workers:
+        assert process.wait(timeout=120) == 0
+    ran = (home / "ran.txt").read_text().split()
+    assert sorted(ran) == sorted(f"{job_id}-1" for job_id in ids)
+    assert {queue.job(job_id).state for job_id in ids} == {"done"}
+    assert len({line["worker"] for job_id in ids for line in tail(home, job_id)}) == 2, "both took part"
+    assert visible(home) == sorted(ran)
+
+
+def test_killed_at_ten_random_moments_each_job_ends_once(queue, home, start_worker, until, finish_here):
+    moments = random.Random(20261120)
+    ids = []
+    for _ in range(KILLS):
+        job_id = submit(queue)
+        ids.append(job_id)
+        process = start_worker(layers=4, layer_s=0.05, lease_s=LEASE_S)
+        until(running(queue, job_id), "the claim")
+        time.sleep(moments.uniform(0.0, 0.4))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+        check_spool(home)
+        finish_here(job_id)
+        check_spool(home)
+    jobs = [queue.job(job_id) for job_id in ids]
+    assert {job.state for job in jobs} == {"done"}
+    assert visible(home) == sorted(job.run_id for job in jobs), "one run per job, and nothing else"
+    assert staged(home) == []
+    store = Store(home / "routesparse.duckdb")
+    report = ingest_spool(store)
+    store.close()
+    assert (len(report.ingested), report.rejected) == (KILLS, [])
+
+
+@pytest.mark.parametrize(
+    ("place", "attempts"),
+    [("bundle_half_written", 2), ("bundle_staged", 2), ("job_finished", 1), ("bundle_published", 1)],
+)
+def test_killed_at_the_handover(queue, home, start_worker, until, finish_here, place, attempts):
+    job_id = submit(queue)
+    process = start_worker(die_at=place, lease_s=LEASE_S)
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert visible(home) == ([f"{job_id}-1"] if place == "bundle_published" else [])
+    assert len(staged(home)) == (0 if place == "bundle_published" else 1)
+    finish_here(job_id)
+    job = queue.job(job_id)
+    assert (job.state, job.run_id, job.attempt) == ("done", f"{job_id}-{attempts}", attempts)
+    assert visible(home) == [job.run_id]
+    assert staged(home) == []
+    assert queue.unpublished() == []
+    check_spool(home)
+
+
+def test_killed_after_publishing_with_the_bundle_ingested_meanwhile(queue, home, start_worker, finish_here):
+    job_id = submit(queue)
+    assert start_worker(die_at="bundle_published").wait(timeout=60) == -signal.SIGKILL
+    store = Store(home / "routesparse.duckdb")
+    assert ingest_spool(store).ingested == [f"{job_id}-1"]
+    finish_here(job_id)
+    assert not ingest_spool(store)
+    assert store.run_ids() == {f"{job_id}-1"}
+    store.close()
+    assert queue.unpublished() == []
+
+
+def stop_without_locks(process, home):
+    """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        connection = sqlite3.connect(home / FILE, isolation_level=None, timeout=0.2)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError:
+            os.kill(process.pid, signal.SIGCONT)
+            time.sleep(0.05)
+        finally:
+            connection.close()
+
+
+def test_a_worker_stopped_while_computing_wakes_up_to_no_harm(queue, home, start_worker, until, finish_here):
+    job_id = submit(queue)
+    process = start_worker(layers=40, layer_s=0.1, lease_s=LEASE_S)
+    until(running(queue, job_id), "the claim")
+    time.sleep(0.3)
+    stop_without_locks(process, home)
+    finish_here(job_id)
+    before = queue.job(job_id)
+    assert (before.state, before.run_id, before.losses) == ("done", f"{job_id}-2", 1)
+    os.kill(process.pid, signal.SIGCONT)
+    until(lambda: "job_lost" in [line["event"] for line in tail(home, job_id)], "the late worker's giving up")
+    assert queue.job(job_id) == before
+    assert visible(home) == [f"{job_id}-2"]
+    assert staged(home) == []
+    other = submit(queue)
+    until(lambda: queue.job(other).state == "done", "the late worker's next job")
+
+
+def test_a_worker_stopped_with_its_bundle_staged_wakes_up_to_no_harm(
+    queue, home, start_worker, until, finish_here
+):
+    job_id = submit(queue)
+    process = start_worker(stop_when_staged=True, lease_s=LEASE_S)
+    until(lambda: staged(home) == [f"{job_id}-1"], "the staged bundle")
+    finish_here(job_id)
+    before = queue.job(job_id)
+    assert before.run_id == f"{job_id}-2"
+    os.kill(process.pid, signal.SIGCONT)
+    until(lambda: "job_lost" in [line["event"] for line in tail(home, job_id)], "the late worker's giving up")
+    assert queue.job(job_id) == before
+    assert visible(home) == [f"{job_id}-2"]
+    assert staged(home) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_puts_the_job_back_and_ends_the_worker(
+    queue, home, start_worker, until, number, finish_here
+):
+    job_id = submit(queue)
+    process = start_worker(layers=600, layer_s=0.05)
+    until(running(queue, job_id), "the claim")
+    os.kill(process.pid, number)
+    assert process.wait(timeout=30) == 0
+    job = queue.job(job_id)
+    assert (job.state, job.losses, job.attempt) == ("queued", 0, 1)
+    assert queue.workers() == []
+    finish_here(job_id)
+    assert visible(home) == [f"{job_id}-2"]
+
+
+def test_a_signal_puts_the_job_back_before_a_long_layer_ends(queue, home, start_worker, until, finish_here):
+    """Supervisors kill after some seconds; a layer may take longer. The killed worker has already let go."""
+    job_id = submit(queue)
+    process = start_worker(layers=1, layer_s=120)
+    until(running(queue, job_id), "the claim")
+    os.kill(process.pid, signal.SIGTERM)
+    until(lambda: queue.job(job_id).state == "queued", "the release")
+    assert process.poll() is None, "still inside its layer"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    finish_here(job_id)
+    assert (queue.job(job_id).losses, visible(home)) == (0, [f"{job_id}-2"])
+
+
+def test_a_second_signal_ends_the_worker_at_once(queue, start_worker, until):
+    job_id = submit(queue)
+    process = start_worker(layers=1, layer_s=120)
+    until(running(queue, job_id), "the claim")
+    os.kill(process.pid, signal.SIGTERM)
+    until(lambda: queue.job(job_id).state == "queued", "the release")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
