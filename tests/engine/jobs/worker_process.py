@@ -2,7 +2,7 @@
 
 ``python worker_process.py '{"home": ..., "layers": 5, "layer_s": 0.1, ...}'``: the analysis is a synthetic run that
 reports layer by layer and notes in ``home/ran.txt`` that it began. ``die_at`` kills the process at one place of
-the handover, where a random moment would rarely hit.
+the handover, where a random moment would rarely hit; ``real`` takes the engine in the fake's place.
 """
 
 from __future__ import annotations
@@ -84,11 +84,12 @@ def main() -> int:
         arm(options["die_at"])
     if options.get("stop_when_staged"):
         arm_stop()
+    fake = fake_analysis(home, options.get("layers", 3), options.get("layer_s", 0.0))
     return run_worker(
         home,
         poll_s=0.05,
         once=options.get("once", False),
-        analyze=fake_analysis(home, options.get("layers", 3), options.get("layer_s", 0.0)),
+        analyze=None if options.get("real") else fake,
         lease_s=options.get("lease_s", 30.0),
         beat_s=options.get("beat_s", 0.1),
     )

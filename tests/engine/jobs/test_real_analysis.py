@@ -1,0 +1,188 @@
+"""The worker with the engine itself, on a tiny random Llama: one model stays warm, runs are named by their job."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from routesparse.engine import models as engine_models
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.jobs.analysis import WarmAnalysis
+from routesparse.engine.jobs.log import tail
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.profiling import profile_for
+from routesparse.engine.store.bundle import read_bundle
+
+LIMIT = 1_000
+TEXT = "The harbour master writes a ledger of vessels. " * 15
+
+
+def save(folder, seed=0):
+    """A saved model with one token per byte."""
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=260,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.2,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab={**letters, "<s>": 256}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """A latency profile that fits the tiny models, measured once."""
+    shape = {"head_dim": 16, "heads": 2, "kv_heads": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROUTESPARSE_HOME", str(tmp_path_factory.mktemp("profile")))
+        return profile_for("auto", torch.device("cpu"), torch.float32, **shape, config=RouterConfig())
+
+
+@pytest.fixture
+def tiny(home, profile):
+    """A home with the profile and a model in it."""
+    profile.save(home / "profiles")
+    return save(home / "tiny")
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """Every model that was loaded, by name."""
+    seen, load = [], engine_models.load_model
+
+    def counted(name, **options):
+        seen.append(name)
+        return load(name, **options)
+
+    monkeypatch.setattr(engine_models, "load_model", counted)
+    return seen
+
+
+def request(model, **wishes):
+    return RunRequest(model=str(model), segment=512, break_even=0, label="ledger.txt", **wishes)
+
+
+def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
+    job_id = queue.submit(request(tiny, audit="rows", measure_dense=True, domain="prose", seed=3), TEXT)
+    run_worker(home, once=True, poll_s=0.01)
+    job = queue.job(job_id)
+    assert (job.state, job.failure) == ("done", None)
+    record = read_bundle(home / "spool" / f"{job_id}-1")
+    run = record.run
+    assert (run.run_id, run.prompt_name, run.domain, run.seed) == (f"{job_id}-1", "ledger.txt", "prose", 3)
+    assert (run.prompt_sha256, run.tokens, run.routed) == (job.prompt_sha256, len(TEXT) + 1, True)
+    assert run.dense_ms is not None
+    assert (run.audit_depth, run.units) == ("rows", len(record.choices))
+    assert record.probes
+    assert record.prompt.text == TEXT
+    stages = [line["stage"] for line in tail(home, job_id) if line["event"] == "stage"]
+    assert [stage for stage in stages if stage != "profile"] == [
+        "load",
+        "tokenize",
+        "route",
+        "dense",
+        "write",
+    ]
+    assert "harbour" not in (home / "logs" / "worker.jsonl").read_text()
+
+
+def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
+    job_id = queue.submit(request(tiny, keep_text=False), TEXT)
+    run_worker(home, once=True, poll_s=0.01)
+    assert read_bundle(home / "spool" / f"{job_id}-1").prompt is None
+    assert queue.prompts.names() == []
+    kept = [file for file in home.rglob("*") if file.is_file() and b"harbour" in file.read_bytes()]
+    assert kept == []
+
+
+def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny, loads):
+    other = save(home / "other", seed=1)
+    ids = [queue.submit(request(model), TEXT) for model in (tiny, tiny, other, tiny)]
+    run_worker(home, once=True, poll_s=0.01)
+    assert [queue.job(job_id).state for job_id in ids] == ["done"] * 4
+    assert loads == [str(tiny), str(other), str(tiny)]
+    revisions = [read_bundle(home / "spool" / f"{job_id}-1").run.model_revision for job_id in ids]
+    assert revisions[0] == revisions[1] == revisions[3] != revisions[2]
+
+
+def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny, loads):
+    analysis = WarmAnalysis()
+    for seed in (0, 1):
+        save(tiny, seed)
+        queue.submit(request(tiny), TEXT)
+        run_worker(home, once=True, poll_s=0.01, analyze=analysis)
+    assert loads == [str(tiny)] * 2
+
+
+@pytest.mark.parametrize(
+    ("wishes", "text", "kind"),
+    [
+        ({}, "x" * (LIMIT + 1), "prompt"),
+        ({"model": "nonesuch"}, TEXT, "model"),
+        ({"calibration": "nonesuch"}, TEXT, "calibration"),
+        ({"profile": "nonesuch"}, TEXT, "profile"),
+    ],
+)
+def test_what_the_engine_refuses_fails_with_its_kind(queue, home, tiny, wishes, text, kind):
+    job_id = queue.submit(request(**{"model": tiny, **wishes}), text)
+    run_worker(home, once=True, poll_s=0.01)
+    assert queue.job(job_id).failure.kind == kind
+
+
+def test_a_family_off_the_list_is_unsupported(queue, home, tiny):
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps({**config, "model_type": "llama4"}))
+    job_id = queue.submit(request(tiny), TEXT)
+    run_worker(home, once=True, poll_s=0.01)
+    assert queue.job(job_id).failure.kind == "unsupported_model"
+
+
+def test_a_cancelled_prefill_leaves_the_warm_model_as_it_was(queue, home, tiny, loads):
+    analysis = WarmAnalysis()
+
+    def cancelled_at_the_first_layer(request, prompt, run_id, report):
+        def slow(stage, done, total):
+            if (stage, done) == ("route", 1):
+                queue.cancel(job_id)
+                while True:
+                    report(stage, done, total)
+            report(stage, done, total)
+
+        return analysis(request, prompt, run_id, slow)
+
+    job_id = queue.submit(request(tiny), TEXT)
+    run_worker(home, once=True, poll_s=0.01, beat_s=0.02, analyze=cancelled_at_the_first_layer)
+    assert queue.job(job_id).state == "cancelled"
+    again = queue.retry(job_id)
+    run_worker(home, once=True, poll_s=0.01, analyze=analysis)
+    assert queue.job(again).state == "done"
+    assert len(loads) == 1
+
+
+def test_a_killed_worker_s_job_is_run_by_the_next(queue, home, tiny, start_worker, until):
+    job_id = queue.submit(request(tiny), TEXT)
+    process = start_worker(real=True, lease_s=1.0)
+    until(lambda: queue.job(job_id).stage is not None, "the first stage")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    until(lambda: run_worker(home, once=True) == 0 and queue.job(job_id).ended, "the job's end")
+    job = queue.job(job_id)
+    assert (job.state, job.losses) == ("done", 1)
+    assert [path.name for path in (home / "spool").glob("[!.]*")] == [f"{job_id}-2"]
+    assert read_bundle(home / "spool" / job.run_id).run.run_id == job.run_id
