@@ -71,7 +71,12 @@ class LatencyProfile:
         return self.probe_base_us + heads * (self.probe_head_us + self.probe_key_us * segment.keys)
 
     def pays(self, segment: Segment, heads: int) -> bool:
-        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on this segment."""
+        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on this segment.
+
+        Never below the shortest length that was measured: the fitted intercepts say nothing there.
+        """
+        if segment.keys < min((cell["n"] for cell in self.cells), default=0):
+            return False
         tiles = np.array(BREAK_EVEN_DENSITY * segment.causal_tiles())
         routed = heads * float(self.sparse_us(segment, tiles, np.zeros(()))) + self.probe_us(segment, heads)
         return routed < 0.97 * heads * self.dense_us(segment)

@@ -12,6 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
 QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
 REPEATS = 3
+FIT_ROUNDS = 12
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -98,8 +100,8 @@ def measure(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> LatencyProfile:
-    """Time sparse plans, dense attention and the probe on random inputs and fit the model by least squares on
-    relative error (all coefficients >= 0). quick: two short lengths and three mixes, for a first run."""
+    """Time sparse plans, dense attention and the probe on random inputs and fit the model to the best of
+    the repeats (others carry other processes' work) by least absolute relative errors, all coefficients >= 0. quick: two short lengths and three mixes, for a first run."""
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []
@@ -111,12 +113,12 @@ def measure(
     def record(n: int, mix: str, timed: dict[str, float]) -> float:
         cells.append({"n": n, "mix": mix, **timed})
         progress("profile", len(cells), total)
-        return timed["median_us"]
+        return timed["best_us"]
 
     progress("profile", 0, total)
     for n in lengths:
         inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
-        segment = split(n, n, config)[-1]
+        segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
         tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
         timed = _time_us(lambda inputs=inputs: dense_attention(inputs, None), device)
         dense_rows.append([heads, heads * segment.causal_tiles(body_only=False)])
@@ -234,8 +236,6 @@ def _random_plan(inputs, segment, density, columns, generator):
 
 def _probe_once(inputs, segment, config: RouterConfig) -> None:
     """Everything that a routing decision costs besides the kernel."""
-    from dataclasses import replace
-
     from routesparse.engine import layer
 
     free = LatencyProfile(
@@ -259,6 +259,7 @@ def _time_us(call, device: torch.device) -> dict[str, float]:
             samples.append((time.perf_counter() - started) * 1e6)
     ordered = sorted(samples)
     return {
+        "best_us": ordered[0],
         "median_us": statistics.median(ordered),
         "p20_us": float(np.quantile(ordered, 0.2)),
         "p80_us": float(np.quantile(ordered, 0.8)),
@@ -266,12 +267,21 @@ def _time_us(call, device: torch.device) -> dict[str, float]:
 
 
 def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Non-negative least squares on relative error: minimise |design x / target - 1|."""
+    """Non-negative coefficients x that minimise the sum of |design x / target - 1|.
+
+    Least absolute errors, by reweighted least squares: a cell measured while another process had the cores is an
+    outlier, and squares would follow it.
+    """
     from scipy.optimize import nnls
 
     safe = np.maximum(target, 1e-3)
-    scale = np.maximum((design / safe[:, None]).max(0), 1e-30)
-    return nnls(design / safe[:, None] / scale, np.ones(len(safe)))[0] / scale
+    relative = design / safe[:, None]
+    scale = np.maximum(relative.max(0), 1e-30)
+    weight = np.ones(len(safe))
+    for _ in range(FIT_ROUNDS):
+        fitted = nnls(relative / scale * weight[:, None], weight)[0] / scale
+        weight = 1.0 / np.sqrt(np.maximum(np.abs(relative @ fitted - 1.0), 1e-3))
+    return fitted
 
 
 def prepare_profile(
