@@ -100,8 +100,11 @@ def measure(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> LatencyProfile:
-    """Time sparse plans, dense attention and the probe on random inputs and fit the model to the best of
-    the repeats (others carry other processes' work) by least absolute relative errors, all coefficients >= 0. quick: two short lengths and three mixes, for a first run."""
+    """Time sparse plans, dense attention and the probe on random inputs, and fit the latency model.
+
+    The fit takes the best of the repeats (the others carry other processes' work) and minimises the sum of absolute
+    relative errors; all coefficients are >= 0. quick: two short lengths and three mixes, for a first run.
+    """
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []

@@ -1,11 +1,15 @@
 """One pattern and one density for every layer and head: the fixed budget that conditional routing must beat.
 
 ``FixedSession(config, "vertical_slash", 0.2)`` keeps a fifth of the causal area in every head, with indices built
-online from the same probe; "a_shape" with a small density is the window-only control that must lose mid-context
-needles. The tail is dense, as in routing, unless ``config.tail_tokens`` is 0.
+online from the same probe. The tail is dense, as in routing, unless ``config.tail_tokens`` is 0.
+``WindowSession`` is the control that must lose mid-context needles: sink and local window in every row, the rows that
+ask and the decoded ones included, which a dense tail or dense decoding would rescue.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,8 +66,11 @@ class FixedSession:
         self.densities.append(float(plan.head_density().mean()))
         return sparse_attention(q, k, v, plan, scale)[0]
 
+    def _candidate(self, segment: Segment) -> Candidate:
+        return fixed_candidate(segment, self.pattern, self.density)
+
     def _plan(self, inputs: AttentionInputs, segment: Segment, layer: int) -> RowPlan:
-        candidate = fixed_candidate(segment, self.pattern, self.density)
+        candidate = self._candidate(segment)
         forced, causal = diagonal_and_sink(segment, inputs)
         index: FamilyIndex
         if self.pattern == "a_shape":
@@ -87,6 +94,24 @@ class FixedSession:
             inputs.softcap,
             inputs.sinks,
         )
+
+
+class WindowSession(FixedSession):
+    """The window-only control: the sink block and the last ``window_tokens`` keys, in prefill and in decoding."""
+
+    def __init__(self, config: RouterConfig, window_tokens: int) -> None:
+        super().__init__(replace(config, tail_tokens=0), "a_shape", 1.0)
+        self.window_tokens = window_tokens
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **call: Any) -> torch.Tensor:
+        """As FixedSession.attend; a decoded row reads what a prefilled row would."""
+        block = self.config.block_k
+        if q.shape[2] == 1 and k.shape[2] > self.window_tokens + block:
+            k, v = (torch.cat([x[:, :, :block], x[:, :, -self.window_tokens :]], dim=2) for x in (k, v))
+        return super().attend(q, k, v, **call)
+
+    def _candidate(self, segment: Segment) -> Candidate:
+        return Candidate(0, "a_shape", 0, self.window_tokens // segment.block_k, block_k=segment.block_k)
 
 
 def fixed_candidate(segment: Segment, pattern: Pattern, density: float) -> Candidate:

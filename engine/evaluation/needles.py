@@ -6,7 +6,7 @@ Every prompt is answered greedily (decoding is dense, the prefill is what differ
   dense        the reference
   routed       RouteSparse at the default setting
   fixed        vertical-slash at one density for all heads: the routed run's own mean density on this prompt
-  window       A-shape at a small density: must lose needles in the middle of the context
+  window       sink and 1,024 local tokens in every row, decoding included: must lose needles in mid-context
 and scored as RULER does (share of gold strings found). Paired: the interval is of the mean difference to dense, by
 bootstrap over prompts within tasks; harmed and gained prompts are counted.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.baselines.fixed import FixedSession
+from routesparse.engine.baselines.fixed import FixedSession, WindowSession
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.demo_model.tasks import GENERATION_TOKENS, Sample, fit_sample, score_all
 from routesparse.engine.evaluation import study
@@ -30,7 +30,7 @@ from routesparse.engine.session import RoutingSession
 
 TASKS = ("niah_single_2", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3", "niah_multiquery", "vt")
 METHODS = ("dense", "routed", "fixed", "window")
-WINDOW_DENSITY = 0.1
+WINDOW_TOKENS = 1_024
 RESAMPLES = 10_000
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
 
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         "tokens": arguments.tokens,
         "prompts_per_task": arguments.prompts,
         "config": config.to_dict(),
-        "window_density": WINDOW_DENSITY,
+        "window_tokens": WINDOW_TOKENS,
         "fixed_pattern": arguments.fixed_pattern,
         "tasks": {},
     }
@@ -122,8 +122,11 @@ def answer_all(
         "routed": answer(loaded, sample, routed, lambda: float(routed.trace.record().run.density or 1.0)),
     }
     spent = min(1.0, max(0.01, answers["routed"].density))
-    for name, pattern, density in (("fixed", fixed_pattern, spent), ("window", "a_shape", WINDOW_DENSITY)):
-        session = FixedSession(config, pattern, density)
+    controls = {
+        "fixed": FixedSession(config, fixed_pattern, spent),
+        "window": WindowSession(config, WINDOW_TOKENS),
+    }
+    for name, session in controls.items():
         answers[name] = answer(loaded, sample, session, lambda s=session: float(np.mean(s.densities)))
     return answers
 
