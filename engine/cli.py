@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from routesparse.engine import cli_analyze, cli_bundles, cli_doctor, paths
+from routesparse.engine import cli_analyze, cli_bundles, cli_doctor, cli_worker, paths
 from routesparse.engine.cli_output import printable
 from routesparse.engine.errors import InputError, RouteSparseError
 
@@ -35,6 +35,7 @@ app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)
 app.command()(cli_doctor.doctor)
+app.command()(cli_worker.worker)
 
 
 def _show_version(wanted: bool) -> None:

@@ -59,9 +59,9 @@ def main(argv: list[str] | None = None) -> None:
                     arguments.seed,
                 )
             ]
-            summary = {"tokens": tokens, "domain": domain, "windows": len(rows)}
+            summary: dict[str, Any] = {"tokens": tokens, "domain": domain, "windows": len(rows)}
             for name in rows[0]:
-                values = [r[name] for r in rows if r[name] is not None]
+                values = [value for r in rows if (value := r[name]) is not None]
                 summary[name] = float(np.median(values)) if values else None
             result["rows"].append(summary)
             study.note(str(summary))
