@@ -12,8 +12,11 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.hf import routed_by
+from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.layer import Decision, decide
 from routesparse.engine.models import load_model
 from routesparse.engine.probe import AttentionInputs
+from routesparse.engine.segments import split
 from routesparse.engine.session import dense_attention
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -47,6 +50,8 @@ class Lab:
     config: RouterConfig = CONFIG
     _seen: dict[tuple[str, int], dict[int, AttentionInputs]] = field(default_factory=dict)
 
+    _decided: dict[tuple[str, int], Decision] = field(default_factory=dict)
+
     @classmethod
     def load(cls) -> Lab:
         folder = SHARED / "lab_model"
@@ -62,6 +67,15 @@ class Lab:
                 self.loaded.model(self.ids(kind, tokens), logits_to_keep=1, use_cache=False)
             self._seen[kind, tokens] = recorder.layers
         return self._seen[kind, tokens]
+
+    def decision(self, kind: str, layer: int, profile: LatencyProfile) -> Decision:
+        """What is decided for one layer under CONFIG, gate .925 and no limit."""
+        if (kind, layer) not in self._decided:
+            inputs = self.layers(kind)[layer]
+            segment = split(inputs.q.shape[2], inputs.k.shape[2], self.config)[-1]
+            gate = self.config.gate_threshold
+            self._decided[kind, layer] = decide(inputs, segment, layer, self.config, gate, profile, None)
+        return self._decided[kind, layer]
 
     def ids(self, kind: str, tokens: int = TOKENS) -> torch.Tensor:
         """int64 [1, tokens], bos first."""
