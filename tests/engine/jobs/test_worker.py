@@ -265,6 +265,24 @@ def test_a_job_that_was_taken_back_is_left_alone(queue, home, work, analysis):
     assert visible(home) == [f"{job_id}-2"]
 
 
+def test_a_bundle_whose_job_was_taken_meanwhile_is_discarded(queue, home, work, analysis):
+    def analyze(request, prompt, run_id, report):
+        record = analysis(request, prompt, run_id, report)
+        with sqlite3.connect(home / FILE, timeout=30) as connection:
+            connection.execute(
+                "UPDATE job SET attempt = 2, worker = 'other', lease_until = lease_until + 600"
+            )
+        connection.close()
+        return record
+
+    job_id = submit(queue)
+    work(analyze, beat_s=60.0)
+    job = queue.job(job_id)
+    assert (job.state, job.worker, job.run_id) == ("running", "other", None)
+    assert visible(home) == staged(home) == []
+    assert tail(home, job_id)[-1]["event"] == "job_lost"
+
+
 def test_a_stopping_worker_puts_its_job_back(queue, home, fakes):
     stop = Flag()
 

@@ -1,0 +1,78 @@
+"""What may be swept and published, and what not."""
+
+import pytest
+
+from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs import staging
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import bundle
+
+
+@pytest.fixture
+def folder(home):
+    folder = home / "spool" / staging.STAGED
+    folder.mkdir(parents=True)
+    return folder
+
+
+def claimed(queue):
+    queue.submit(RunRequest(), "a prompt")
+    return queue.claim("w")
+
+
+def leave(folder, *names):
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name / "manifest.json").write_text("{}")
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_sweep_leaves_what_running_and_finished_attempts_need(queue, folder):
+    running, finished = claimed(queue), claimed(queue)
+    queue.finish(finished, finished.run_id)
+    written = f"{bundle.TEMPORARY_PREFIX}{running.run_id}-77-abc"
+    leave(folder, running.run_id, finished.run_id, written)
+    staging.sweep(queue)
+    assert names(folder) == {running.run_id, finished.run_id, written}
+
+
+def test_a_sweep_takes_what_lost_and_ended_attempts_left(queue, folder):
+    failed, released = claimed(queue), claimed(queue)
+    queue.fail(failed, "model", "no")
+    queue.release(released)
+    again = queue.claim("w")
+    leave(folder, failed.run_id, released.run_id, f"{bundle.TEMPORARY_PREFIX}{released.run_id}-77-abc", "x-1")
+    leave(folder, again.run_id)
+    staging.sweep(queue)
+    assert names(folder) == {again.run_id}
+
+
+def test_a_bundle_is_published_once_however_often_asked(queue, folder, home):
+    claim = claimed(queue)
+    leave(folder, claim.run_id)
+    queue.finish(claim, claim.run_id)
+    staging.publish_finished(queue)
+    assert (home / "spool" / claim.run_id / "manifest.json").is_file()
+    staging.publish(queue, claim.run_id)
+    assert names(folder) == set()
+    assert queue.unpublished() == []
+
+
+def test_a_bundle_that_can_t_be_moved_waits(queue, folder, home, monkeypatch):
+    claim = claimed(queue)
+    leave(folder, claim.run_id)
+    queue.finish(claim, claim.run_id)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(bundle, "publish", refuse)
+    with pytest.raises(StoreError, match="it waits"):
+        staging.publish_finished(queue)
+    monkeypatch.undo()
+    assert queue.unpublished() == [claim.run_id]
+    staging.publish_finished(queue)
+    assert (home / "spool" / claim.run_id).is_dir()
