@@ -62,7 +62,8 @@ def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, s
                 max_error=float((error / np.maximum(norm, 1e-12)).max()),
                 bound_paper=float((paper / np.maximum(norm, 1e-12)).max()),
                 bound_tight=float((tight / np.maximum(norm, 1e-12)).max()),
-                violations=int(((error > paper + allowance) | (error > tight + allowance)).sum()),
+                # NaN is no bound that holds.
+                violations=int((~((error <= paper + allowance) & (error <= tight + allowance))).sum()),
             )
         )
     return audits

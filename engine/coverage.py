@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from routesparse.engine.builders import FamilyIndex
+from routesparse.engine.builders.level_map import diagonal_and_sink
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import (
     BOUNDARY,
@@ -32,7 +33,7 @@ class Coverage:
     row_mass: torch.Tensor  # [B, H, P, C] float32 in [0, 1]
     tiles: torch.Tensor  # [B, H, C] float32, KV tiles read over the body's query blocks
     columns: torch.Tensor  # [B, H, C] float32, single columns read over the body's query blocks
-    density: torch.Tensor  # [B, H, C] float32, kept share of the body's causal area
+    density: torch.Tensor  # [B, H, C] float32, kept share of the body's causal area, left padding aside
 
     def group_mean(self, probe: Probe, kind: int) -> torch.Tensor:
         """Mean mass over one group of probe rows: [B, H, C]."""
@@ -56,13 +57,12 @@ def cover(
     shape = (batch, heads, len(candidates))
     row_mass = probe.block_mass.new_ones(batch, heads, count, len(candidates))
     query_block = probe.rows.rows // segment.block_q
-    last = torch.as_tensor(segment.last_blocks()[: segment.body_blocks], device=probe.lse.device)
-    blocks = torch.arange(segment.key_blocks, device=probe.lse.device)
-    causal = (blocks <= last.unsqueeze(-1)).float()
-    reach = causal.sum(0)
+    _, causal = diagonal_and_sink(segment, inputs)
+    causal = causal[:, :, : segment.body_blocks].float()
+    reach = causal.sum(2)
     every_block = causal.new_ones(1, segment.body_blocks)
-    total = float(segment.causal_tiles())
-    tiles = probe.lse.new_full(shape, total)
+    total = reach.sum(-1, keepdim=True).clamp_min(1.0)
+    tiles = total.expand(shape).clone()
     columns = probe.lse.new_zeros(shape)
 
     for pattern, index in indices.items():

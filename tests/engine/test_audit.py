@@ -121,6 +121,14 @@ def test_a_violated_bound_is_counted(oracle, case, monkeypatch):
     assert any(a.violations > 0 for a in audit_units(inputs, decision, None, seed=0))
 
 
+def test_a_value_that_is_nan_violates_every_bound(oracle, case):
+    inputs, decision, _ = case
+    v = inputs.v.clone()
+    v[:, :, -40] = float("nan")
+    broken = audit_units(replace(inputs, v=v), decision, 20, seed=0)
+    assert all(a.violations == 20 for a in broken)
+
+
 @pytest.mark.parametrize(("depth", "rows"), [("rows", 64), ("full", None)])
 def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, depth, rows):
     routed = RoutingSession(

@@ -48,12 +48,28 @@ def test_tiles_and_columns_are_the_plans_lists_over_the_body(case):
         assert torch.equal(covered.columns[..., candidate.index], columns), candidate
 
 
-def test_density_counts_columns_as_parts_of_tiles_and_dense_is_one(case):
-    _, segment, _, _, covered, _ = case
+def test_density_counts_columns_as_parts_of_the_real_keys_tiles_and_dense_is_one(case):
+    inputs, segment, _, _, covered, _ = case
     assert (covered.density[..., -1] == 1.0).all()
-    assert (covered.tiles[..., -1] == segment.causal_tiles()).all()
-    sparse = (covered.tiles + covered.columns / segment.block_k)[..., :-1] / segment.causal_tiles()
-    torch.testing.assert_close(covered.density[..., :-1], sparse.clamp(max=1.0))
+    last = torch.from_numpy(segment.last_blocks()[: segment.body_blocks])
+    sink = inputs.first_keys() // segment.block_k
+    total = (last + 1 - sink.view(-1, 1)).clamp_min(0).sum(-1).view(-1, 1, 1).float()
+    assert torch.equal(covered.tiles[..., -1:], total.expand(-1, inputs.q.shape[1], -1))
+    sparse = (covered.tiles + covered.columns / segment.block_k) / total
+    torch.testing.assert_close(covered.density, sparse.clamp(max=1.0))
+
+
+def test_density_is_the_plans_up_to_partial_blocks_with_and_without_padding(oracle):
+    """The plan counts (query, key) pairs exactly, coverage whole tiles."""
+    inputs = oracle.draw_inputs(2, n_q=1_600, batch=2, key_start=[0, 810])
+    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    covered = cover(inputs, segment, probe, indices, candidates)
+    visible = oracle.visible(inputs)[:, :, : segment.body]
+    for candidate in candidates:
+        plan = oracle.plan_of_candidate(inputs, segment, candidates, indices, candidate.index)
+        kept = plan.to_mask()[:, :, : segment.body].sum((2, 3)) / visible.sum((2, 3))
+        found = covered.density[..., candidate.index]
+        torch.testing.assert_close(found, kept.float(), atol=0.07, rtol=0, msg=str(candidate))
 
 
 def test_a_larger_budget_never_covers_less(case):
