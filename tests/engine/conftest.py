@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,41 @@ def oracle():
 def lab():
     """Captured attention of the lab checkpoint on prose, code and a needle prompt (lab_attention.py)."""
     return _module("engine_lab_attention", HERE / "lab_attention.py").Lab.load()
+
+
+@pytest.fixture
+def config(oracle):
+    """A gate that small random attention passes with sparse candidates."""
+    return replace(oracle.SMALL, tau=0.5, gate=0.6)
+
+
+@pytest.fixture
+def start(oracle, config, monkeypatch):
+    """start(config?) -> (session, call): call(inputs, layer) attends and keeps the plans that were lowered."""
+
+    def make(settings=config, **extra):
+        from routesparse.engine import layer as steps
+        from routesparse.engine.session import RoutingSession
+        from routesparse.kernels.interface import RowPlan
+
+        routed = RoutingSession(settings, profile=oracle.PROFILE, **extra)
+        plans = []
+        lowered = steps.plan_of
+
+        def keep(decision, inputs):
+            plans.append(lowered(decision, inputs))
+            return plans[-1]
+
+        monkeypatch.setattr(steps, "plan_of", keep)
+
+        def call(inputs, layer=0, **more):
+            plans.clear()
+            out = routed.attend(
+                inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale, key_start=inputs.key_start,
+                softcap=inputs.softcap, sinks=inputs.sinks, **more,
+            )  # fmt: skip
+            return out, RowPlan.concat(plans).to_mask() if plans else None
+
+        return routed, call
+
+    return make

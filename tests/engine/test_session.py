@@ -1,6 +1,5 @@
-"""One routed layer call after another: outputs against float64, chunks, padding, causality, refusals. CPU only."""
+"""One routed layer call after another: outputs against float64, chunks, padding, causality. CPU only."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,48 +8,12 @@ import torch
 
 from routesparse.engine import layer as steps
 from routesparse.engine import patterns, session
-from routesparse.engine.config import LatencyBudget
-from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.patterns import library
 from routesparse.engine.segments import split
 from routesparse.engine.session import RoutingSession
-from routesparse.kernels.interface import RowPlan, sparse_attention
+from routesparse.kernels.interface import sparse_attention
 
 ATOL = 2e-5
-
-
-@pytest.fixture
-def config(oracle):
-    """A gate that small random attention passes with sparse candidates."""
-    return replace(oracle.SMALL, tau=0.5, gate=0.6)
-
-
-@pytest.fixture
-def start(oracle, config, monkeypatch):
-    """start(config?) -> (session, call): call(inputs, layer) attends and keeps the plans that were lowered."""
-
-    def make(settings=config, **extra):
-        routed = RoutingSession(settings, profile=oracle.PROFILE, **extra)
-        plans = []
-        lowered = steps.plan_of
-
-        def keep(decision, inputs):
-            plans.append(lowered(decision, inputs))
-            return plans[-1]
-
-        monkeypatch.setattr(steps, "plan_of", keep)
-
-        def call(inputs, layer=0, **more):
-            plans.clear()
-            out = routed.attend(
-                inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale, key_start=inputs.key_start,
-                softcap=inputs.softcap, sinks=inputs.sinks, **more,
-            )  # fmt: skip
-            return out, RowPlan.concat(plans).to_mask() if plans else None
-
-        return routed, call
-
-    return make
 
 
 def decisions(routed):
@@ -278,88 +241,3 @@ def test_left_padding_moves_everything_and_changes_nothing(oracle, start, config
         assert (a.choice == b.choice).all() and a.sparse.any()
     assert torch.equal(mask_2[:, :, pad:, pad:], mask) and not mask_2[..., :pad].any()
     torch.testing.assert_close(out_2[:, :, pad:], out, atol=1e-5, rtol=0)
-
-
-# Limits and refusals.
-
-
-@pytest.mark.parametrize("policy", ["certified", "budgeted", "strict"])
-def test_the_limit_is_shared_over_segments_by_their_dense_work(oracle, start, config, policy):
-    settings = replace(config, policy=policy, budget=LatencyBudget(0.6, "fraction"), segment_tokens=256)
-    routed, call = start(settings)
-    call(oracle.draw_inputs(5, n_q=768))
-    found = decisions(routed)
-    dense = np.array([4 * oracle.PROFILE.dense_us(d.segment) for d in found])
-    np.testing.assert_allclose([d.limit_us for d in found], 0.6 * dense)
-    np.testing.assert_allclose([d.dense_us for d in found], dense)
-
-
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
-def test_strict_never_plans_above_an_attainable_limit(oracle, start, config, share):
-    settings = replace(config, tau=0.95, gate=None, policy="strict", budget=LatencyBudget(share, "fraction"))
-    routed, call = start(settings)
-    call(oracle.draw_inputs(6))
-    (found,) = decisions(routed)
-    assert not found.routed.over_budget
-    assert found.planned_us <= found.limit_us * (1 + 1e-9)
-    failing = found.sparse & (found.certified.lower_mass < 0.95)
-    assert (failing == found.certified.unmet).all()
-
-
-def test_an_unattainable_limit_runs_the_cheapest_plan_and_is_recorded(oracle, start, config):
-    settings = replace(config, policy="strict", budget=LatencyBudget(2.0, "us"))
-    routed, call = start(settings)
-    call(oracle.draw_inputs(6))
-    (found,) = decisions(routed)
-    assert found.routed.over_budget
-    assert (found.certified.choice == found.scores.kernel_us.argmin(1)).all()
-
-
-def test_a_limit_below_the_probe_is_refused_with_both_numbers(oracle, start, config):
-    routed, call = start(replace(config, policy="strict", budget=LatencyBudget(0.5, "us")))
-    with pytest.raises(ConfigError, match=r"budget 0 us a layer is below the probe's 1 us; raise the budget"):
-        call(oracle.draw_inputs(6))
-    assert not decisions(routed)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
-@pytest.mark.parametrize("name", ["q", "k"])
-def test_nan_or_inf_names_the_layer_and_leaves_no_record_of_the_prompt(oracle, start, name, value):
-    routed, call = start()
-    inputs = oracle.draw_inputs(7)
-    call(inputs, 0)
-    getattr(inputs, name)[0, 1, 5 if name == "k" else -3, :] = value
-    with pytest.raises(
-        NumericsError, match="layer 1: NaN or Inf in the attention scores; nothing was recorded"
-    ):
-        call(inputs, 1)
-    assert not decisions(routed) and routed.trace.decisions == ()
-
-
-def test_after_a_refused_prompt_the_next_one_is_routed(oracle, start):
-    routed, call = start()
-    broken = oracle.draw_inputs(7)
-    broken.k[:] = math.nan
-    with pytest.raises(NumericsError):
-        call(broken)
-    call(oracle.draw_inputs(7))
-    assert len(decisions(routed)) == 1 and len(routed.trace.prompts) == 1
-
-
-def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
-    from routesparse.engine.calibration import Calibration
-
-    calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
-    routed = RoutingSession(config, calibration, profile=oracle.PROFILE)
-    inputs = oracle.draw_inputs(8)
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
-    (found,) = decisions(routed)
-    assert found.gate == 0.77
-    np.testing.assert_allclose(found.risk, found.scores.risk(0.11, 0.0))
-
-
-def test_a_long_session_keeps_its_last_prompts_only(oracle, start):
-    routed, call = start()
-    for seed in range(session.KEPT_PROMPTS + 2):
-        call(oracle.draw_inputs(seed, n_q=200))
-    assert len(routed.trace.prompts) == session.KEPT_PROMPTS

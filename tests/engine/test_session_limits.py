@@ -1,0 +1,123 @@
+"""Latency limits, refusals and what a session keeps of them: nothing half done. CPU only."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from routesparse.engine import layer as steps
+from routesparse.engine import session
+from routesparse.engine.config import LatencyBudget
+from routesparse.engine.errors import ConfigError, NumericsError
+from routesparse.engine.probe import CERTIFICATE
+from routesparse.engine.segments import split
+from routesparse.engine.session import RoutingSession
+
+
+def decisions(routed):
+    return list(routed.trace.prompts[-1].decisions()) if routed.trace.prompts else []
+
+
+@pytest.mark.parametrize("policy", ["certified", "budgeted", "strict"])
+def test_the_limit_is_shared_over_segments_by_their_dense_work(oracle, start, config, policy):
+    settings = replace(config, policy=policy, budget=LatencyBudget(0.6, "fraction"), segment_tokens=256)
+    routed, call = start(settings)
+    call(oracle.draw_inputs(5, n_q=768))
+    found = decisions(routed)
+    dense = np.array([4 * oracle.PROFILE.dense_us(d.segment) for d in found])
+    np.testing.assert_allclose([d.limit_us for d in found], 0.6 * dense)
+    np.testing.assert_allclose([d.dense_us for d in found], dense)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_strict_never_plans_above_an_attainable_limit(oracle, start, config, share):
+    settings = replace(config, tau=0.95, gate=None, policy="strict", budget=LatencyBudget(share, "fraction"))
+    routed, call = start(settings)
+    call(oracle.draw_inputs(6))
+    (found,) = decisions(routed)
+    assert not found.routed.over_budget
+    assert found.planned_us <= found.limit_us * (1 + 1e-9)
+    failing = found.sparse & (found.certified.lower_mass < 0.95)
+    assert (failing == found.certified.unmet).all()
+
+
+def test_an_unattainable_limit_runs_the_cheapest_plan_and_is_recorded(oracle, start, config):
+    settings = replace(config, policy="strict", budget=LatencyBudget(2.0, "us"))
+    routed, call = start(settings)
+    call(oracle.draw_inputs(6))
+    (found,) = decisions(routed)
+    assert found.routed.over_budget
+    assert (found.certified.choice == found.scores.kernel_us.argmin(1)).all()
+
+
+def test_a_limit_below_the_probe_is_refused_with_both_numbers(oracle, start, config):
+    routed, call = start(replace(config, policy="strict", budget=LatencyBudget(0.5, "us")))
+    with pytest.raises(ConfigError, match=r"budget 0 us a layer is below the probe's 1 us; raise the budget"):
+        call(oracle.draw_inputs(6))
+    assert not decisions(routed)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_nan_or_inf_names_the_layer_and_leaves_no_record_of_the_prompt(oracle, start, name, value):
+    routed, call = start()
+    inputs = oracle.draw_inputs(7)
+    call(inputs, 0)
+    getattr(inputs, name)[0, 1, 5 if name == "k" else -3, :] = value
+    with pytest.raises(
+        NumericsError, match="layer 1: NaN or Inf in the attention scores; nothing was recorded"
+    ):
+        call(inputs, 1)
+    assert not decisions(routed) and routed.trace.decisions == ()
+
+
+def test_after_a_refused_prompt_the_next_one_is_routed(oracle, start):
+    routed, call = start()
+    broken = oracle.draw_inputs(7)
+    broken.k[:] = math.nan
+    with pytest.raises(NumericsError):
+        call(broken)
+    call(oracle.draw_inputs(7))
+    assert len(decisions(routed)) == 1 and len(routed.trace.prompts) == 1
+
+
+def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
+    from routesparse.engine.calibration import Calibration
+
+    calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
+    routed = RoutingSession(config, calibration, profile=oracle.PROFILE)
+    inputs = oracle.draw_inputs(8)
+    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    (found,) = decisions(routed)
+    assert found.gate == 0.77
+    np.testing.assert_allclose(found.risk, found.scores.risk(0.11, 0.0))
+
+
+def test_a_long_session_keeps_its_last_prompts_only(oracle, start):
+    routed, call = start()
+    for seed in range(session.KEPT_PROMPTS + 2):
+        call(oracle.draw_inputs(seed, n_q=200))
+    assert len(routed.trace.prompts) == session.KEPT_PROMPTS
+
+
+def test_the_router_never_sees_the_certificate_rows(oracle, config, monkeypatch):
+    """Certificate rows that lose everything change no score, risk or routing, and fail every certificate."""
+    inputs = oracle.draw_inputs(9)
+    segment = split(700, 700, config)[-1]
+    before = steps.decide(inputs, segment, 0, config, 0.6, oracle.PROFILE, None)
+    run_probe = steps.run_probe
+
+    def poisoned(*arguments):
+        probe = run_probe(*arguments)
+        part = probe.rows.slice_of(CERTIFICATE)
+        probe.block_mass[:, :, part] = 0.0
+        probe.lse[:, :, part] = 1e9
+        return probe
+
+    monkeypatch.setattr(steps, "run_probe", poisoned)
+    after = steps.decide(inputs, segment, 0, config, 0.6, oracle.PROFILE, None)
+    for name in ("mass", "recent_mass", "disagreement", "density", "kernel_us"):
+        np.testing.assert_array_equal(getattr(after.scores, name), getattr(before.scores, name))
+    assert (after.routed.choice == before.routed.choice).all() and before.sparse.any()
+    assert set(after.certified.fallback[u] for u in np.flatnonzero(before.sparse)) == {"dense"}
