@@ -130,7 +130,7 @@ def profile(
     shape = shape_of(model)
     import torch
 
-    from routesparse.engine.profiling import measure
+    from routesparse.engine.profiling import QUICK, measure
 
     cuda = torch.cuda.is_available()
     with report.bars():
@@ -141,7 +141,7 @@ def profile(
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             config=RouterConfig(probe=probe),
-            quick=quick,
+            **(QUICK if quick else {}),
             progress=report,
         )
     path = measured.save(target)

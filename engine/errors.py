@@ -45,5 +45,9 @@ class StoreError(RouteSparseError):
     """The store cannot be opened, migrated or written; nothing was changed."""
 
 
-class NumericsError(RouteSparseError):
-    """NaN or Inf reached the probe or left a layer; routing it would hide the defect."""
+class DiskFullError(StoreError, InputError):
+    """No space left: what was being written is gone, everything finished is kept. Exit code 2: free some space."""
+
+
+class NumericsError(InputError):
+    """The model produced NaN or Inf; routing it would hide the defect. Exit code 2: the weights need a look."""

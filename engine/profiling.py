@@ -40,6 +40,7 @@ QUICK_LENGTHS = (2_048, 6_144)
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
 QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
+QUICK: dict[str, Any] = {"lengths": QUICK_LENGTHS, "mixes": QUICK_MIXES}  # a first run: seconds
 REPEATS = 3
 FIT_ROUNDS = 12
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -81,7 +82,7 @@ def profile_for(
         heads=heads,
         kv_heads=kv_heads,
         config=config,
-        quick=True,
+        **QUICK,
         progress=progress,
     )
     profile.save(paths.profiles())
@@ -96,21 +97,22 @@ def measure(
     heads: int,
     kv_heads: int,
     config: RouterConfig,
-    quick: bool = False,
+    lengths: tuple[int, ...] = FULL_LENGTHS,
+    mixes: tuple[tuple[float, int], ...] = FULL_MIXES,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> LatencyProfile:
     """Time sparse plans, dense attention and the probe on random inputs, and fit the latency model.
 
     The fit takes the best of the repeats (the others carry other processes' work) and minimises the sum of absolute
-    relative errors; all coefficients are >= 0. quick: two short lengths and three mixes, for a first run.
+    relative errors; all coefficients are >= 0.
+    mixes: (density, columns) of random plans.
     """
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []
     sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
     generator = torch.Generator().manual_seed(seed)
-    lengths, mixes = (QUICK_LENGTHS, QUICK_MIXES) if quick else (FULL_LENGTHS, FULL_MIXES)
     total = len(lengths) * (len(mixes) + 2)
 
     def record(n: int, mix: str, timed: dict[str, float]) -> float:

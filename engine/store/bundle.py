@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.errors import BundleError, DiskFullError, StoreError
 from routesparse.engine.records import RunRecord, RunRow
 from routesparse.engine.store import tables
 
@@ -80,7 +80,9 @@ def write_bundle(record: RunRecord, directory: Path) -> Path:
         sync_folder(temporary)
         publish(temporary, target)
     except OSError as error:
-        raise StoreError(_disk_message(error, f"run {run.run_id} was not written", target.parent)) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = DiskFullError if full else StoreError
+        raise kind(_disk_message(error, f"run {run.run_id} was not written", target.parent)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from routesparse.engine import analyze, cli, model_files
 from routesparse.engine.calibration import Calibration, stamp_of
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import NumericsError
+from routesparse.engine.errors import StoreError
 from routesparse.engine.patterns import library_hash
 from routesparse.engine.profiling import measure
 from routesparse.engine.store.bundle import read_bundle
@@ -321,7 +321,7 @@ class TestDefects:
 
     def test_debug_shows_the_traceback_anywhere(self, run, home, prompt, monkeypatch):
         def fail(path):
-            raise NumericsError("layer 3: NaN in the keys")
+            raise StoreError("layer 3: NaN in the keys")
 
         monkeypatch.setattr("routesparse.engine.prompts.read_prompt", fail)
         for arguments in (["--debug", "analyze", prompt], ["analyze", prompt, "--debug"]):
