@@ -26,8 +26,8 @@ from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import LoadedModel
 from routesparse.engine.patterns import library_hash
 from routesparse.engine.profiling import Progress, no_progress
+from routesparse.engine.provenance import versions
 from routesparse.engine.session import RoutingSession
-from routesparse.engine.trace import versions
 
 CONFIDENCES = (0.9, 0.95, 0.99)
 AUDIT_ROWS = 512

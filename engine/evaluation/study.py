@@ -14,7 +14,7 @@ import torch
 
 from routesparse.engine.models import LoadedModel
 from routesparse.engine.profiling import device_name
-from routesparse.engine.trace import git_commit, versions
+from routesparse.engine.provenance import git_commit, versions
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

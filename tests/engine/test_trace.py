@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routesparse.engine import trace as trace_module
+from routesparse.engine import recording
 from routesparse.engine.calibration import Bucket, Calibration
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.probe import CERTIFICATE
@@ -223,7 +223,7 @@ def test_heatmap_rows_are_sorted_read_back_and_leave_the_certificate_out(record)
 
 def test_large_pictures_are_pooled_until_the_run_fits(routed, record, monkeypatch):
     total = sum(len(p.mass) for p in record.probes)
-    monkeypatch.setattr(trace_module, "PROBE_BYTES", total // 3)
+    monkeypatch.setattr(recording, "PROBE_BYTES", total // 3)
     small = routed.trace.record()
     assert sum(len(p.mass) for p in small.probes) <= total // 2
     assert {p.pool for p in small.probes} == {3}
