@@ -14,6 +14,7 @@ from routesparse.engine.profiling import measure, profile_for
 CONFIG = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
 SHAPE = {"head_dim": 8, "heads": 4, "kv_heads": 2, "config": CONFIG}
 CPU = torch.device("cpu")
+LENGTHS = (512, 1_000, 1_536)
 PLANTED = {"row": 3.0, "tile": 2.0, "column": 0.25, "dense_row": 40.0, "dense_tile": 1.5}
 
 
@@ -54,13 +55,12 @@ def fake_clock(monkeypatch):
     monkeypatch.setattr(session, "dense_attention", dense)
     monkeypatch.setattr(profiling, "_probe_once", probe)
     monkeypatch.setattr(profiling, "_time_us", clock)
-    monkeypatch.setattr(profiling, "FULL_LENGTHS", (512, 1_000, 1_536))
-    monkeypatch.setattr(profiling, "QUICK_LENGTHS", (512, 1_536))
+    monkeypatch.setitem(profiling.QUICK, "lengths", LENGTHS)
 
 
-@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
-def test_the_fit_finds_the_planted_costs(fake_clock, quick):
-    found = measure(CPU, torch.float32, **SHAPE, quick=quick)
+@pytest.mark.parametrize("mixes", [profiling.FULL_MIXES, profiling.QUICK_MIXES], ids=["full", "quick"])
+def test_the_fit_finds_the_planted_costs(fake_clock, mixes):
+    found = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, mixes=mixes)
     for name, value in PLANTED.items():
         assert getattr(found, f"{name}_us") == pytest.approx(value, rel=0.02), name
     assert found.probe_base_us == pytest.approx(500.0, rel=0.02)
@@ -76,15 +76,14 @@ def test_costs_are_never_negative():
 
 def test_progress_counts_every_measurement_to_the_end(fake_clock):
     seen = []
-    found = measure(CPU, torch.float32, **SHAPE, progress=lambda *step: seen.append(step))
+    found = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, progress=lambda *step: seen.append(step))
     total = len(found.cells)
     assert seen == [("profile", done, total) for done in range(total + 1)]
 
 
 def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
-    monkeypatch.setattr(profiling, "QUICK_LENGTHS", (512,))
     monkeypatch.setattr(profiling, "REPEATS", 1)
-    found = measure(CPU, torch.float32, **SHAPE, quick=True)
+    found = measure(CPU, torch.float32, **SHAPE, lengths=(512,))
     assert {c["n"] for c in found.cells} == {512}
     assert all(c["median_us"] > 0 for c in found.cells)
     assert (found.head_dim, found.groups, found.block_q, found.backend) == (8, 2, 32, "torch")
@@ -104,7 +103,7 @@ def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock, 
 
 
 def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
-    shipped = measure(CPU, torch.float32, **SHAPE)
+    shipped = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
     shipped.save(paths.DATA / "profiles")
     monkeypatch.setattr(profiling, "measure", None)
     assert profile_for("auto", CPU, torch.float32, **SHAPE) == shipped

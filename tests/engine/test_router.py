@@ -63,6 +63,32 @@ def test_a_limit_that_a_plan_meets_exactly_is_met(solver):
     assert router.solve(risk, cost, 16_777_217.2, solver).tolist() == [0]
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_stay_within_two_percent_on_random_instances_too(oracle, solver):
+    gaps = []
+    for risk, cost, limit in instances([oracle.random_scores(seed) for seed in range(12)]):
+        best = total(risk, router.solve(risk, cost, limit, "exact"))
+        gaps.append(total(risk, router.solve(risk, cost, limit, solver)) / best - 1)
+    assert np.mean(gaps) <= 0.02, f"mean {np.mean(gaps):.4f}, worst {np.max(gaps):.4f}"
+
+
+def test_repair_spends_the_slack_on_the_best_move():
+    """Within the slack the move that lowers the risk most is taken; the argument stays as it was."""
+    risk = np.array([[0.5, 0.3, 0.0], [0.5, 0.45, 0.0]])
+    cost = np.array([[1.0, 5.0, 10.0], [1.0, 4.0, 10.0]])
+    choice = np.array([0, 0])
+    assert router.repair(choice, risk, cost, 6.0).tolist() == [1, 0]
+    assert router.repair(choice, risk, cost, 11.0).tolist() == [2, 0]
+    assert choice.tolist() == [0, 0]
+
+
+def test_repair_lets_one_head_pay_for_another():
+    """From (0, 1) no single move fits the limit of 10, a swap of both does."""
+    risk = np.array([[0.9, 0.0], [0.2, 0.1]])
+    cost = np.array([[1.0, 8.0], [1.0, 8.0]])
+    assert router.repair(np.array([0, 1]), risk, cost, 10.0).tolist() == [1, 0]
+
+
 def brute_force(risk, cost, limit):
     best = min(
         (
@@ -94,7 +120,7 @@ def test_an_unattainable_limit_gives_the_cheapest_plan_and_says_so(oracle, solve
 
 @pytest.mark.parametrize("solver", [*SOLVERS, "exact"])
 def test_a_limit_above_dense_gives_the_least_risk_of_all(oracle, solver):
-    scores = oracle.random_scores(2)
+    scores = oracle.random_scores(2, units=64)
     routed = router.choose(scores, replace(BUDGETED, solver=solver), 0.9, 1e9)
     assert total(scores.risk(0.5, 0), routed.choice) == pytest.approx(
         scores.risk(0.5, 0).min(1).sum(), abs=1e-6

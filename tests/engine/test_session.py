@@ -51,7 +51,7 @@ def test_the_output_is_attention_over_exactly_the_planned_keys(oracle, start, co
         ("BLOCK_SPARSE_DENSITIES", (0.1, 1.0), "block_sparse"),
         ("TOP_P_SHARES", (0.5, 1.1), "block_top_p"),
     ],
-    ids=lambda x: x if isinstance(x, str) and x.islower() else "",
+    ids=["a_shape", "vertical_slash", "block_sparse", "block_top_p"],
 )
 def test_a_candidate_with_the_full_budget_is_dense_attention(
     oracle, start, config, monkeypatch, kind, name, value, pattern

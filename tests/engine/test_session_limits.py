@@ -121,3 +121,18 @@ def test_the_router_never_sees_the_certificate_rows(oracle, config, monkeypatch)
         np.testing.assert_array_equal(getattr(after.scores, name), getattr(before.scores, name))
     assert (after.routed.choice == before.routed.choice).all() and before.sparse.any()
     assert set(after.certified.fallback[u] for u in np.flatnonzero(before.sparse)) == {"dense"}
+
+
+def test_rows_are_redrawn_for_every_layer_and_segment_and_the_same_on_every_run(oracle, config):
+    inputs = oracle.draw_inputs(9)
+    segment = split(700, 700, config)[-1]
+
+    def rows(layer, index, seed=0):
+        place = replace(segment, index=index)
+        settings = replace(config, seed=seed)
+        return steps.decide(inputs, place, layer, settings, 0.6, oracle.PROFILE, None).probe.rows.rows
+
+    first = rows(0, 0)
+    assert (rows(0, 0) == first).all()
+    for other in (rows(1, 0), rows(0, 1), rows(0, 0, seed=1)):
+        assert (other != first).any()
