@@ -1,4 +1,4 @@
-"""The web process's one Store, and the look into the spool that every rerun may trigger."""
+"""The web process's one Store, its job queue, and the look into the spool that every rerun may trigger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import streamlit as st
 
 from routesparse.engine import paths
+from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.store import spool
 from routesparse.engine.store.duckdb_store import Store
 
@@ -24,6 +25,24 @@ class Access:
         self._lock = threading.Lock()
         self._looked_at = 0.0
         self.waiting: list[str] = []
+        self._queue: JobQueue | None = None
+
+    @property
+    def queue(self) -> JobQueue:
+        """The job queue, opened when a page first needs it: a broken one leaves the stored runs readable.
+
+        Errors: StoreError.
+        """
+        with self._lock:
+            if self._queue is None:
+                self._queue = JobQueue(paths.home())
+            return self._queue
+
+    def close(self) -> None:
+        """Give store and queue back."""
+        self.store.close()
+        if self._queue is not None:
+            self._queue.close()
 
     def look_into_spool(self) -> None:
         """Take in new bundles, unless another session is doing so or did a moment ago."""
@@ -36,7 +55,7 @@ class Access:
             self._lock.release()
 
 
-@st.cache_resource(show_spinner=False, on_release=lambda access: access.store.close())
+@st.cache_resource(show_spinner=False, on_release=lambda access: access.close())
 def open_access(home: str) -> Access:
     """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
     return Access()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app import design, states
+from routesparse.app import guard, states, style
 from routesparse.app.access import access
-from routesparse.app.pages import routing_map, runs
+from routesparse.app.pages import job, new_run, routing_map, runs
 from routesparse.engine.errors import RouteSparseError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
@@ -18,11 +18,17 @@ ICON = Path(__file__).parent / "icon.svg"
 def main() -> None:
     """Open the store, look into the spool, draw the page that the address names."""
     st.set_page_config(page_title="RouteSparse", page_icon=str(ICON), layout="wide")
-    design.apply_style()
-    runs_page = st.Page(runs.render, title="Runs", url_path="runs", default=True)
-    map_page = st.Page(routing_map.render, title="Routing map", url_path="map")
-    st.session_state["pages"] = {"runs": runs_page, "map": map_page}
-    page = st.navigation({"Analyse": [runs_page], "Run": [map_page]})
+    style.apply_style()
+    if not guard.may_enter():
+        return
+    pages = {
+        "runs": st.Page(runs.render, title="Runs", url_path="runs", default=True),
+        "new": st.Page(new_run.render, title="New run", url_path="new"),
+        "job": st.Page(job.render, title="Jobs", url_path="job"),
+        "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
+    }
+    st.session_state["pages"] = pages
+    page = st.navigation({"Analyse": [pages["runs"], pages["new"], pages["job"]], "Run": [pages["map"]]})
     try:
         opened = access()
     except StoreError as error:

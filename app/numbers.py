@@ -74,3 +74,30 @@ def device(name: str) -> str:
 def tokens(first: int, length: int) -> str:
     """A token range, the last one included: "0–8,191"."""
     return f"{first:,}–{first + length - 1:,}"
+
+
+def duration(seconds: float) -> str:
+    """Whole seconds for people: "0.4 s", "12 s", "3 min 20 s", "2 h 05 min"."""
+    if seconds < 1:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def span(low_s: float, high_s: float) -> str:
+    """An estimate's range: "10 s to 25 s", or one duration where both read the same."""
+    low, high = duration(low_s), duration(high_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def size(count: int) -> str:
+    """Bytes: "812 B", "34 KB", "1.2 MB", "3.4 GB"."""
+    for unit, scale in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if count >= scale:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 100 and unit != "KB" else f"{value:,.0f} {unit}"
+    return f"{count} B"

@@ -22,3 +22,8 @@ def problem(title: str, lines: list[str]) -> None:
 def _box(title: str, lines: list[str], style: str) -> None:
     body = "".join(f"<p>{escape(line)}</p>" for line in lines)
     st.html(f'<div class="rs-state{style}"><b>{escape(title)}</b>{body}</div>')
+
+
+def field_error(message: str) -> None:
+    """What is wrong with something just entered, in its place; the message may quote what was entered."""
+    st.html(f'<div class="rs-error" role="alert">{escape(message)}</div>')

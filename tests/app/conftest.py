@@ -9,9 +9,11 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.store import bundle
 
-FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
+FACTORY = REPOSITORY / "tests" / "engine" / "store" / "factory.py"
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +96,55 @@ def _runs_page() -> None:
 def open_runs():
     """Draw the Runs page alone (AppTest reruns no page of st.navigation that is a function)."""
     return lambda: AppTest.from_function(_runs_page, default_timeout=30).run()
+
+
+def _any_page(name: str) -> None:
+    from importlib import import_module
+
+    from routesparse.app.access import access
+
+    access().look_into_spool()
+    import_module(f"routesparse.app.pages.{name}").render()
+
+
+@pytest.fixture
+def open_page():
+    """Draw a page by its module's name with a query string."""
+
+    def draw(name: str, **query: str) -> AppTest:
+        page = AppTest.from_function(_any_page, default_timeout=30, kwargs={"name": name})
+        for key, value in query.items():
+            page.query_params[key] = value
+        return page.run()
+
+    return draw
+
+
+@pytest.fixture
+def went(monkeypatch):
+    """Where pages wanted to go, instead of going there: (page, query)."""
+    seen = []
+    monkeypatch.setattr("routesparse.app.navigate.go", lambda name, **query: seen.append((name, query)))
+    return seen
+
+
+@pytest.fixture
+def demo_home(home, monkeypatch, tmp_path):
+    """A home whose data folder has the bundled model and sample prompts, but no sample runs."""
+    data = tmp_path / "data"
+    (data / "samples").mkdir(parents=True)
+    (data / "models").symlink_to(REPOSITORY / "data" / "models")
+    (data / "samples" / "prompts").symlink_to(REPOSITORY / "data" / "samples" / "prompts")
+    monkeypatch.setattr("routesparse.engine.paths.DATA", data)
+    return home
+
+
+@pytest.fixture
+def queue(home):
+    """The job queue of the home."""
+    opened = JobQueue(home)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""The terms of the pages: one sentence each and where the paper defines them, behind a question mark."""
+
+from __future__ import annotations
+
+from html import escape
+
+TERMS: dict[str, str] = {
+    "tau": "τ: the mass of attention that a certificate must reach before a sparse plan is trusted "
+    "(section 3.4, step 5).",
+    "gate": "g = min(m̂, mean over the recent rows): the statistic that the gate λ reads (with m̂ of equation 4).",
+    "lambda": "λ: the least g of an admissible candidate, a margin above τ so that few certificate tests are wasted.",
+    "disagreement": "u: standard deviation of the means over recent, body and boundary rows; high where some rows "
+    "need other keys (equation 4).",
+    "risk": "R = 1 − g + α u + β e: what the router weighs against time (equation 4).",
+    "mass": "m: share of a row's softmax attention that falls on the kept keys; m̂ is its mean over the routing "
+    "rows (equation 4).",
+    "certificate": "In-prompt lower bound on the body's mean mass, from this prompt's own random rows; needs no "
+    "calibration (section 3.3; the error follows by equation 5).",
+    "conformal": "g − δ_q: lower mass from calibration prompts; valid for prompts like those (equation 5).",
+    "row": "The mass that a random body row of this prompt reaches with the stated confidence; not a mean "
+    "(section 3.3).",
+    "density": "Kept share of the causal area of the segment's body; dense attention keeps 100 %.",
+    "entropy": "Entropy of the probe rows' attention in nats, their mean: high means spread out (equation 3).",
+    "local": "Share of attention inside the local band next to the diagonal (equation 3).",
+    "probe": "A few query rows against all keys, shared by all candidates of a head (equation 3).",
+    "policy": "certified: the cheapest candidate that passes the gate. budgeted: least risk within T_l (equation 6). "
+    "strict: T_l is never exceeded, unmet fallbacks are recorded.",
+    "budget": "T_l: time limit of one layer's attention, as a fraction of dense (0.25) or in microseconds (800us) "
+    "(equation 6).",
+    "calibration": "Frozen λ and δ_q from prompts of a domain, stamped for one model; without one the in-prompt "
+    "certificate decides alone (section 3.5).",
+    "segment": "A contiguous range of query rows with its own decisions; a multiple of 128 tokens.",
+    "audit": "rows: compare a random sample of rows with dense attention. full: all rows and the first token.",
+    "fallback": "A head whose certificate fails takes the next budget (expand), at last all keys (dense) "
+    "(section 3.4, step 5).",
+    "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "
+    "profile.",
+    "error": "‖O − Õ‖ / ‖O‖ over the audited rows (E_rel, section 4.2).",
+    "kernel": "Time of the candidate's kernel as the machine's latency profile predicts it (section 3.5).",
+}
+
+
+def mark(term: str) -> str:
+    """HTML of the question mark; its sentence appears on hover and on keyboard focus."""
+    text = escape(TERMS[term])
+    return f'<span class="rs-q tip" tabindex="0" role="note" aria-label="{text}" data-tip="{text}">?</span>'
+
+
+def heading(label: str, term: str) -> str:
+    """HTML of a table heading with its sentence as title: a table would cut the box off."""
+    return f'<th title="{escape(TERMS[term])}">{escape(label)}<span class="rs-q">?</span></th>'

@@ -1,0 +1,31 @@
+"""Going from page to page with a view in the address. Labels are ours: Streamlit reads them as Markdown."""
+
+from __future__ import annotations
+
+from html import escape
+from urllib.parse import urlencode
+
+import streamlit as st
+
+
+def go(name: str, **query: str | int) -> None:
+    """Leave for another page of the dashboard."""
+    st.switch_page(st.session_state["pages"][name], query_params=_texts(query))
+
+
+def link(label: str, name: str, **query: str | int) -> None:
+    """A link that keeps the session; a plain one where a page is drawn without the navigation."""
+    pages = st.session_state.get("pages", {})
+    if name in pages:
+        st.page_link(pages[name], label=label, query_params=_texts(query))
+    else:
+        st.html(f'<a href="{escape(address(name, **query))}">{escape(label)}</a>', width="content")
+
+
+def address(name: str, **query: str | int) -> str:
+    """The relative address of a view, for links inside tables."""
+    return f"{name}?{urlencode(_texts(query))}"
+
+
+def _texts(query: dict[str, str | int]) -> dict[str, str]:
+    return {name: str(value) for name, value in query.items()}

@@ -1,0 +1,222 @@
+"""New run: a prompt, the router's settings, what it will take, and off to the queue."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any
+
+import streamlit as st
+
+from routesparse.app import head_panel, navigate, numbers, prompt_input, states
+from routesparse.app.access import Access, access
+from routesparse.app.glossary import TERMS
+from routesparse.app.jobs_view import worker_note
+from routesparse.engine import paths
+from routesparse.engine.calibration import load_calibration
+from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
+from routesparse.engine.errors import InputError, ModelError, StoreError
+from routesparse.engine.jobs.estimate import job_estimate, scaled
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.model_files import DEMO, resolve, revision_of
+from routesparse.engine.store import queries
+from routesparse.engine.token_count import PromptSize, prompt_size
+
+_NO_CALIBRATION = "none"
+
+
+def render() -> None:
+    """Draw the page."""
+    opened = access()
+    st.html(
+        '<div class="rs-title">New run</div><div class="rs-sub">Analyse one prompt: which head takes which pattern, '
+        "why, and what it saves.</div>"
+    )
+    left, right = st.columns([1.9, 1], gap="small")
+    with left:
+        with st.container(border=True, key="card-prompt-input", gap="small"):
+            st.html('<div class="rs-h">Prompt</div>')
+            chosen = prompt_input.choose()
+        with st.container(border=True, key="card-settings", gap="small"):
+            st.html('<div class="rs-h">Settings</div>')
+            request = _request(chosen.prompt.name if chosen else "pasted text")
+    with right, st.container(border=True, key="card-take", gap="small"):
+        st.html('<div class="rs-h">What it will take</div>')
+        size = _size(chosen, request)
+        _take(opened, chosen, request, size)
+        _submit(opened, chosen, request, size)
+
+
+def _request(label: str) -> RunRequest | None:
+    """The settings; they live in the address, so a link repeats them. None where they contradict each other."""
+    wishes: dict[str, Any] = {"label": label}
+    one, two, three = st.columns(3)
+    with one:
+        wishes["model"] = st.selectbox(
+            "Model", [DEMO], key="with_model", bind="query-params", help="The bundled model needs no download"
+        )
+        wishes["policy"] = st.selectbox(
+            "Policy", POLICIES, key="with_policy", bind="query-params", help=TERMS["policy"]
+        )
+        wishes["audit"] = st.selectbox(
+            "Audit", AUDIT_DEPTHS, 1, key="audit", bind="query-params", help=TERMS["audit"]
+        )
+    with two:
+        calibration = st.selectbox(
+            "Calibration", _calibrations(), key="calibration", bind="query-params", help=TERMS["calibration"]
+        )
+        limit = st.text_input(
+            "Time limit Tℓ", key="limit", bind="query-params", placeholder="none", help=TERMS["budget"]
+        )
+        wishes["domain"] = (
+            st.text_input(
+                "Domain",
+                key="in_domain",
+                bind="query-params",
+                placeholder="unknown",
+                help="A label to filter runs by",
+            ).strip()
+            or None
+        )
+    with three:
+        wishes["tau"] = st.number_input(
+            "τ", value=0.9, step=0.01, format="%.2f", key="tau", bind="query-params", help=TERMS["tau"]
+        )
+        wishes["segment"] = st.number_input(
+            "Segment, tokens",
+            value=16_384,
+            step=128,
+            key="segment",
+            bind="query-params",
+            help=TERMS["segment"],
+        )
+        wishes["break_even"] = st.number_input(
+            "Break-even, tokens",
+            value=None,
+            step=128,
+            key="break_even",
+            bind="query-params",
+            placeholder="from the profile",
+            help=TERMS["break_even"],
+        )
+    with st.container(horizontal=True, gap="large", vertical_alignment="center"):
+        wishes["keep_text"] = st.toggle(
+            "Keep the text",
+            True,
+            key="keep_text",
+            bind="query-params",
+            help="Off: the run holds the prompt's hash only, and its text is deleted with the job",
+        )
+        wishes["measure_dense"] = st.toggle(
+            "Time dense attention too",
+            False,
+            key="dense",
+            bind="query-params",
+            help="Runs a second prefill with dense attention, for the speedup",
+        )
+        wishes["probe"] = st.selectbox(
+            "Probe", PROBE_MODES, key="probe_mode", bind="query-params", width=130, help=TERMS["probe"]
+        )
+    wishes["calibration"] = None if calibration == _NO_CALIBRATION else calibration
+    wishes["budget"] = limit.strip() or None
+    try:
+        request = RunRequest(**wishes)
+        if request.calibration is not None:
+            load_calibration(request.calibration).check(
+                revision_of(resolve(request.model)[0]), request.config()
+            )
+    except InputError as error:
+        states.field_error(str(error))
+        return None
+    return request
+
+
+def _calibrations() -> list[str]:
+    return [_NO_CALIBRATION, *sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))]
+
+
+def _size(chosen: prompt_input.Chosen | None, request: RunRequest | None) -> PromptSize | None:
+    if chosen is None:
+        return None
+    model = request.model if request else DEMO
+    try:
+        return prompt_input.remembered(
+            "size", (model, chosen.content), lambda: prompt_size(model, chosen.prompt.text)
+        )
+    except ModelError as error:
+        states.field_error(str(error))
+        return None
+
+
+def _take(
+    opened: Access, chosen: prompt_input.Chosen | None, request: RunRequest | None, size: PromptSize | None
+) -> None:
+    """Tokens, time and memory, before anything runs."""
+    if chosen is None or size is None:
+        st.html('<div class="rs-sub">Choose a prompt to see its tokens, time and memory.</div>')
+        return
+    time, source = _time(opened, chosen, request, size)
+    st.html(
+        head_panel.pairs_html(
+            [
+                ("tokens", numbers.count(size.tokens)),
+                ("the model reads up to", numbers.count(size.max_tokens)),
+                ("text", numbers.size(len(chosen.content))),
+                ("estimated time", time),
+                ("memory on a CPU, about", numbers.size(size.memory_bytes)),
+            ]
+        )
+    )
+    st.html(f'<div class="rs-note">{escape(source)} Memory: runtime, weights and one layer in float32.</div>')
+    if size.tokens > size.max_tokens:
+        states.field_error(
+            f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
+            f"{size.tokens - size.max_tokens:,}."
+        )
+    elif request and request.calibration is not None and not _calibrated(request, size):
+        st.html(
+            f'<div class="rs-note rs-warn">Calibration {escape(request.calibration)} has no δ for {size.tokens:,} '
+            "tokens: only the in-prompt and the row certificate will be stated.</div>"
+        )
+    elif request and request.break_even is not None and size.tokens < request.break_even:
+        st.html('<div class="rs-note">Below break-even: dense attention will run untouched.</div>')
+
+
+def _calibrated(request: RunRequest, size: PromptSize) -> bool:
+    delta = load_calibration(str(request.calibration)).delta(size.tokens, request.config().confidence)
+    return math.isfinite(delta)
+
+
+def _time(
+    opened: Access, chosen: prompt_input.Chosen, request: RunRequest | None, size: PromptSize
+) -> tuple[str, str]:
+    """The estimate and where it comes from."""
+    if request is not None:
+        past = job_estimate(opened.queue, request, len(chosen.content))
+        if past is not None:
+            return numbers.span(past.low_s, past.high_s), f"Time: from {past.jobs} earlier jobs like this."
+        runs = queries.runs(opened.store, queries.RunFilter(models=(request.model,)))
+        pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
+        prefill = scaled(pairs, size.tokens)
+        if prefill is not None:
+            return (
+                f"{numbers.span(prefill.low_s, prefill.high_s)} + loading",
+                f"Time: prefill of {prefill.jobs} stored runs with this model; loading and audit come on top.",
+            )
+    return "no estimate yet", "Time: the first job measures this machine."
+
+
+def _submit(
+    opened: Access, chosen: prompt_input.Chosen | None, request: RunRequest | None, size: PromptSize | None
+) -> None:
+    worker_note(opened.queue)
+    ready = chosen is not None and request is not None and size is not None and size.tokens <= size.max_tokens
+    pressed = st.button("Analyse", type="primary", key="submit", disabled=not ready, width="stretch")
+    if not (pressed and chosen and request):
+        return
+    try:
+        job_id = opened.queue.submit(request, chosen.content)
+    except (InputError, StoreError) as error:
+        states.field_error(f"{error}. Nothing was queued.")
+        return
+    navigate.go("job", job=job_id)
