@@ -8,7 +8,7 @@ import streamlit as st
 
 from routesparse.app import guard, states, style
 from routesparse.app.access import access
-from routesparse.app.pages import job, new_run, routing_map, runs
+from routesparse.app.screens import job, new_run, routing_map, runs
 from routesparse.engine.errors import RouteSparseError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.

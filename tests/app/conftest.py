@@ -65,7 +65,7 @@ def filled(home, record, factory):
 
 def _map_page() -> None:
     from routesparse.app.access import access
-    from routesparse.app.pages import routing_map
+    from routesparse.app.screens import routing_map
 
     access().look_into_spool()
     routing_map.render()
@@ -86,7 +86,7 @@ def open_map():
 
 def _runs_page() -> None:
     from routesparse.app.access import access
-    from routesparse.app.pages import runs
+    from routesparse.app.screens import runs
 
     access().look_into_spool()
     runs.render()
@@ -104,7 +104,7 @@ def _any_page(name: str) -> None:
     from routesparse.app.access import access
 
     access().look_into_spool()
-    import_module(f"routesparse.app.pages.{name}").render()
+    import_module(f"routesparse.app.screens.{name}").render()
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_wrong_jsonl_names_the_line(text, message):
 def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, open_page, monkeypatch):
     size = prompt_size("demo", TEXT)
     monkeypatch.setattr(
-        "routesparse.app.pages.new_run.prompt_size",
+        "routesparse.app.screens.new_run.prompt_size",
         lambda model, text: type(size)(size.tokens, size.tokens - 5, 1, 1),
     )
     page = paste(open_page("new_run", source="Paste"))

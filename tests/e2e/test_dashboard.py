@@ -145,3 +145,15 @@ def test_page_talks_to_the_loopback_interface_only(address, page, record):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}")
     page.get_by_text("Candidates of layer").wait_for()
     assert {host for host in hosts if host} <= {"127.0.0.1"}
+
+
+def test_first_visit_of_a_fresh_server_may_be_a_deep_link(browser, record, tmp_path):
+    """A folder app/pages would make Streamlit answer the very first one with "Page not found"."""
+    bundle.write_bundle(record, tmp_path / "spool")
+    with serve.dashboard(tmp_path) as fresh:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{fresh}/map?run={record.run.run_id[:8]}&layer=3&head=4")
+        page.get_by_text("Layer 3, head 4: why").wait_for(timeout=30_000)
+        assert page.get_by_text("Page not found").count() == 0
+        context.close()
