@@ -25,6 +25,8 @@ from routesparse.engine.patterns import library_hash
 SCHEMA = 1
 STAMPED = (  # a change of any of these changes what delta was measured on
     "policy",
+    "budget",
+    "beta",
     "tau",
     "confidence",
     "segment_tokens",

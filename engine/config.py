@@ -40,6 +40,11 @@ class LatencyBudget:
                 f"budget {self.value:g} leaves no time for any plan; "
                 "pass a fraction of dense such as 0.25, or microseconds a layer such as 800us"
             )
+        if self.unit == "fraction" and self.value > 2.0:
+            raise ConfigError(
+                f"budget {self.value:g} is {self.value:g} times dense; for microseconds write "
+                f"{self.value:g}us"
+            )
 
     @classmethod
     def parse(cls, text: str) -> LatencyBudget:

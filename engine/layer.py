@@ -112,7 +112,8 @@ def decide(
     planned_probe_us = profile.probe_us(segment, heads) * batch
     if limit_us is not None and limit_us <= planned_probe_us:
         raise ConfigError(
-            f"budget {limit_us:.0f} us a layer is below the probe's {planned_probe_us:.0f} us; raise the budget"
+            f"the budget leaves {limit_us:.0f} us for segment {segment.index} of a layer, below the probe's "
+            f"{planned_probe_us:.0f} us; raise the budget"
         )
     scores = Scores(
         mass=units(covered.group_mean(probe, ROUTING)),

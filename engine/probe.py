@@ -80,6 +80,7 @@ class Probe:
     sink_mass: torch.Tensor  # [B, H, P] float32, mass of the always-kept attention sink (0 without)
     column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
     diagonal_mass: torch.Tensor  # [B, H, K] by offset, summed over the recent rows
+    pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
 
 
 def draw_rows(
@@ -131,7 +132,7 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
             raise NumericsError("NaN or Inf in the attention scores")
     block_mass = (block_lse - lse.unsqueeze(-1)).exp_().nan_to_num_(0.0)
     columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
-    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals)
+    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals, pooled=config.probe == "pooled")
 
 
 def row_queries(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
@@ -143,7 +144,11 @@ def row_queries(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -
 def column_mass_of_rows(
     inputs: AttentionInputs, segment: Segment, probe: Probe, columns: torch.Tensor
 ) -> torch.Tensor:
-    """Exact softmax mass of single columns: columns int64 [B, H, V] -> [B, H, P, V], 0 beyond causality."""
+    """Softmax mass of single columns: columns int64 [B, H, V] -> [B, H, P, V], 0 beyond causality.
+
+    Exact, but for the routing and boundary rows of a pooled probe: they know blocks, so a column has its block's
+    mean (an exact logit over a pooled log-sum-exp would overrate it many times).
+    """
     batch, heads, width = columns.shape
     queries = row_queries(inputs, segment, probe.rows.rows)
     out = queries.new_empty(batch, heads, probe.rows.rows.shape[-1], width, dtype=torch.float32)
@@ -157,6 +162,12 @@ def column_mass_of_rows(
             column = columns[b, h].unsqueeze(0)
             visible = (column <= positions) & (column >= first_keys[b])
             out[b, h] = logits.exp_().masked_fill_(~visible, 0.0)
+    if probe.pooled:
+        block = (columns // segment.block_k).unsqueeze(2).expand(-1, -1, out.shape[2], -1)
+        mean = probe.block_mass.gather(-1, block) / segment.block_k
+        for kind in (ROUTING, BOUNDARY):
+            part = probe.rows.slice_of(kind)
+            out[:, :, part] = mean[:, :, part].where(out[:, :, part] > 0, 0.0)
     return out
 
 
@@ -211,7 +222,7 @@ def _block_lse(
     """
     end = start + logits.shape[1]
     key = torch.arange(start, end, device=logits.device)
-    crossing = int(torch.searchsorted(position.squeeze(-1), end - 1)) if end - start > 1 else len(position)
+    crossing = int(torch.searchsorted(position.squeeze(-1), end - 1))
     logits[:crossing].masked_fill_(key > position[:crossing], -torch.inf)
     if start < first_key:
         logits.masked_fill_(key < first_key, -torch.inf)

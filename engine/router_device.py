@@ -27,9 +27,7 @@ def solve_batched(risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor) -
         best = torch.where(feasible.unsqueeze(-1), choice, best)
         high = torch.where(feasible, middle, high)
         low = torch.where(feasible, low, middle)
-    free = risk.argmin(-1)
-    fits = _taken(cost, free).sum(-1) <= limit
-    choice = torch.where(fits.unsqueeze(-1), free, best)
+    choice = best
     for _ in range(REPAIR_ROUNDS):
         choice = _repair(choice, risk, cost, limit)
     return choice

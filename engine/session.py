@@ -17,7 +17,7 @@ from routesparse.engine import audit as dense_audit
 from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
-from routesparse.engine.errors import NumericsError, RouteSparseError
+from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
 from routesparse.engine.heatmap import heatmaps
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.probe import AttentionInputs
@@ -45,6 +45,11 @@ class RoutingSession:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply."""
         gate = config.gate_threshold
         if calibration is not None:
+            if config.gate not in (None, calibration.gate):
+                raise ConfigError(
+                    f"gate {config.gate:g} contradicts calibration {calibration.name!r}, which froze "
+                    f"{calibration.gate:g}; pass one of the two"
+                )
             config, gate = replace(config, alpha=calibration.alpha), calibration.gate
         self.config = config
         self.trace = Trace(config, gate, calibration, audit, audit_rows, profile)
@@ -158,6 +163,10 @@ class RoutingSession:
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
         out = execute(inputs, plan, decisions, self.config.launch)
         kernel_us = (_now(inputs.q) - started) * 1e6
+        if not bool(torch.isfinite(out).all()):
+            raise NumericsError(
+                f"layer {layer}: NaN or Inf in the attention output; nothing was recorded for it"
+            )
         started = _now(inputs.q)
         audits: list[AuditRow] = []
         if self.trace.audit_depth != "none":

@@ -118,6 +118,8 @@ def test_another_pattern_library_is_refused():
 
 CHANGES = {
     "policy": "budgeted",
+    "budget": LatencyBudget(0.5, "fraction"),
+    "beta": 0.5,
     "tau": 0.8,
     "confidence": 0.9,
     "segment_tokens": 8_192,
@@ -136,11 +138,14 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", STAMPED)
 def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
-    budget = LatencyBudget(0.5, "fraction")
-    other = replace(CONFIG, budget=budget, **{name: CHANGES[name]})
-    message = f"made with {name} {getattr(CONFIG, name)!r}, this run has {CHANGES[name]!r}"
-    with pytest.raises(CalibrationError, match=message):
-        CALIBRATION.check("0123456789abcdef", other)
+    """A policy other than "certified" needs a budget, so there the calibration has the same one."""
+    budget = LatencyBudget(0.5, "fraction") if name == "policy" else None
+    made = replace(CONFIG, budget=budget)
+    other = replace(made, **{name: CHANGES[name]})
+    was, now = made.to_dict()[name], other.to_dict()[name]
+    calibration = replace(CALIBRATION, stamp=stamp_of(made))
+    with pytest.raises(CalibrationError, match=f"made with {name} {was!r}, this run has {now!r}"):
+        calibration.check("0123456789abcdef", other)
 
 
 def test_a_stamp_that_lacks_a_value_is_refused():

@@ -222,3 +222,20 @@ def test_large_but_finite_logits_are_no_error(oracle):
     segment, rows, probe, weights, _ = probed(oracle, inputs)
     wanted = oracle.block_sums(oracle.at_rows(weights, rows.rows), segment.block_k)
     torch.testing.assert_close(probe.block_mass.double(), wanted, atol=2e-3, rtol=0)
+
+
+def test_a_pooled_row_gives_a_column_the_mean_of_its_block(oracle):
+    """An exact logit over a pooled log-sum-exp would overrate the column many times."""
+    config = replace(oracle.SMALL, probe="pooled")
+    inputs = oracle.draw_inputs(5)
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], config)[-1]
+    rows = draw_rows(segment, *inputs.q.shape[:2], config, 3, inputs.first_keys())
+    probe = run_probe(inputs, segment, rows, config)
+    blocks = 4
+    columns = torch.arange(blocks * config.block_k).expand(*inputs.q.shape[:2], -1)
+    mass = probe_module.column_mass_of_rows(inputs, segment, probe, columns)
+    part = rows.slice_of(ROUTING)
+    late = (rows.rows[:, :, part] + segment.position >= blocks * config.block_k).flatten(0, 1).all(0)
+    assert late.any()
+    whole = mass[:, :, part][:, :, late].unflatten(-1, (blocks, -1)).sum(-1)
+    torch.testing.assert_close(whole, probe.block_mass[:, :, part][:, :, late, :blocks])
