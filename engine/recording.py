@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +84,9 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
     conformal = None
     if trace.calibration is not None and sparse:
         delta = trace.calibration.delta(tokens, trace.config.confidence)
-        conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
+        # An infinite delta (a length or level that was not calibrated) promises nothing: not measured.
+        if math.isfinite(delta):
+            conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
     return HeadChoiceRow(
         **_key(run_id, decision, unit),
         first_token=decision.segment.position,

@@ -1,4 +1,5 @@
-"""Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does.
+"""Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
+with the calibration of the prompt's domain where one ships.
 
     python -m routesparse.engine.evaluation.samples --out data/samples/runs
 
@@ -28,7 +29,7 @@ CHARACTERS_PER_TOKEN = {"prose": 3.0, "code": 2.5}
 def main(argv: list[str] | None = None) -> None:
     """Write one bundle per prompt into --out; bundles made before are removed."""
     parser = study.parser(__doc__)
-    parser.add_argument("--tokens", type=int, default=12_000, help="of a prompt, about")
+    parser.add_argument("--tokens", type=int, default=7_600, help="of a prompt, about")
     parser.add_argument("--prompts", action="store_true", help="make the prompt files first")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
             prompt,
             loaded,
             RouterConfig(seed=arguments.seed),
-            calibration="prose" if (paths.DATA / "calibrations" / "prose.json").exists() else None,
+            calibration=path.stem if (paths.DATA / "calibrations" / f"{path.stem}.json").exists() else None,
             audit="rows",
             measure_dense=True,
             domain=path.stem,

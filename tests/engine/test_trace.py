@@ -11,6 +11,7 @@ import pytest
 from routesparse.engine import recording
 from routesparse.engine.calibration import Bucket, Calibration
 from routesparse.engine.config import LatencyBudget, RouterConfig
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.probe import CERTIFICATE
 from routesparse.engine.session import RoutingSession
 from routesparse.engine.trace import RunInfo
@@ -193,11 +194,24 @@ def test_without_an_audit_nothing_is_claimed_about_errors(oracle):
 def test_a_calibration_adds_the_conformal_mass(oracle):
     buckets = (Bucket(1, 4_096, 100, {"0.95": 0.05}),)
     calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, buckets, (), 0, {})
-    record = run(oracle, layers=1, calibration=calibration).trace.record()
+    record = run(oracle, layers=1, calibration=calibration, gate=None).trace.record()
     assert record.run.calibration == "prose" and record.run.gate == 0.6
     for choice in record.choices:
         wanted = None if choice.pattern == "dense" else pytest.approx(max(0.0, choice.gate - 0.05))
         assert choice.conformal_lower_mass == wanted
+
+
+def test_an_uncalibrated_length_has_no_conformal_mass(oracle):
+    buckets = (Bucket(100_000, 200_000, 100, {"0.95": 0.05}),)
+    calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, buckets, (), 0, {})
+    record = run(oracle, layers=1, calibration=calibration, gate=None).trace.record()
+    assert {choice.conformal_lower_mass for choice in record.choices} == {None}
+
+
+def test_a_gate_beside_a_calibration_is_refused(oracle):
+    calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, (), (), 0, {})
+    with pytest.raises(ConfigError, match="gate 0.84 contradicts calibration 'prose', which froze 0.6"):
+        run(oracle, layers=1, calibration=calibration, gate=0.84)
 
 
 def test_a_limit_is_recorded_per_layer_and_its_overrun_counted(oracle):
