@@ -210,7 +210,7 @@ def test_an_uncalibrated_length_has_no_conformal_mass(oracle):
 
 def test_a_gate_beside_a_calibration_is_refused(oracle):
     calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, (), (), 0, {})
-    with pytest.raises(ConfigError, match="gate 0.84 contradicts calibration 'prose', which froze 0.6"):
+    with pytest.raises(ConfigError, match=r"gate 0\.84 contradicts calibration 'prose', which froze 0\.6"):
         run(oracle, layers=1, calibration=calibration, gate=0.84)
 
 
