@@ -1,4 +1,4 @@
-"""The pictures of one unit: risk against time, the probe, and who reads which part of the prompt."""
+"""The pictures of one unit: risk against time, and who reads which part of the prompt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import plotly.graph_objects as go
 
 from routesparse.app import design
 from routesparse.engine.records import RunRow
-from routesparse.engine.store.queries import Heatmap
-from routesparse.engine.store.thumbnail import KINDS
-
-_MAX_SIDE = 1024
 
 
 def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Figure:
@@ -79,73 +75,6 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
     return chart
 
 
-def probe_figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int) -> go.Figure:
-    """Block mass by probe row and key block (square-root scale), with a strip for the rows' kinds."""
-    mass = _limited(heatmap.mass)
-    rows, columns = mass.shape
-    keys = np.arange(columns) * heatmap.block_pool * block_tokens
-    kinds = [" and ".join(name for bit, name in enumerate(KINDS) if k >> bit & 1) for k in heatmap.kinds]
-    labels = [f"{p:,} ({k})" for p, k in zip(heatmap.positions, kinds, strict=True)]
-    chart = go.Figure()
-    chart.add_heatmap(
-        z=np.sqrt(mass),
-        x=keys,
-        y=list(range(rows)),
-        text=np.char.mod("%.4f", mass),
-        customdata=np.broadcast_to(np.array(labels)[:, None], mass.shape),
-        colorscale=[[0, theme.panel], [0.12, theme.scale[0]], [0.5, theme.scale[1]], [1, theme.scale[2]]],
-        showscale=False,
-        hovertemplate="row at token %{customdata}<br>keys from token %{x:,}"
-        "<br>largest mass of a block %{text}<extra></extra>",
-    )
-    width = keys[-1] * 0.012 + 1
-    for bit, color in enumerate(_kind_colors(theme)):
-        at = np.flatnonzero(heatmap.kinds >> bit & 1)
-        chart.add_scatter(
-            x=np.full(len(at), -width * (5 - bit)),
-            y=at,
-            mode="markers",
-            marker={"symbol": "square", "size": max(2, min(4, 190 // rows)), "color": color},
-            hoverinfo="skip",
-        )
-    chart.update_yaxes(range=[rows - 0.5, -0.5], showticklabels=False, showgrid=False, zeroline=False)
-    chart.update_xaxes(
-        range=[-width * 6, keys[-1] * 1.005 + 1],
-        showgrid=False,
-        zeroline=False,
-        nticks=5,
-        tickformat=",",
-        title="key token",
-    )
-    margin = {"l": 4, "r": 6, "t": 4, "b": 38}
-    chart.update_layout(template=design.template(theme), height=236, showlegend=False, margin=margin)
-    return chart
-
-
-def probe_legend(heatmap: Heatmap, theme: design.Theme) -> str:
-    """HTML: which strip is which kind of row, and how much was pooled."""
-    marks = "".join(
-        f'<span><i style="background:{color};width:9px;height:9px"></i>{name}</span>'
-        for name, color in zip(KINDS, _kind_colors(theme), strict=True)
-        if (heatmap.kinds >> KINDS.index(name) & 1).any()
-    )
-    pooled = f"a cell: max over {heatmap.row_pool} rows × {heatmap.block_pool} key blocks"
-    return f'<div class="rs-legend">{marks}<span>{pooled}</span></div>'
-
-
-def probe_rows(heatmap: Heatmap) -> pd.DataFrame:
-    """The heatmap as long rows for export."""
-    rows, columns = heatmap.mass.shape
-    return pd.DataFrame(
-        {
-            "row_token": np.repeat(heatmap.positions, columns),
-            "row_kinds": np.repeat(heatmap.kinds, columns),
-            "key_block": np.tile(np.arange(columns) * heatmap.block_pool, rows),
-            "mass": heatmap.mass.ravel(),
-        }
-    )
-
-
 def readers_figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked: int) -> go.Figure:
     """Per key block, the share of heads whose last rows give it at least one percent of their mass."""
     chart = go.Figure()
@@ -172,11 +101,6 @@ def readers_figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int
     return chart
 
 
-def _kind_colors(theme: design.Theme) -> tuple[str, ...]:
-    """Not the patterns' hues: these mean kinds of rows."""
-    return theme.accent, theme.ink, theme.mute, theme.warn
-
-
 def _hull(shown: pd.DataFrame) -> pd.DataFrame:
     """The candidates that no other one beats in both time and risk, on their lower convex hull."""
     hull: list[Any] = []
@@ -192,12 +116,3 @@ def _hull(shown: pd.DataFrame) -> pd.DataFrame:
 def _above(left: Any, middle: Any, right: Any) -> bool:
     before = (middle.height - left.height) * (right.kernel_us - left.kernel_us)
     return before >= (right.height - left.height) * (middle.kernel_us - left.kernel_us)
-
-
-def _limited(mass: np.ndarray) -> np.ndarray:
-    """At most 1024 x 1024 cells, max-pooled."""
-    for axis in (0, 1):
-        step = -(-mass.shape[axis] // _MAX_SIDE)
-        if step > 1:
-            mass = np.maximum.reduceat(mass, np.arange(0, mass.shape[axis], step), axis=axis)
-    return mass

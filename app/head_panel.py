@@ -5,12 +5,13 @@ Everything that comes out of a bundle is escaped before it becomes HTML.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import pandas as pd
 
-from routesparse.app import design, numbers
+from routesparse.app import design, glossary, numbers
 from routesparse.engine.records import RunRow
 
 _NO_CLAIM = "does not apply"
@@ -27,16 +28,16 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     return pairs_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
-            ("kept, of the causal area", numbers.share(choice["density"])),
-            (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"])),
-            (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse)),
-            ("conformal lower mass", _sparse(choice["conformal_lower_mass"], sparse)),
-            (f"mass of {run.confidence:.0%} of rows", _sparse(choice["row_lower_mass"], sparse)),
-            ("disagreement u", numbers.mass(choice["disagreement"])),
-            ("risk R", numbers.mass(choice["risk"])),
-            ("entropy", f"{choice['entropy']:.2f} nats"),
-            ("local band", numbers.share(choice["local_band"], 0)),
-            ("planned time", numbers.micros(choice["kernel_us"])),
+            ("kept, of the causal area", numbers.share(choice["density"]), "density"),
+            (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate"),
+            (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
+            ("conformal lower mass", _conformal(choice, run, sparse), "conformal"),
+            (f"mass of {run.confidence:.0%} of rows", _sparse(choice["row_lower_mass"], sparse), "row"),
+            ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
+            ("risk R", numbers.mass(choice["risk"]), "risk"),
+            ("entropy", f"{choice['entropy']:.2f} nats", "entropy"),
+            ("local band", numbers.share(choice["local_band"], 0), "local"),
+            ("planned time", numbers.micros(choice["kernel_us"]), "kernel"),
             ("certificates tested", numbers.count(choice["tests"])),
         ]
     )
@@ -63,7 +64,7 @@ def audit_html(choice: pd.Series) -> str:
         [
             ("true mass of the body", numbers.mass(choice["audited_mass"])),
             ("certificate holds", _covered(choice)),
-            ("output error, relative", numbers.mass(choice["audited_error"], 4)),
+            ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
             ("worst row", numbers.mass(choice["audited_max_error"], 4)),
             ("bound of the worst row", numbers.mass(choice["bound_tight"], 4)),
             ("rows audited", numbers.count(choice["audit_rows"])),
@@ -71,23 +72,23 @@ def audit_html(choice: pd.Series) -> str:
     )
 
 
-def pairs_html(pairs: list[tuple[str, str]]) -> str:
-    """Name and value, line by line."""
+def pairs_html(pairs: Sequence[tuple[str, ...]]) -> str:
+    """Name, value and perhaps a term of the glossary, line by line."""
     lines = []
-    for name, value in pairs:
-        style = ' class="none"' if value in (numbers.NOT_MEASURED, _NO_CLAIM) else ""
-        lines.append(f"<span>{escape(name)}</span><b{style}>{escape(value)}</b>")
+    for name, value, *term in pairs:
+        style = ' class="none"' if value in (numbers.NOT_MEASURED, _NO_CLAIM, "no calibration") else ""
+        mark = glossary.mark(term[0]) if term else ""
+        lines.append(f"<span>{escape(name)}{mark}</span><b{style}>{escape(value)}</b>")
     return f'<div class="rs-pair">{"".join(lines)}</div>'
 
 
 def candidates_html(candidates: pd.DataFrame) -> str:
     """The candidate table; the chosen row is marked, the rest say why not."""
+    heading = glossary.heading
     head = (
-        '<th class="l">candidate</th><th>kept</th><th>mass</th>'
-        '<th title="the smaller of the mass over routing rows and over recent rows">g</th>'
-        '<th title="in-prompt certificate; – where not tested">certified</th>'
-        '<th title="disagreement of the row groups">u</th><th>risk</th><th>µs</th>'
-        '<th title="admissible: g at least λ">g ≥ λ</th><th class="l">outcome</th>'
+        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("mass", "mass")}{heading("g", "gate")}'
+        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}{heading('risk', 'risk')}"
+        f'{heading("µs", "kernel")}{heading("g ≥ λ", "lambda")}<th class="l">outcome</th>'
     )
     body = []
     for row in candidates.itertuples():
@@ -107,6 +108,13 @@ def candidates_html(candidates: pd.DataFrame) -> str:
 
 def _sparse(value: Any, sparse: bool) -> str:
     return numbers.mass(value) if sparse else _NO_CLAIM
+
+
+def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
+    value = choice["conformal_lower_mass"]
+    if sparse and numbers.is_missing(value) and run.calibration is None:
+        return "no calibration"
+    return _sparse(value, sparse)
 
 
 def _covered(choice: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""The layer x head figure: cells, letters, fallback marks, and the layers' times at the margin."""
+"""The layer x head figure: cells, letters, fallback marks, click targets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from routesparse.app import design, numbers
-from routesparse.engine.records import PATTERNS
+from routesparse.app import design, map_times, numbers
 
-_FALLBACK_STEPS = ("none", "dense by the router", "expanded", "dense by fallback")
+FALLBACK_STEPS = ("none", "dense by the router", "expanded", "dense by fallback")
 _FORMATS = {
     "density": ("share of the causal area kept", numbers.share),
     "mass": ("mean retained mass over the routing rows", numbers.mass),
@@ -63,7 +62,7 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
 def value_text(metric: str, value: float) -> str:
     """A metric's value as printed in cells, legends and hovers."""
     if metric == "fallback":
-        return _FALLBACK_STEPS[int(value)]
+        return FALLBACK_STEPS[int(value)]
     return _FORMATS[metric][1](value)
 
 
@@ -84,7 +83,7 @@ def figure(
     _draw_letters(chart, choices, shown, metric, heads, row_px)
     _draw_fallback_marks(chart, choices, shown, row_px)
     _draw_click_targets(chart, choices, metric, row_px)
-    _draw_times(chart, layer_rows, theme, row_px)
+    map_times.draw_times(chart, layer_rows, theme, row_px)
     layer, head = picked
     chart.add_shape(
         type="rect",
@@ -233,131 +232,9 @@ def _draw_click_targets(chart: go.Figure, choices: pd.DataFrame, metric: str, ro
     )
 
 
-def _draw_times(chart: go.Figure, rows: pd.DataFrame, theme: design.Theme, row_px: int) -> None:
-    """Measured bar, planned tick, T_l tick, and the number of fallbacks, per layer."""
-    measured = (rows["probe_us"] + rows["index_us"] + rows["route_us"] + rows["kernel_us"]) / 1000
-    planned, limit = rows["planned_us"] / 1000, rows["limit_us"].astype(float) / 1000
-    hover = [
-        f"<b>layer {row.layer}</b><br>measured {numbers.millis(m)} (kernel {numbers.micros(row.kernel_us)}, "
-        f"probe {numbers.micros(row.probe_us)}, index {numbers.micros(row.index_us)}, "
-        f"routing {numbers.micros(row.route_us)})<br>planned {numbers.micros(row.planned_us)}"
-        f"<br>T_l {numbers.micros(row.limit_us) if not numbers.is_missing(row.limit_us) else 'none'}"
-        f"<br>dense, as profiled {numbers.micros(row.dense_us)}"
-        f"<br>{row.dense_fallback} of {row.units} units dense by fallback, {row.expanded} expanded"
-        for row, m in zip(rows.itertuples(), measured, strict=True)
-    ]
-    fixed = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
-    chart.add_bar(
-        x=measured,
-        y=rows["layer"],
-        orientation="h",
-        marker={"color": design.blend(theme.panel, theme.accent, 0.72), "line": {"width": 0}},
-        text=hover,
-        textposition="none",
-        hovertemplate="%{text}<extra></extra>",
-        **fixed,
-        row=1,
-        col=2,
-    )
-    tick = row_px * 0.48
-    for values, color, width in ((planned, theme.ink, 2), (limit, theme.warn, 2)):
-        chart.add_scatter(
-            x=values,
-            y=rows["layer"],
-            mode="markers",
-            marker={"symbol": "line-ns", "size": tick, "line": {"color": color, "width": width}},
-            **fixed,
-            hoverinfo="skip",
-            row=1,
-            col=2,
-        )
-        tick = row_px * 0.8
-    longest = float(np.nanmax(np.concatenate([measured, planned, limit.fillna(0)]))) if len(rows) else 1.0
-    fallen = rows["dense_fallback"].fillna(0) + rows["expanded"].fillna(0)
-    chart.add_scatter(
-        x=[longest * 1.34] * len(rows),
-        y=rows["layer"],
-        mode="text",
-        text=[f"{int(n)}" if n else "–" for n in fallen],
-        textposition="middle left",
-        textfont={"color": theme.mute, "size": 11},
-        selected={"textfont": {"color": theme.mute}},
-        unselected={"textfont": {"color": theme.mute}},
-        hoverinfo="skip",
-        row=1,
-        col=2,
-    )
-    chart.add_annotation(
-        x=longest * 1.35,
-        y=-0.5,
-        xanchor="right",
-        yanchor="bottom",
-        text="▲■",
-        showarrow=False,
-        font={"size": 10, "color": theme.mute},
-        row=1,
-        col=2,
-    )
-    step = _round_step(longest)
-    chart.update_xaxes(
-        side="top",
-        range=[0, longest * 1.36],
-        tickvals=[step * i for i in range(int(longest * 1.12 / step) + 1)],
-        gridcolor=theme.line,
-        zeroline=False,
-        fixedrange=True,
-        ticks="",
-        row=1,
-        col=2,
-    )
-
-
-def _round_step(longest: float) -> float:
-    """A tick distance of 1, 2 or 5 times a power of ten that gives two to four ticks."""
-    power = 10.0 ** np.floor(np.log10(max(longest, 1e-9)))
-    return float(next(s * power for s in (0.2, 0.5, 1.0, 2.0, 5.0) if longest / (s * power) <= 3.2))
-
-
 def _fallback_step(pattern: str, fallback: object) -> float:
     if fallback == "dense":
         return 3.0
     if fallback == "expand":
         return 2.0
     return 1.0 if pattern == "dense" else 0.0
-
-
-def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
-    """HTML of the legend for the pattern colours, with how many units took each."""
-    counts = choices["pattern"].value_counts()
-    items = []
-    for pattern in PATTERNS:
-        color = theme.patterns[pattern]
-        items.append(
-            f'<span><i style="background:{color};color:{design.text_on(color)}">{design.LETTERS[pattern]}</i>'
-            f"{design.NAMES[pattern]} {int(counts.get(pattern, 0))}</span>"
-        )
-    return (
-        '<div class="rs-legend">'
-        + "".join(items)
-        + "<span>■ dense by fallback</span><span>▲ expanded</span></div>"
-    )
-
-
-def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
-    """HTML of the legend for a metric: its ends, and grey for not measured."""
-    if metric == "fallback":
-        marks = [
-            f'<span><i style="background:{design.scale_color(theme, i / 3)}"></i>{name}</span>'
-            for i, name in enumerate(_FALLBACK_STEPS)
-        ]
-        return '<div class="rs-legend">' + "".join(marks) + "</div>"
-    grey = f'<span><i style="background:{theme.null}"></i>not measured</span>'
-    if shown.values is None or np.isnan(shown.values).all():
-        return f'<div class="rs-legend">{grey}</div>'
-    stops = ", ".join(theme.scale)
-    return (
-        f'<div class="rs-legend"><span>{value_text(metric, shown.low)}</span>'
-        f'<span><i style="width:110px;margin:0;background:linear-gradient(90deg,{stops})"></i></span>'
-        f"<span>{value_text(metric, shown.high)}</span>"
-        f"{grey}</div>"
-    )

@@ -79,6 +79,9 @@ _STYLE = """
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;
   border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+.st-key-card-candidates th .rs-q { display: none; }
+.st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
+[data-testid="stPageLink-NavLink"] p { color: var(--rs-accent); font-weight: 500; }
 .rs-steps { display: flex; flex-wrap: wrap; gap: 6px; }
 .rs-steps span { border: 1px solid var(--rs-line); border-radius: 7px; padding: 5px 12px; color: var(--rs-mute);
   font-size: .9rem; }

@@ -1,4 +1,4 @@
-"""The routing map's view in the query string: run, layer, head, segment, batch, metric. A link restores it."""
+"""The view of a run's pages in the query string: run, layer, head, segment, batch, metric. A link restores it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.engine.records import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.duckdb_store import Store
 
 METRICS: dict[str, str] = {
     "pattern": "Pattern",
@@ -51,6 +53,13 @@ def write(**changes: str | int) -> None:
     """Change parts of the view in the address; a callback does it before the page is drawn again."""
     for name, value in changes.items():
         st.query_params[name] = str(value)
+
+
+def address_of(store: Store, unit: queries.Unit) -> dict[str, str | int]:
+    """The query of a unit's pages; the batch only where it isn't the first prompt."""
+    batch = {"batch": unit.batch_index} if unit.batch_index else {}
+    run = queries.short_id(store, unit.run_id)
+    return {"run": run, "layer": unit.layer, "head": unit.head, "segment": unit.segment, **batch}
 
 
 def first_pick(choices: pd.DataFrame) -> tuple[int, int]:

@@ -1,0 +1,130 @@
+"""The probe of one unit as a heatmap: block mass by probe row and key block, max-pooled where it is large."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from routesparse.app import design
+from routesparse.engine.store.queries import Heatmap
+from routesparse.engine.store.thumbnail import KINDS
+
+MAX_SIDE = 1024
+_STOPS = 24
+
+
+def limited(heatmap: Heatmap) -> Heatmap:
+    """At most MAX_SIDE columns: neighbours max-pooled (a mean would erase columns and slashes), the factor kept."""
+    step = -(-heatmap.mass.shape[1] // MAX_SIDE)
+    if step == 1:
+        return heatmap
+    starts = np.arange(0, heatmap.mass.shape[1], step)
+    mass = np.maximum.reduceat(heatmap.mass, starts, axis=1)
+    return replace(heatmap, mass=mass, block_pool=heatmap.block_pool * step)
+
+
+def figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int) -> go.Figure:
+    """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds."""
+    rows, columns = heatmap.mass.shape
+    keys = np.arange(columns) * heatmap.block_pool * block_tokens
+    labels = _labels(heatmap)
+    chart = go.Figure()
+    # Numbers only, no text per cell: a full probe stays near a megabyte on the wire.
+    chart.add_heatmap(
+        z=heatmap.mass.astype(np.float32),
+        x=keys,
+        y=labels,
+        colorscale=_square_root_scale(theme),
+        zmin=0,
+        zmax=float(heatmap.mass.max(initial=0)) or 1,
+        showscale=False,
+        hovertemplate="row at token %{y}<br>keys from token %{x:,}"
+        "<br>largest mass of a block %{z:.4f}<extra></extra>",
+    )
+    width = keys[-1] * 0.012 + 1
+    for bit, color in enumerate(_kind_colors(theme)):
+        at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
+        chart.add_scatter(
+            x=np.full(len(at), -width * (5 - bit)),
+            y=at,
+            mode="markers",
+            marker={"symbol": "square", "size": max(2, min(4, (height - 46) // rows)), "color": color},
+            hoverinfo="skip",
+        )
+    chart.update_yaxes(
+        type="category",
+        categoryorder="array",
+        categoryarray=labels,
+        range=[rows - 0.5, -0.5],
+        showticklabels=False,
+        showgrid=False,
+        zeroline=False,
+    )
+    chart.update_xaxes(
+        range=[-width * 6, keys[-1] * 1.005 + 1],
+        showgrid=False,
+        zeroline=False,
+        nticks=5,
+        tickformat=",",
+        title="key token",
+    )
+    margin = {"l": 4, "r": 6, "t": 4, "b": 38}
+    chart.update_layout(template=design.template(theme), height=height, showlegend=False, margin=margin)
+    return chart
+
+
+def legend(heatmap: Heatmap, theme: design.Theme) -> str:
+    """HTML: which strip is which kind of row, and how much was pooled."""
+    marks = "".join(
+        f'<span><i style="background:{color};width:9px;height:9px"></i>{name}</span>'
+        for name, color in zip(KINDS, _kind_colors(theme), strict=True)
+        if (heatmap.kinds >> KINDS.index(name) & 1).any()
+    )
+    pooled = f"a cell: max over {heatmap.row_pool} rows × {heatmap.block_pool} key blocks"
+    return f'<div class="rs-legend">{marks}<span>{pooled}</span></div>'
+
+
+def long_rows(heatmap: Heatmap) -> pd.DataFrame:
+    """The heatmap as long rows for export."""
+    rows, columns = heatmap.mass.shape
+    return pd.DataFrame(
+        {
+            "row_token": np.repeat(heatmap.positions, columns),
+            "row_kinds": np.repeat(heatmap.kinds, columns),
+            "key_block": np.tile(np.arange(columns) * heatmap.block_pool, rows),
+            "mass": heatmap.mass.ravel(),
+        }
+    )
+
+
+def _labels(heatmap: Heatmap) -> list[str]:
+    """Position and kinds of every row; certificate rows may repeat a position, a category may not."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for position, kind in zip(heatmap.positions, heatmap.kinds, strict=True):
+        names = " and ".join(name for bit, name in enumerate(KINDS) if kind >> bit & 1)
+        label = f"{position:,} ({names})"
+        seen[label] += 1
+        labels.append(label if seen[label] == 1 else f"{label}, drawn again {seen[label] - 1}")
+    return labels
+
+
+def _square_root_scale(theme: design.Theme) -> list[list[object]]:
+    """The sequential scale over the square root of the value."""
+    shares = np.linspace(0, 1, _STOPS)
+    colors = [
+        design.blend(theme.panel, theme.scale[0], share / 0.12)
+        if share < 0.12
+        else design.scale_color(theme, float(share))
+        for share in shares
+    ]
+    return [[float(share**2), color] for share, color in zip(shares, colors, strict=True)]
+
+
+def _kind_colors(theme: design.Theme) -> tuple[str, ...]:
+    """Not the patterns' hues: these mean kinds of rows."""
+    return theme.accent, theme.ink, theme.mute, theme.warn

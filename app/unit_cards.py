@@ -1,0 +1,116 @@
+"""The cards of one routing unit, shared by the routing map's side panel and the Head page."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app import design, exports, glossary, head_charts, head_panel, probe_figure, view
+from routesparse.engine.records import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.duckdb_store import Store
+
+
+def reason_card(
+    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
+) -> None:
+    """Why this unit took this pattern; the arrow keys move to its neighbours."""
+    with st.container(border=True, key="card-reason", gap="xsmall"):
+        st.html(f'<div class="rs-h">{escape(head_panel.title(choice))}</div>')
+        layer, head = picked
+        moves: list[tuple[str, str, int, int, bool]] = [
+            ("head", "Left", layer, head - 1, head > 0),
+            ("head", "Right", layer, head + 1, head < run.heads - 1),
+            ("layer", "Up", layer - 1, head, layer > 0),
+            ("layer", "Down", layer + 1, head, layer < run.layers - 1),
+        ]
+        with st.container(horizontal=True, gap="xsmall", key="move-row"):
+            for label, key, to_layer, to_head, possible in moves:
+                st.button(
+                    label,
+                    key=f"move-{key}",
+                    shortcut=key,
+                    disabled=not possible,
+                    on_click=view.write,
+                    kwargs={"layer": to_layer, "head": to_head},
+                )
+        st.html(f'<div class="rs-sub">{escape(choice["reason"])}</div>')
+        if len(events):
+            st.html(head_panel.fallback_html(events, candidates))
+        st.html(head_panel.facts_html(choice, run))
+
+
+def candidate_card(
+    run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int], key: str = "card-candidates"
+) -> None:
+    """Every candidate with its numbers and why it was not chosen."""
+    with st.container(border=True, key=key, gap="xsmall"):
+        st.html(f'<div class="rs-h">Candidates of layer {picked[0]}, head {picked[1]}</div>')
+        if candidates.empty:
+            st.html('<div class="rs-sub">Not recorded for this run.</div>')
+            return
+        st.html(head_panel.candidates_html(candidates))
+        exports.chart_foot(
+            f"candidates-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}",
+            f"n = {len(candidates)} candidates · mass as share of 1, time as predicted · certified: – where not "
+            f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
+            candidates,
+            "candidates",
+        )
+
+
+def probe_card(
+    store: Store, run: RunRow, unit: queries.Unit, *, full: bool = False, height: int = 236
+) -> None:
+    """The probe's heatmap: the thumbnail, or with ``full`` the float16 one of the bundle while it is there."""
+    with st.container(border=True, key="card-probe", gap="xsmall"):
+        heatmap = (queries.probe_full(store, unit) if full else None) or queries.probe_thumbnail(store, unit)
+        if heatmap is None:
+            st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
+            return
+        theme = design.current_theme()
+        blocks = heatmap.mass.shape[1] * heatmap.block_pool
+        shown = probe_figure.limited(heatmap)
+        st.html(
+            f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
+        )
+        st.plotly_chart(
+            probe_figure.figure(shown, theme, run.block_k, height),
+            key="probe",
+            theme=None,
+            config=design.chart_config(f"probe-{queries.label(run.run_id)}-{unit.layer}-{unit.head}"),
+        )
+        st.html(probe_figure.legend(shown, theme))
+        exports.chart_foot(
+            f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
+            f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: "
+            + ("probe.parquet, float16" if full and heatmap.row_pool == 1 else "probe_meta, 8-bit thumbnail"),
+            probe_figure.long_rows(heatmap),
+            "probe",
+        )
+
+
+def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:
+    """Risk against predicted time."""
+    if candidates.empty:
+        return
+    with st.container(border=True, key="card-scatter", gap="xsmall"):
+        st.html('<div class="rs-h">Risk against time</div>')
+        st.plotly_chart(
+            head_charts.scatter(candidates, run, design.current_theme()),
+            key="scatter",
+            theme=None,
+            config=design.chart_config(f"risk-time-{queries.label(run.run_id)}-{picked[0]}-{picked[1]}"),
+        )
+        st.html(
+            '<div class="rs-note">Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: risk at '
+            f"g = λ and g = τ without disagreement. n = {len(candidates)}; rows as in the table.</div>"
+        )
+
+
+def audit_card(choice: pd.Series) -> None:
+    """What the dense audit found."""
+    with st.container(border=True, key="card-audit", gap="xsmall"):
+        st.html(f'<div class="rs-h" style="margin-bottom:4px">Audited</div>{head_panel.audit_html(choice)}')

@@ -1,0 +1,154 @@
+"""The Head page filled, empty and in error, and what feeds it. No GPU, no browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from routesparse.app import design, probe_figure
+from routesparse.app.access import access
+from routesparse.app.glossary import TERMS, mark
+from routesparse.engine.store import bundle, head_queries, queries
+
+RUN = "3f9a1c20d4e5b678"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def test_head_shows_probe_candidates_and_reason(filled, record, open_page):
+    choice = next(c for c in record.choices if (c.layer, c.head, c.segment) == (2, 3, 1))
+    page = open_page("head", run=RUN[:8], layer="2", head="3", segment="1")
+    assert not page.exception
+    html = text_of(page)
+    assert "Layer 2, head 3" in html and choice.reason.replace(">", "&gt;") in html
+    probe = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
+    assert f"Probe, {probe.rows} rows × {probe.columns * probe.pool} key blocks" in html
+    assert len(page.get("plotly_chart")) == 2
+    assert f"max over 1 rows × {probe.pool} key blocks" in html, "the pool factor is printed"
+
+
+def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
+    sparse = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    audit = next(a for a in record.audits if (a.layer, a.head, a.segment) == (sparse.layer, sparse.head, 0))
+    html = text_of(open_page("head", run=RUN, layer=str(sparse.layer), head=str(sparse.head)))
+    assert f"<b>{sparse.lower_mass:.3f}</b>" in html and f"<b>{audit.mass:.3f}</b>" in html
+    assert "the bound holds" in html or "below the bound" in html
+
+
+def test_dense_unit_has_no_certificate(home, factory, open_page):
+    hard = factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32, hardness=1.0, seed=11)
+    choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in hard.choices)
+    bundle.write_bundle(replace(hard, choices=choices), home / "spool")
+    assert "no certificate applies" in text_of(open_page("head", run=RUN, layer="0", head="0"))
+
+
+def test_unit_without_audit_and_probe_says_so(filled, open_page):
+    page = open_page("head", run="c0de17aa", layer="0", head="0")
+    assert not page.exception
+    html = text_of(page)
+    assert "Not recorded for this unit" in html
+    assert "not audited" in html or "no certificate applies" in html
+
+
+def test_without_a_calibration_the_conformal_claim_is_not_made(home, record, open_page):
+    bare = replace(
+        record,
+        run=replace(record.run, calibration=None),
+        choices=tuple(replace(c, conformal_lower_mass=None) for c in record.choices),
+    )
+    bundle.write_bundle(bare, home / "spool")
+    sparse = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    html = text_of(open_page("head", run=RUN, layer=str(sparse.layer), head=str(sparse.head)))
+    assert '<b class="none">no calibration</b>' in html
+
+
+def test_segments_link_to_each_other(filled, open_page):
+    html = text_of(open_page("head", run=RUN, layer="1", head="1"))
+    assert "over the segments" in html
+    assert "head?run=d4e5b678&amp;layer=1&amp;head=1&amp;segment=1" in html
+
+
+def test_other_runs_of_the_same_weights_are_compared(filled, record, factory, open_page):
+    other = factory.rename(record, "abcdabcd00001111")
+    bundle.write_bundle(other, filled / "spool")
+    html = text_of(open_page("head", run=RUN, layer="1", head="1"))
+    assert "head?run=00001111&amp;layer=1&amp;head=1&amp;segment=0" in html
+
+
+def test_another_checkpoint_is_another_head(home, record, factory, open_page):
+    other = factory.rename(record, "abcdabcd00001111")
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), home / "spool")
+    open_page("head", run=RUN)
+    rows = head_queries.over_runs(access().store, queries.Unit(RUN, 0, 0, 0))
+    assert list(rows["run_id"]) == [RUN]
+
+
+def test_moving_changes_the_address(filled, open_page):
+    page = open_page("head", run=RUN, layer="1", head="1")
+    page.button(key="move-Right").click().run()
+    page.button(key="move-Down").click().run()
+    assert (page.query_params["layer"], page.query_params["head"]) == ("2", "2")
+    assert "Layer 2, head 2" in text_of(page)
+
+
+def test_head_without_an_address_opens_a_telling_unit(filled, open_page):
+    assert "why" in text_of(open_page("head"))
+
+
+@pytest.mark.parametrize("query", [{"layer": "99"}, {"head": "x"}, {"segment": "-1"}])
+def test_senseless_addresses_fall_back(filled, open_page, query):
+    page = open_page("head", run=RUN, **query)
+    assert not page.exception
+    assert "why" in text_of(page)
+
+
+def test_link_to_an_unknown_run_says_so(filled, open_page):
+    assert "This link leads nowhere" in text_of(open_page("head", run="deadbeef"))
+
+
+def test_empty_head_says_what_to_do(home, open_page):
+    page = open_page("head")
+    assert not page.exception
+    assert "No runs yet" in text_of(page)
+
+
+def test_run_below_break_even_says_so(home, record, open_page):
+    bundle.write_bundle(
+        replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=()), home / "spool"
+    )
+    assert "Nothing was routed" in text_of(open_page("head", run=RUN))
+
+
+def test_damaged_probe_is_explained_and_names_stay_text(filled, open_page):
+    open_page("runs")
+    (access().store.bundles / RUN / "probe.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(Exception, match="copy the bundle again"):
+        queries.probe_full(access().store, queries.Unit(RUN, 0, 0, 0))
+
+
+def test_wide_probe_is_max_pooled_and_says_by_how_much():
+    mass = np.zeros((3, 5_000), np.float32)
+    mass[1, 4_321] = 0.7
+    wide = queries.Heatmap(mass, np.array([5, 9, 9]), np.array([1, 2, 4], np.uint8), 3, 1, 2)
+    shown = probe_figure.limited(wide)
+    assert shown.mass.shape == (3, 1_000) and shown.block_pool == 10
+    assert shown.mass[1, 864] == np.float32(0.7), "a single key block survives"
+    assert "3 rows" not in probe_figure.legend(shown, design.LIGHT)
+    chart = probe_figure.figure(shown, design.LIGHT, 64, 300)
+    assert len(set(chart.data[0].y)) == 3, "repeated positions stay rows of their own"
+
+
+def test_a_large_probe_stays_small_on_the_wire():
+    mass = np.random.default_rng(0).random((272, 1_024), np.float32)
+    kinds = np.full(272, 2, np.uint8)
+    chart = probe_figure.figure(queries.Heatmap(mass, np.arange(272), kinds, 272, 1, 1), design.DARK, 64, 300)
+    assert len(chart.to_json()) < 2_000_000
+
+
+def test_every_term_names_its_place_in_the_paper_and_is_escaped():
+    assert all(mark(term).count("<") == 2 for term in TERMS)
