@@ -31,7 +31,7 @@ from routesparse.engine.session import RoutingSession
 
 CONFIDENCES = (0.9, 0.95, 0.99)
 AUDIT_ROWS = 512
-GATE_ROUNDS = 3
+GATE_ROUNDS = 2
 GATE_STEP = 0.002  # lambda moves in these steps; a smaller change is none
 
 

@@ -24,8 +24,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = study.parser(__doc__)
     parser.add_argument("--domain", default="prose")
     parser.add_argument("--tokens", type=int, nargs=2, default=[4_096, 8_192], metavar=("LEAST", "MOST"))
-    parser.add_argument("--fold-a", type=int, default=24, help="windows")
-    parser.add_argument("--fold-b", type=int, default=60, help="windows")
+    parser.add_argument("--fold-a", type=int, default=20, help="windows")
+    parser.add_argument("--fold-b", type=int, default=40, help="windows")
     arguments = parser.parse_args(argv)
     least, most = arguments.tokens
     loaded = load_model(arguments.model)
