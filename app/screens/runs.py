@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from routesparse.app import exports, numbers, states
+from routesparse.app import exports, jobs_view, navigate, numbers, run_table, states
 from routesparse.app.access import Access, access
-from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.errors import InputError, RouteSparseError, StoreError
+from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries, spool
 
 _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy"}
@@ -23,16 +26,19 @@ def render() -> None:
     _refresh_when_changed(opened.store.generation)
     st.html('<div class="rs-title">Runs</div>')
     _undo_bar(opened)
+    _active_jobs(opened)
     values = queries.filter_values(opened.store)
     if not values["model"]:
         states.empty(
             "No runs yet",
             [
-                "Analyse a text file: the run appears here by itself, within a few seconds.",
+                "Analyse a prompt on the New run page, or a text file on the command line: the run appears here by "
+                "itself, within a few seconds.",
                 "The bundled demo model needs no GPU and no download.",
             ],
             "routesparse analyze FILE",
         )
+        navigate.link("New run", "new")
     else:
         _table(opened, queries.runs(opened.store, _filters(values)))
     _rejected(opened)
@@ -63,9 +69,12 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         return
     with st.container(border=True, key="card-runs", gap="xsmall"):
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center", key="actions")
+        baseline = _baseline(opened)
+        if baseline is not None:
+            _baseline_bar(baseline)
         event: Any = st.dataframe(
-            _shown(runs),
-            column_config=_columns(),
+            run_table.rows(runs, baseline),
+            column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,
             placeholder=numbers.NOT_MEASURED,
@@ -89,60 +98,6 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         )
 
 
-def _shown(runs: pd.DataFrame) -> pd.DataFrame:
-    """The columns of the table, in its order."""
-    return pd.DataFrame(
-        {
-            "prompt": runs["prompt_name"].where(~runs["is_sample"], runs["prompt_name"] + "  · sample"),
-            "domain": runs["domain"].fillna("–"),
-            "tokens": runs["tokens"],
-            "model": runs["model"],
-            "device": runs["device"].map(numbers.device),
-            "policy": runs["policy"],
-            "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
-            "tau": runs["tau"],
-            "fallback": runs["fallback_share"] * 100,
-            "coverage": runs["coverage"] * 100,
-            "prefill": runs["total_ms"],
-            "dense": runs["dense_ms"],
-            "speedup": runs["speedup"],
-            "density": runs["density"] * 100,
-            "created": pd.to_datetime(runs["created_at"], utc=True, errors="coerce"),
-            "run": runs["run_id"].map(queries.label),
-        }
-    )
-
-
-def _columns() -> dict[str, Any]:
-    column = st.column_config
-    return {
-        "prompt": column.TextColumn("Prompt", width=130),
-        "domain": column.TextColumn("Domain", width=66),
-        "tokens": column.NumberColumn("Tokens", format="localized", width=60),
-        "model": column.TextColumn("Model", width=52),
-        "device": column.TextColumn("Device", width=86),
-        "policy": column.TextColumn("Policy", width=66),
-        "limit": column.TextColumn(
-            "Tℓ", width=58, help="Latency limit of a layer: µs, or share of dense attention"
-        ),
-        "tau": column.NumberColumn("τ", format="%.2f", width=46, help="Mass that a certificate must reach"),
-        "fallback": column.NumberColumn(
-            "Fallback", format="%.1f %%", width=86, help="Units that became dense by fallback"
-        ),
-        "coverage": column.NumberColumn("Coverage", format="%.1f %%", width=86),
-        "prefill": column.NumberColumn("Prefill ms", format="%.0f", width=70),
-        "dense": column.NumberColumn("Dense ms", format="%.0f", width=86),
-        "speedup": column.NumberColumn("Speedup", format="%.2f×", width=86),
-        "density": column.NumberColumn(
-            "Kept", format="%.1f %%", width=66, help="Kept share of the causal area, mean over units"
-        ),
-        "created": column.DatetimeColumn(
-            "Created (UTC)", format="YYYY-MM-DD HH:mm", width=124, timezone="UTC"
-        ),
-        "run": column.TextColumn("Run", width=78),
-    }
-
-
 def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFrame) -> None:
     with place:
         count = f"{len(runs):,} run{'s' if len(runs) != 1 else ''}"
@@ -150,8 +105,20 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
             f'<div class="rs-sub">{count}{f" · {len(picked)} ticked" if len(picked) else ""}</div>',
             width="content",
         )
-        if len(picked) == 1 and st.button("Open map", key="open-map", type="primary"):
-            _open(opened, picked.iloc[0]["run_id"])
+        if len(picked) == 1:
+            if st.button("Open map", key="open-map", type="primary"):
+                _open(opened, picked.iloc[0]["run_id"])
+            if st.button(
+                "Run again", key="run-again", help="Opens New run with this prompt and these settings"
+            ):
+                _run_again(opened, picked.iloc[0]["run_id"])
+            st.button(
+                "Pin as baseline",
+                key="pin",
+                on_click=_pin,
+                args=(opened, picked.iloc[0]["run_id"]),
+                help="Prefill and kept share of the other runs are then shown against it",
+            )
         if len(picked):
             st.button(
                 "Delete",
@@ -167,6 +134,59 @@ def _open(opened: Access, run_id: str) -> None:
     st.switch_page(
         st.session_state["pages"]["map"], query_params={"run": queries.short_id(opened.store, run_id)}
     )
+
+
+def _run_again(opened: Access, run_id: str) -> None:
+    """New run reads its settings from the address; what equals the default stays out of it."""
+    run = queries.run(opened.store, run_id)
+    if run is None:
+        return
+    config = json.loads(run.config_json)
+    wishes = {
+        "from": queries.short_id(opened.store, run_id),
+        "with_policy": run.policy,
+        "audit": run.audit_depth,
+        "calibration": run.calibration,
+        "limit": run.budget,
+        "in_domain": run.domain,
+        "tau": run.tau,
+        "segment": config.get("segment_tokens"),
+        "break_even": config.get("break_even_tokens"),
+        "probe_mode": run.probe_mode,
+        "dense": "true" if run.dense_ms is not None else None,
+    }
+    navigate.go("new", **{name: value for name, value in wishes.items() if value is not None})
+
+
+def _pin(opened: Access, run_id: str) -> None:
+    st.query_params["baseline"] = queries.short_id(opened.store, run_id)
+
+
+def _unpin() -> None:
+    st.query_params.pop("baseline", None)
+
+
+def _baseline(opened: Access) -> RunRow | None:
+    """The run that the address pins; a deleted one is unpinned."""
+    named = st.query_params.get("baseline")
+    if not named:
+        return None
+    try:
+        return queries.run(opened.store, queries.resolve(opened.store, named))
+    except InputError:
+        _unpin()
+        return None
+
+
+def _baseline_bar(baseline: RunRow) -> None:
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="quiet-baseline"):
+        st.html(
+            f'<div class="rs-sub">Baseline: <b>{escape(baseline.prompt_name)}</b>, run '
+            f"{escape(queries.label(baseline.run_id))}, prefill {numbers.millis(baseline.total_ms)}. Runs on other "
+            "prompts are compared unpaired.</div>",
+            width="content",
+        )
+        st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin)
 
 
 def _delete(opened: Access, run_ids: list[str]) -> None:
@@ -192,9 +212,9 @@ def _each(run_ids: list[str], action: Callable[[str], None]) -> list[str]:
 
 def _undo_bar(opened: Access) -> None:
     for line in st.session_state.pop("problems", []):
-        st.warning(line)
+        states.field_error(line)
     for line in opened.waiting:
-        st.warning(f"A bundle waits in the spool: {line}")
+        states.field_error(f"A bundle waits in the spool: {line}")
     deleted = st.session_state.get("deleted")
     if deleted:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -204,6 +224,19 @@ def _undo_bar(opened: Access) -> None:
                 width="content",
             )
             st.button("Undo", key="undo-delete", on_click=_restore, args=(opened,))
+
+
+def _active_jobs(opened: Access) -> None:
+    """Jobs that wait or run, above the runs that they will become; a broken queue leaves the runs readable."""
+    try:
+        jobs = opened.queue.jobs(("queued", "running"), 6)
+        if jobs:
+            with st.container(border=True, key="card-active-jobs", gap="xsmall"):
+                st.html('<div class="rs-h">Active jobs</div>')
+                jobs_view.worker_note(opened.queue)
+                jobs_view.table(opened.queue, jobs)
+    except StoreError as error:
+        states.field_error(f"{error}. Stored runs are not affected.")
 
 
 def _rejected(opened: Access) -> None:

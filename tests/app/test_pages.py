@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from routesparse.app.access import access
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
 
 
@@ -44,6 +45,40 @@ def test_deleted_run_can_be_brought_back(filled, open_runs):
     page.button(key="undo-delete").click().run()
     assert len(page.dataframe[0].value) == 2
     assert "Deleted" not in text_of(page)
+
+
+def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, open_page):
+    page = open_page("runs", baseline="d4e5b678")
+    assert not page.exception
+    assert "Baseline: <b>needles-16k.txt</b>" in text_of(page)
+    assert page.dataframe[0].value["against"].tolist()[1] == 1.0
+    page.button(key="unpin").click().run()
+    assert "against" not in page.dataframe[0].value
+    assert "baseline" not in page.query_params
+
+
+def test_deleted_baseline_is_unpinned(filled, open_page):
+    page = open_page("runs", baseline="deadbeef")
+    assert not page.exception
+    assert "against" not in page.dataframe[0].value
+
+
+def test_run_again_hands_the_settings_over(filled, record, went, monkeypatch):
+    from routesparse.app.screens import runs
+    from routesparse.engine.store import spool
+
+    opened = access()
+    spool.ingest_spool(opened.store)
+    runs._run_again(opened, record.run.run_id)
+    ((name, query),) = went
+    assert name == "new" and query["from"] == "d4e5b678"
+    assert (query["limit"], query["tau"]) == (record.run.budget, record.run.tau)
+
+
+def test_active_jobs_stand_above_the_runs(filled, queue, open_runs):
+    queue.submit(RunRequest(label="<i>next.txt"), "The harbour master writes a ledger.")
+    html = text_of(open_runs())
+    assert "Active jobs" in html and "&lt;i&gt;next.txt" in html and "No worker is running" in html
 
 
 def test_empty_runs_page_says_what_to_do(home, open_runs):

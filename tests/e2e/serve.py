@@ -1,4 +1,4 @@
-"""Start the dashboard on a free loopback port for browser tests and screenshots."""
+"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots."""
 
 from __future__ import annotations
 
@@ -50,6 +50,24 @@ def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
         process.terminate()
         try:
             process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+@contextlib.contextmanager
+def worker(home: Path) -> Iterator[None]:
+    """A real worker process on the same home, with the engine and the bundled model; stopped on leaving."""
+    command = [sys.executable, "-m", "routesparse.engine.cli", "worker"]
+    environment = {**os.environ, "ROUTESPARSE_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    with open(home / "worker.log", "wb") as sink:
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)

@@ -1,0 +1,148 @@
+"""A prompt's way through the dashboard with a real worker: upload -> job -> map -> head -> the reloaded link.
+
+The prompt is hostile (HTML, a Markdown image, a script, right-to-left and zero-width characters) and so is its file
+name: it must be analysed like any other, fetch nothing and write nowhere else. Needs Chromium; no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+HERE = Path(__file__).parent
+SPEC = importlib.util.spec_from_file_location("journey_serve", HERE / "serve.py")
+serve = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(serve)
+
+CANARY = "http://127.0.0.1:18999/canary"
+HOSTILE = (
+    f"The ledger <img src='{CANARY}-img.png'> ![vessel]({CANARY}-md.png) <script>window.pwned = 1</script> "
+    f"\u202eSLESSEV\u202c ze\u200bro\ufeff [link](javascript:window.pwned=1) <iframe src='{CANARY}-frame'></iframe> "
+    "$$\\frac{1}{2}$$ :material/home: `code` lists tonnage and master, pier by pier, until the evening bell.\n"
+)
+SETTINGS = "break_even=1024&segment=1024"
+
+pytestmark = [
+    pytest.mark.skipif(not serve.CHROMIUM.exists(), reason=f"{serve.CHROMIUM} is not installed"),
+    pytest.mark.timeout(240),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("journey") / "home"
+
+
+@pytest.fixture(scope="module")
+def address(home):
+    home.mkdir()
+    with serve.worker(home), serve.dashboard(home) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def context(browser):
+    """A browser context whose requests and errors are recorded."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
+    context.seen, context.failures = [], []
+    context.on("request", lambda request: context.seen.append(request.url))
+    context.on("weberror", lambda error: context.failures.append(str(error.error)))
+    yield context
+    context.close()
+
+
+def upload(page, address: str, name: str, text: str) -> None:
+    page.goto(f"{address}/new?{SETTINGS}")
+    chosen = {"name": name, "mimeType": "text/plain", "buffer": text.encode()}
+    page.locator("input[type=file]").set_input_files(chosen)
+
+
+def submit(page) -> str:
+    """Press Analyse; the address of the job."""
+    page.get_by_role("button", name="Analyse").click()
+    page.wait_for_url("**/job?job=*")
+    return page.url
+
+
+def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, home):
+    page = context.new_page()
+    upload(page, address, "../../etc/x.txt", HOSTILE * 16)
+    page.get_by_text("What it will take").wait_for()
+    job = submit(page)
+    page.get_by_text("x.txt").first.wait_for()
+    assert "etc" not in page.locator("[data-testid=stMainBlockContainer]").inner_text()
+
+    # Nobody looks; another tab finds the job by its link.
+    page.close()
+    page = context.new_page()
+    page.goto(job)
+    page.get_by_role("button", name="Open the routing map").click(timeout=120_000)
+    page.wait_for_url("**/map?run=*")
+    page.get_by_text("Candidates of layer").wait_for()
+    page.get_by_text("First token of the text shown").wait_for()
+
+    area = page.locator(".st-key-map .draglayer .xy .nsewdrag").first.bounding_box()
+    page.mouse.click(area["x"] + area["width"] * 4.5 / 8, area["y"] + area["height"] * 3.5 / 8)
+    page.get_by_text("Layer 3, head 4: why").wait_for()
+    page.get_by_text("Open this head").click()
+    page.wait_for_url(re.compile(r"/head\?.*layer=3&head=4"))
+    page.get_by_text("Certificates and the truth").wait_for()
+    reason = page.locator(".st-key-card-reason .rs-sub").first.inner_text()
+    assert reason
+    page.locator(".st-key-card-all-candidates tr.pick").wait_for()
+
+    link = page.url
+    page.reload()
+    page.locator(".st-key-card-all-candidates tr.pick").wait_for()
+    assert page.locator(".st-key-card-reason .rs-sub").first.inner_text() == reason
+    assert page.url == link
+    page.go_back()
+    page.wait_for_url("**/map?**")
+
+    assert not [url for url in context.seen if "canary" in url]
+    assert {re.sub(r"^\w+://([^/:]*).*", r"\1", u) for u in context.seen if "://" in u} <= {"127.0.0.1"}
+    assert page.evaluate("window.pwned") is None
+    assert context.failures == []
+    assert [path.name for path in home.parent.iterdir()] == ["home"]
+    assert not list(home.rglob("x.txt"))
+    # The control: shown as HTML, the same text does fetch, and this test sees it.
+    page.set_content(HOSTILE)
+    page.wait_for_function("window.pwned === 1")
+    assert [url for url in context.seen if "canary" in url]
+    logs = [home / "dashboard.log", home / "worker.log", *(home / "logs").iterdir()]
+    assert not any("tonnage" in log.read_text() for log in logs), "no prompt text in a log"
+
+
+def test_running_job_is_cancelled_and_leaves_no_run(address, context, home):
+    page = context.new_page()
+    upload(page, address, "long.txt", HOSTILE * 90)
+    submit(page)
+    page.get_by_text("route and execute: layer").wait_for(timeout=90_000)
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("Nothing was stored").wait_for(timeout=90_000)
+    page.goto(f"{address}/job")
+    page.get_by_text("cancelled").wait_for()
+    assert len(list((home / "bundles").iterdir())) == 1, "the first test's run only"
+
+
+def test_a_line_of_a_megabyte_is_counted_and_refused_in_place(address, context):
+    page = context.new_page()
+    upload(page, address, "line.txt", HOSTILE.replace("\n", " ") * 3_000)
+    page.get_by_text("the model reads at most 131,072").wait_for()
+    assert page.get_by_role("button", name="Analyse").is_disabled()
+    assert not [url for url in context.seen if "canary" in url]
+    assert context.failures == []
