@@ -52,8 +52,11 @@ def failure_title(kind: FailureKind) -> str:
 
 
 def worker_alive(queue: JobQueue) -> bool:
-    """Whether a worker has reported in the last seconds. Errors: StoreError."""
-    return any(time.time() - worker.seen_at < ALIVE_S for worker in queue.workers())
+    """Whether a worker has reported in the last seconds, or holds a job by a valid lease. Errors: StoreError."""
+    now = time.time()
+    if any(now - worker.seen_at < ALIVE_S for worker in queue.workers()):
+        return True
+    return any(job.lease_until is not None and job.lease_until > now for job in queue.jobs(("running",)))
 
 
 def worker_note(queue: JobQueue) -> None:

@@ -101,3 +101,8 @@ def size(count: int) -> str:
             value = count / scale
             return f"{value:.1f} {unit}" if value < 100 and unit != "KB" else f"{value:,.0f} {unit}"
     return f"{count} B"
+
+
+def several(count: int, noun: str) -> str:
+    """A number with its noun: "1 earlier job", "3 earlier jobs"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

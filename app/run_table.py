@@ -14,13 +14,14 @@ from routesparse.engine.store import queries
 
 
 def rows(runs: pd.DataFrame, baseline: RunRow | None) -> pd.DataFrame:
-    """The columns of the table, in its order; with a baseline, prefill time against it comes last but three."""
+    """The columns of the table, in its order; with a baseline, prefill time against it."""
     against = {} if baseline is None else {"against": baseline.total_ms / runs["total_ms"]}
     return pd.DataFrame(
         {
             "prompt": runs["prompt_name"].where(~runs["is_sample"], runs["prompt_name"] + "  · sample"),
             "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
+            **against,
             "model": runs["model"],
             "device": runs["device"].map(numbers.device),
             "policy": runs["policy"],
@@ -31,7 +32,6 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> pd.DataFrame:
             "prefill": runs["total_ms"],
             "dense": runs["dense_ms"],
             "speedup": runs["speedup"],
-            **against,
             "density": runs["density"] * 100,
             "created": pd.to_datetime(runs["created_at"], utc=True, errors="coerce"),
             "run": runs["run_id"].map(queries.label),

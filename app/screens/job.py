@@ -130,12 +130,15 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
     if not job.ended:
         past = job_estimate(opened.queue, request, job.prompt_bytes)
         facts.append(
-            ("estimate", f"{numbers.span(past.low_s, past.high_s)}, from {past.jobs} earlier jobs")
+            (
+                "estimate",
+                f"{numbers.span(past.low_s, past.high_s)}, from {numbers.several(past.jobs, 'earlier job')}",
+            )
             if past
             else ("estimate", "no estimate yet: the first job measures this machine")
         )
     if job.attempt > 1 or job.losses:
-        facts.append(("attempt", f"{job.attempt}, after {job.losses} lost workers"))
+        facts.append(("attempt", f"{job.attempt}, after {numbers.several(job.losses, 'lost worker')}"))
     settings = [
         f"model {request.model}",
         f"policy {request.policy}",

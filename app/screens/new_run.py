@@ -194,14 +194,17 @@ def _time(
     if request is not None:
         past = job_estimate(opened.queue, request, len(chosen.content))
         if past is not None:
-            return numbers.span(past.low_s, past.high_s), f"Time: from {past.jobs} earlier jobs like this."
+            return numbers.span(
+                past.low_s, past.high_s
+            ), f"Time: from {numbers.several(past.jobs, 'earlier job')} like this."
         runs = queries.runs(opened.store, queries.RunFilter(models=(request.model,)))
         pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
         prefill = scaled(pairs, size.tokens)
         if prefill is not None:
             return (
                 f"{numbers.span(prefill.low_s, prefill.high_s)} + loading",
-                f"Time: prefill of {prefill.jobs} stored runs with this model; loading and audit come on top.",
+                f"Time: prefill of {numbers.several(prefill.jobs, 'stored run')} with this model; loading "
+                "and audit come on top.",
             )
     return "no estimate yet", "Time: the first job measures this machine."
 

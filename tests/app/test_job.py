@@ -49,6 +49,7 @@ def test_running_job_shows_layer_elapsed_and_settings(home, queue, submitted, op
     html = text_of(open_page("job", job=submitted))
     assert "route and execute: layer 3 of 8" in html
     assert "elapsed" in html and "no estimate yet" in html and "policy certified" in html
+    assert "No worker is running" not in html, "its lease says that one is"
     assert "<b>ledger" not in html and "&lt;b&gt;ledger.txt" in html
 
 

@@ -14,11 +14,15 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from routesparse.engine.jobs.failures import classify
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store.bundle import write_bundle
 
 # A script, run by its path: its neighbours are found through the search path.
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "engine" / "store"), str(Path(__file__).parent)]
-make_record = import_module("factory").make_record
+factory = import_module("factory")
+make_record, rename = factory.make_record, factory.rename
 serve = import_module("serve")
 
 PAGES = {
@@ -29,6 +33,16 @@ PAGES = {
     "map-not-audited": "/map?run=c0de17aa&layer=1&head=1&metric=audited_error",
     "map-32x32": "/map?run=32b32b32&layer=17&head=20",
     "map-bad-link": "/map?run=deadbeef",
+    "runs-baseline": "/?baseline=d4e5b678",
+    "new-sample": "/new?source=Sample&sample=needles.txt",
+    "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
+    "new-again": "/new?from=d4e5b678&tau=0.85",
+    "head": "/head?run=3f9a1c20&layer=5&head=2",
+    "head-not-audited": "/head?run=c0de17aa&layer=1&head=1",
+    "head-128k": "/head?run=32b32b32&layer=17&head=20",
+    "jobs": "/job",
+    "job-unknown": "/job?job=deadbeef",
+    **{f"job-{state}": f"/job?job={{{state}}}" for state in ("waiting", "running", "failed", "done")},
 }
 
 
@@ -68,6 +82,26 @@ def fill(home: Path) -> None:
     shutil.copytree(bad, spool / bad.name)
 
 
+def queue_jobs(home: Path) -> dict[str, str]:
+    """A job in every state, as workers would leave them; their ids by state."""
+    queue = JobQueue(home)
+    text = (serve.REPOSITORY / "data" / "samples" / "prompts" / "needles.txt").read_text("utf-8")
+    ids = {}
+    for state in ("done", "failed", "running", "waiting"):
+        ids[state] = queue.submit(RunRequest(label=f"{state}-needles.txt", audit="rows"), text)
+    done = queue.claim("worker-1")
+    write_bundle(rename(make_record(hardness=0.7, seed=4), done.run_id), home / "spool")
+    queue.heartbeat(done, progress=("write", 1, 1))
+    queue.finish(done, done.run_id)
+    failed = queue.claim("worker-1")
+    queue.heartbeat(failed, progress=("route", 2, 8))
+    queue.fail(failed, "out_of_memory", classify(MemoryError(), "4f2a9c11")[1], "4f2a9c11")
+    # A lease that outlasts the pictures.
+    queue.heartbeat(queue.claim("worker-1", 3600), 3600, ("route", 5, 8))
+    queue.close()
+    return ids
+
+
 def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str) -> None:
     """One picture per page, theme and width, the whole page high."""
     for scheme in ("light", "dark"):
@@ -104,10 +138,12 @@ def main(folder: Path) -> None:
         for home in (filled, empty, broken):
             home.mkdir()
         fill(filled)
+        ids = queue_jobs(filled)
         (broken / "routesparse.duckdb").write_bytes(b"this is no database")
         with serve.dashboard(filled) as address:
-            shoot(browser, address, PAGES, folder, "filled")
-        few = {"runs": "/", "map": "/map"}
+            pages = {name: path.format(**ids) for name, path in PAGES.items()}
+            shoot(browser, address, pages, folder, "filled")
+        few = {"runs": "/", "map": "/map", "new": "/new", "jobs": "/job", "head": "/head"}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty")
         with serve.dashboard(broken) as address:
