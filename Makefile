@@ -25,6 +25,6 @@ clean:
 
 # The stamp is newer than what it was made from, or the environment is made again.
 .venv/.installed: requirements.txt pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@

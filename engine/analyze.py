@@ -56,7 +56,7 @@ def analyze_prompt(
         calibrated.check(loaded.revision, config)
     if isinstance(profile, str):
         profile = prepare_profile(profile, loaded, config, progress)
-    session = RoutingSession(config, calibrated, profile, audit)
+    session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     with routed_by(loaded.model, session), _counted(loaded, progress, "route"):
         routed = prefill(loaded.model, ids)

@@ -1,6 +1,6 @@
 """Dense audit (paper section 3.5 and eq. E_rel): exact mass and output error of the chosen candidates.
 
-Rows are uniform draws from the body, by a seed of their own, so no other step has read them; ``None`` rows audits
+Rows are uniform draws from the body, by a seed of their own, independently of every other step; ``None`` rows audits
 the whole body. Everything is float32 on the run's own queries, keys and values and on the candidate's own level map,
 before the tail override. Dense units lose nothing and are not audited.
 """
@@ -33,13 +33,13 @@ def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, s
     audits = []
     for unit in range(decision.batch * decision.heads):
         b, h = divmod(unit, decision.heads)
-        low = max(0, int(inputs.first_keys()[b]) - segment.position)
+        low = min(max(0, int(inputs.first_keys()[b]) - segment.position), segment.body)
+        if low == segment.body or not decision.sparse[unit]:
+            continue
         if rows is None or rows >= segment.body - low:
             chosen = torch.arange(low, segment.body)
         else:
             chosen = torch.randint(low, segment.body, (rows,), generator=generator).sort().values
-        if not decision.sparse[unit]:
-            continue
         measured = measure_rows(inputs, decision, b, h, chosen)
         mass, error, norm, paper, tight = (
             measured[name] for name in ("mass", "error", "norm", "paper", "tight")
@@ -108,7 +108,7 @@ def measure_rows(
     top = float(v_max)
     measured["paper"] = paper_error_bound(measured["mass"], np.float64(top))
     measured["tight"] = tight_error_bound(measured["mass"], measured.pop("sparse_norm"), np.float64(top))
-    measured["v_max"] = np.float64(top)
+    measured["v_max"] = np.array(top)
     return measured
 
 

@@ -1,9 +1,9 @@
 """Make a calibration (paper section 3.5): fit lambda on fold A, freeze it, take delta_q on fold B.
 
-Folds are split by document. Fold A: lambda starts at the configuration's and moves to tau + delta_A(lambda) until it
-stops moving, so that lambda - delta >= tau there. Fold B: residuals g - g* of the candidates that this frozen policy
-selects, g* = min(audited body mean, true recent mean); sparse layers stay sparse upstream. delta_q for q in
-{.9, .95, .99} by ``calibration.conformal_delta``.
+Folds are split by document. Fold A: lambda starts at the configuration's and moves to tau + delta_A(lambda) where
+that is larger, at most twice, aiming at lambda - delta >= tau; fold B's delta is valid wherever lambda ends. Fold B:
+residuals g - g* of the candidates that this frozen policy selects, g* = min(audited body mean, true recent mean);
+sparse layers stay sparse upstream. delta_q for q in {.9, .95, .99} by ``calibration.conformal_delta``.
 
 The optional predictor e and alpha keep their training-free values here.
 """
@@ -11,6 +11,7 @@ The optional predictor e and alpha keep their training-free values here.
 from __future__ import annotations
 
 import datetime
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,8 @@ def residuals(
     loaded: LoadedModel, token_ids: Sequence[int], config: RouterConfig, profile: LatencyProfile | str
 ) -> np.ndarray:
     """g - g* of every selected sparse unit of one prompt: [units]."""
-    session = RoutingSession(config, profile=profile, audit="rows", audit_rows=AUDIT_ROWS)
+    salt = hashlib.sha256(repr(tuple(token_ids)).encode()).hexdigest()
+    session = RoutingSession(config, profile=profile, audit="rows", audit_rows=AUDIT_ROWS, salt=salt)
     ids = torch.tensor([list(token_ids)], device=loaded.model.device)
     with torch.no_grad(), routed_by(loaded.model, session):
         loaded.model(ids, logits_to_keep=1, use_cache=False)

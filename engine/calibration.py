@@ -27,6 +27,7 @@ STAMPED = (  # a change of any of these changes what delta was measured on
     "policy",
     "budget",
     "beta",
+    "solver",
     "tau",
     "confidence",
     "segment_tokens",

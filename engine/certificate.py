@@ -5,7 +5,9 @@
    No calibration, no exchangeable prompts. Each of at most s tests per head runs at error (1 - q)/s, so the chance
    that any wrong candidate passes is at most 1 - q (union bound).
 2. Conformal head certificate (the paper's delta_q): see calibration.py.
-3. Row statement: the k-th smallest certificate row bounds a random body row of this prompt.
+3. Row statement: the k-th smallest certificate row bounds a random body row of this prompt. For a unit whose
+   candidate was kept after up to s tests it is taken at 1 - (1 - q)/s: the chance that a unit is kept *and* a random
+   row of it lies below its bound is at most 1 - q. Nothing is claimed conditionally on having been kept.
 
 Betting bound (Waudby-Smith and Ramdas, 2024): for a hypothesised mean mu the wealth
 

@@ -129,6 +129,11 @@ class RouterConfig:
             )
 
     @property
+    def least_body_rows(self) -> int:
+        """A segment with fewer body rows is not probed: its statistics would say nothing."""
+        return max(self.certificate_rows, 2 * self.block_q)
+
+    @property
     def gate_threshold(self) -> float:
         """lambda, the least gate statistic g of an admissible candidate, where no calibration has fixed one.
 

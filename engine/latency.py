@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,22 @@ class LatencyProfile:
         """Probe, index building, routing and certificates of one layer and segment."""
         return self.probe_base_us + heads * (self.probe_head_us + self.probe_key_us * segment.keys)
 
-    def pays(self, segment: Segment, heads: int) -> bool:
-        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on this segment.
+    def pays(self, segments: Sequence[Segment], heads: int) -> bool:
+        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on these segments.
 
-        Never below the shortest length that was measured: the fitted intercepts say nothing there.
+        Together, because they are one prompt: early segments are cheap either way. Never below the shortest length
+        that was measured: the fitted intercepts say nothing there.
         """
-        if segment.keys < min((cell["n"] for cell in self.cells), default=0):
+        if segments[-1].keys < min((cell["n"] for cell in self.cells), default=0):
             return False
-        tiles = np.array(BREAK_EVEN_DENSITY * segment.causal_tiles())
-        routed = heads * float(self.sparse_us(segment, tiles, np.zeros(()))) + self.probe_us(segment, heads)
-        return routed < 0.97 * heads * self.dense_us(segment)
+        routed = dense = 0.0
+        for segment in segments:
+            tiles = np.array(BREAK_EVEN_DENSITY * segment.causal_tiles())
+            routed += heads * float(self.sparse_us(segment, tiles, np.zeros(()))) + self.probe_us(
+                segment, heads
+            )
+            dense += heads * self.dense_us(segment)
+        return routed < 0.97 * dense
 
     def break_even_tokens(self, heads: int) -> int:
         """The least n (in steps of 256) from which a whole prompt pays.
@@ -87,7 +94,8 @@ class LatencyProfile:
         It depends on n alone: below it the dense kernel runs untouched, without a probe.
         """
         for tokens in range(256, LONGEST, 256):
-            if self.pays(Segment(0, 0, 0, tokens, tokens - self.block_q, self.block_q, self.block_k), heads):
+            segment = Segment(0, 0, 0, tokens, tokens - self.block_q, self.block_q, self.block_k)
+            if self.pays([segment], heads):
                 return tokens
         return LONGEST
 

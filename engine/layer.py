@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +29,6 @@ from routesparse.engine.records import Pattern
 from routesparse.engine.risk import Scores
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
-
-Predictor = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -80,19 +77,19 @@ def decide(
     gate: float,
     profile: LatencyProfile,
     limit_us: float | None,
+    seed: int | None = None,
 ) -> Decision:
-    """Steps 1 to 5. limit_us: this segment's share of T_l, None without a limit.
+    """Steps 1 to 5. limit_us: this segment's share of T_l, None without a limit. seed: the prompt's (config.seed).
 
     Errors: ConfigError where the limit is below the probe's own cost; NumericsError for NaN or Inf.
     """
     batch, heads = inputs.q.shape[:2]
-    clock = _Clock(inputs.q.is_cuda)
+    clock = _Clock(inputs.q.device)
 
     # 1. The shared probe.
     first_keys = inputs.first_keys()
-    rows = draw_rows(
-        segment, batch, heads, config, stable_seed(config.seed, layer, segment.index), first_keys
-    )
+    base = config.seed if seed is None else seed
+    rows = draw_rows(segment, batch, heads, config, stable_seed(base, layer, segment.index), first_keys)
     probe = run_probe(inputs, segment, rows, config)
     probe_us = clock.lap()
 
@@ -181,13 +178,13 @@ def stable_seed(*parts: int | str) -> int:
 class _Clock:
     """Lap times in microseconds; waits for the GPU so that a lap holds its own work."""
 
-    def __init__(self, cuda: bool) -> None:
-        self._cuda = cuda
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._last = self._now()
 
     def _now(self) -> float:
-        if self._cuda:
-            torch.cuda.synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
     def lap(self) -> float:

@@ -52,7 +52,7 @@ class Candidate:
                 return f"{self.blocks} blocks of {self.block_k} a row"
             case "block_top_p":
                 return f"blocks to {self.share:g} of the score"
-            case "dense":
+            case _:
                 return "all"
 
 

@@ -81,6 +81,8 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
     candidate, scores = decision.candidates[place], decision.scores
     sparse = bool(decision.sparse[unit])
     rows = decision.certificate_mass[unit, :, place]
+    # The candidate was kept after up to s looks at these rows: the union bound again.
+    row_level = 1.0 - (1.0 - trace.config.confidence) / trace.config.max_tests
     conformal = None
     if trace.calibration is not None and sparse:
         delta = trace.calibration.delta(tokens, trace.config.confidence)
@@ -101,7 +103,7 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
         gate=float(scores.gate[unit, place]),
         lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
         conformal_lower_mass=conformal,
-        row_lower_mass=float(row_lower_bound(rows, trace.config.confidence)) if sparse else None,
+        row_lower_mass=float(row_lower_bound(rows, row_level)) if sparse else None,
         disagreement=float(scores.disagreement[unit, place]),
         entropy=float(decision.entropy[unit]),
         local_band=float(decision.local_band[unit]),

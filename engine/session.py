@@ -41,8 +41,24 @@ class RoutingSession:
         profile: LatencyProfile | str = "auto",
         audit: AuditDepth = "none",
         audit_rows: int = dense_audit.AUDIT_ROWS,
+        salt: str = "",
     ) -> None:
-        """calibration: checked against model and configuration by the caller; its lambda and alpha apply."""
+        """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
+
+        salt: makes the random rows this prompt's own (its hash), so that an unlucky draw does not recur on every
+        prompt of one length; later prompts of the session draw anew in any case.
+        Errors: ConfigError for beta > 0 (no error predictor ships) or a gate that contradicts the calibration.
+        """
+        if config.beta:
+            raise ConfigError(
+                f"beta {config.beta:g} needs an error predictor, which no calibration has yet; use 0"
+            )
+        least = 2 * (config.least_body_rows + config.tail_tokens)
+        if config.segment_tokens < least:
+            raise ConfigError(
+                f"segment {config.segment_tokens} tokens is too short to be probed; use at least {least}, "
+                f"a multiple of {config.block_q}"
+            )
         gate = config.gate_threshold
         if calibration is not None:
             if config.gate not in (None, calibration.gate):
@@ -53,6 +69,8 @@ class RoutingSession:
             config, gate = replace(config, alpha=calibration.alpha), calibration.gate
         self.config = config
         self.trace = Trace(config, gate, calibration, audit, audit_rows, profile)
+        self._salt = salt
+        self._prompts = 0
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
 
     def attend(
@@ -105,6 +123,7 @@ class RoutingSession:
             del prompts[: -KEPT_PROMPTS + 1]
             prompts.append(PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype))
             self._segments = {}
+            self._prompts += 1
         if not prompts:
             return None
         prompts[-1].layers.add(layer)
@@ -112,14 +131,19 @@ class RoutingSession:
             prompts[-1].tokens = max(prompts[-1].tokens, n_k)
         return prompts[-1]
 
+    def _seed(self) -> int:
+        """The current prompt's seed: the configuration's own for the first prompt of an unsalted session."""
+        if not self._salt and self._prompts == 1:
+            return self.config.seed
+        return steps.stable_seed(self.config.seed, self._salt, self._prompts)
+
     def _worth_routing(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
-        least = max(self.config.certificate_rows, 2 * self.config.block_q)
-        if any(s.body < least for s in segments):
+        if any(s.body < self.config.least_body_rows for s in segments):
             return False
         if self.config.break_even_tokens is not None:
             return segments[-1].keys >= self.config.break_even_tokens
         profile = self._measured_profile(inputs)
-        return all(profile.pays(s, inputs.q.shape[1]) for s in segments)
+        return profile.pays(segments, inputs.q.shape[1])
 
     def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:
         profile = self.trace.profile
@@ -153,6 +177,7 @@ class RoutingSession:
                     self.trace.gate,
                     profile,
                     None if limit is None else limit * float(share),
+                    self._seed(),
                 )
                 for segment, share in zip(segments, shares, strict=True)
             ]
@@ -172,7 +197,7 @@ class RoutingSession:
         if self.trace.audit_depth != "none":
             rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
             for decision in decisions:
-                audits += dense_audit.audit_units(inputs, decision, rows, self.config.seed)
+                audits += dense_audit.audit_units(inputs, decision, rows, self._seed())
         pictures = tuple(heatmaps(d) for d in decisions)
         layer_pass = LayerPass(
             layer=layer,

@@ -2,10 +2,10 @@
 
     python -m routesparse.engine.evaluation.certificates --out data/results/certificates.json
 
-Per domain: windows of test documents are routed at the default setting; for every selected sparse unit the true mean
-mass of its body is audited on random rows and compared with the certificate of its own prompt. "needles" are
-needles among needles. Coverage is per unit, averaged per prompt; prompts of one document are resampled together
-(cluster bootstrap over documents).
+Per domain: windows of test documents are routed at the default setting (below break-even too); for every selected
+sparse unit the true mean mass of its body is audited on random rows and compared with the certificate of its own
+prompt. "needles" are needles among needles. Every window draws its own rows. Coverage is per unit, averaged per
+prompt; prompts of one document are resampled together (cluster bootstrap over documents).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def domain_windows(domain: str, loaded: LoadedModel, arguments: Any) -> Iterator
 
 def measure(loaded: LoadedModel, window: Window, config: RouterConfig, rows: int) -> dict[str, Any]:
     """Route one window and audit it."""
-    session = RoutingSession(config, audit="rows", audit_rows=rows)
+    session = RoutingSession(config, audit="rows", audit_rows=rows, salt=f"{window.document}/{window.start}")
     with torch.no_grad(), routed_by(loaded.model, session):
         loaded.model(
             torch.tensor([window.token_ids], device=loaded.model.device), logits_to_keep=1, use_cache=False
@@ -117,16 +117,20 @@ def measure(loaded: LoadedModel, window: Window, config: RouterConfig, rows: int
 
 def summarise(prompts: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     """Coverage with spread over prompts and a clustered interval, gap, density and what it cost."""
-    coverage = np.array([np.mean(p["covered"]) if p["covered"] else 1.0 for p in prompts])
-    documents = sorted({p["document"] for p in prompts})
-    low, high = clustered_interval(coverage, [documents.index(p["document"]) for p in prompts], seed)
+    sparse = [p for p in prompts if p["covered"]]
+    coverage = np.array([np.mean(p["covered"]) for p in sparse])
+    documents = sorted({p["document"] for p in sparse})
+    low, high = clustered_interval(coverage, [documents.index(p["document"]) for p in sparse], seed)
     units = sum(p["units"] for p in prompts)
     gaps = np.concatenate([p["gap"] for p in prompts])
     families = [f for p in prompts for f in p["patterns"]]
     return {
         "windows": len(prompts),
+        "windows_without_a_sparse_unit": len(prompts) - len(sparse),
         "documents": len(documents),
         "selected_sparse_units": len(gaps),
+        "uncovered_units": sum(not c for p in sparse for c in p["covered"]),
+        "documents_with_an_uncovered_unit": len({p["document"] for p in sparse if not all(p["covered"])}),
         "coverage": float(coverage.mean()),
         "coverage_interval": [low, high],
         "coverage_sd_over_prompts": float(coverage.std()),

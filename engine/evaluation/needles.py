@@ -4,7 +4,7 @@
 
 Every prompt is answered greedily (decoding is dense, the prefill is what differs) by
   dense        the reference
-  routed       RouteSparse at the default setting
+  routed       RouteSparse at the default setting (below break-even too)
   fixed        vertical-slash at one density for all heads: the routed run's own mean density on this prompt
   window       sink and 1,024 local tokens in every row, decoding included: must lose needles in mid-context
 and scored as RULER does (share of gold strings found). Paired: the interval is of the mean difference to dense, by
@@ -116,7 +116,7 @@ def answer_all(
     loaded: LoadedModel, sample: Sample, config: RouterConfig, fixed_pattern: Any
 ) -> dict[str, Answer]:
     """The prompt answered by every method; the fixed plan gets the density that routing spent on it."""
-    routed = RoutingSession(config)
+    routed = RoutingSession(config, salt=sample.prompt[:4_096])
     answers = {
         "dense": answer(loaded, sample, None, lambda: 1.0),
         "routed": answer(loaded, sample, routed, lambda: float(routed.trace.record().run.density or 1.0)),

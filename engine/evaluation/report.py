@@ -67,9 +67,12 @@ def certificates() -> list[str]:
     ]
     for domain, row in result["domains"].items():
         low, high = row["coverage_interval"]
+        missed, documents = row["documents_with_an_uncovered_unit"], row["documents"]
+        interval = f" [{low:.4f}, {high:.4f}]" if missed else ""
         lines.append(
-            f"| {domain} | {row['windows']} ({row['documents']}) | {row['selected_sparse_units']:,} | "
-            f"{row['coverage']:.4f} [{low:.4f}, {high:.4f}] | {row['coverage_min_prompt']:.3f} | "
+            f"| {domain} | {row['windows']} ({documents}) | {row['selected_sparse_units']:,} | "
+            f"{row['coverage']:.4f}{interval}, missed in {missed} of {documents} documents | "
+            f"{row['coverage_min_prompt']:.3f} | "
             f"{row['median_gap']:.3f} | {row['density']:.2f} | {row['expanded_share']:.1%} / "
             f"{row['dense_fallback_share']:.1%} | {row['bound_violations']} of {row['audited_rows']:,} rows |"
         )
@@ -97,10 +100,15 @@ def needles() -> list[str]:
     parts = []
     for name, row in result["paired"].items():
         low, high = row["interval_points"]
-        parts.append(
-            f"{name} {row['mean_points']:+.1f} [{low:+.1f}, {high:+.1f}] (n {row['n']}, harmed {row['harmed']}, "
-            f"gained {row['gained']})"
-        )
+        counts = f"n {row['n']}, harmed {row['harmed']}, gained {row['gained']}"
+        if row["harmed"] + row["gained"]:
+            parts.append(f"{name} {row['mean_points']:+.1f} [{low:+.1f}, {high:+.1f}] ({counts})")
+        else:
+            # Nothing differs, so a bootstrap has no width; the exact one-sided 95 % limit of the harmed share does.
+            limit = 1.0 - 0.05 ** (1.0 / row["n"])
+            parts.append(
+                f"{name} none ({counts}: at most {limit:.0%} of such prompts harmed, 95 % one-sided)"
+            )
     return [*lines[:-1], lines[-1] + "; ".join(parts) + "."]
 
 

@@ -120,6 +120,7 @@ CHANGES = {
     "policy": "budgeted",
     "budget": LatencyBudget(0.5, "fraction"),
     "beta": 0.5,
+    "solver": "exact",
     "tau": 0.8,
     "confidence": 0.9,
     "segment_tokens": 8_192,

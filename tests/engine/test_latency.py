@@ -46,7 +46,7 @@ def test_break_even_is_the_first_length_at_which_routing_pays(profile):
         config = RouterConfig(tail_tokens=1)
         segment = dataclasses.replace(split(tokens, tokens, config)[-1], rows=tokens, body=tokens - 128)
         segment = dataclasses.replace(segment, first=0, position=0)
-        return dear.pays(segment, 8)
+        return dear.pays([segment], 8)
 
     assert 256 < least < LONGEST and least % 256 == 0
     assert pays(least) and not pays(least - 256)

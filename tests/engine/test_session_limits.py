@@ -53,7 +53,9 @@ def test_an_unattainable_limit_runs_the_cheapest_plan_and_is_recorded(oracle, st
 
 def test_a_limit_below_the_probe_is_refused_with_both_numbers(oracle, start, config):
     routed, call = start(replace(config, policy="strict", budget=LatencyBudget(0.5, "us")))
-    with pytest.raises(ConfigError, match=r"leaves 0 us for segment 0 of a layer, below the probe's 1 us; raise the budget"):
+    with pytest.raises(
+        ConfigError, match=r"leaves 0 us for segment 0 of a layer, below the probe's 1 us; raise the budget"
+    ):
         call(oracle.draw_inputs(6))
     assert not decisions(routed)
 
