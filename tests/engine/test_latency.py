@@ -104,3 +104,11 @@ def test_a_newer_profile_is_refused_with_both_numbers(profile, tmp_path):
     path.write_text(json.dumps({**values, "schema": 2}))
     with pytest.raises(ProfileError, match="has schema 2; this version reads 1"):
         LatencyProfile.load(path)
+
+
+def test_early_segments_that_do_not_pay_alone_do_not_keep_a_long_prompt_dense(oracle):
+    """Break-even belongs to the prompt: its first segments are cheap either way."""
+    profile = dataclasses.replace(oracle.PROFILE, probe_base_us=6_000.0)
+    segments = split(4_096, 4_096, dataclasses.replace(oracle.SMALL, segment_tokens=512))
+    assert not profile.pays(segments[:1], 4)
+    assert profile.pays(segments, 4)

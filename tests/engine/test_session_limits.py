@@ -88,7 +88,7 @@ def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
     from routesparse.engine.calibration import Calibration
 
     calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
-    routed = RoutingSession(config, calibration, profile=oracle.PROFILE)
+    routed = RoutingSession(replace(config, gate=None), calibration, profile=oracle.PROFILE)
     inputs = oracle.draw_inputs(8)
     routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
     (found,) = decisions(routed)
@@ -138,3 +138,51 @@ def test_rows_are_redrawn_for_every_layer_and_segment_and_the_same_on_every_run(
     assert (rows(0, 0) == first).all()
     for other in (rows(1, 0), rows(0, 1), rows(0, 0, seed=1)):
         assert (other != first).any()
+
+
+def certificate_rows_of(routed):
+    """The masses that certified the last prompt's first layer: they change with the rows that were drawn."""
+    return routed.trace.prompts[-1].passes[0].decisions[0].certificate_mass
+
+
+def test_every_prompt_of_a_session_draws_its_own_rows(oracle, config):
+    routed = RoutingSession(config, profile=oracle.PROFILE)
+    inputs = oracle.draw_inputs(8)
+    drawn = []
+    for _ in range(2):
+        routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+        drawn.append(certificate_rows_of(routed))
+    assert not np.array_equal(*drawn)
+
+
+def test_the_salt_makes_the_rows_the_prompts_own_and_repeatable(oracle, config):
+    inputs = oracle.draw_inputs(8)
+    drawn = []
+    for salt in ("one", "other", "one"):
+        routed = RoutingSession(config, profile=oracle.PROFILE, salt=salt)
+        routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+        drawn.append(certificate_rows_of(routed))
+    assert np.array_equal(drawn[0], drawn[2])
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+def test_a_segment_too_short_to_be_probed_is_refused(oracle, config):
+    with pytest.raises(ConfigError, match=r"segment 64 tokens is too short to be probed; use at least 192"):
+        RoutingSession(replace(config, segment_tokens=64), profile=oracle.PROFILE)
+
+
+def test_an_error_predictor_that_does_not_exist_is_refused(oracle, config):
+    with pytest.raises(ConfigError, match=r"beta 0\.5 needs an error predictor"):
+        RoutingSession(replace(config, beta=0.5), profile=oracle.PROFILE)
+
+
+def test_a_padded_prompt_without_real_rows_in_a_segment_is_not_audited_there(oracle, config):
+    """The second prompt's padding covers its whole first segment."""
+    routed = RoutingSession(
+        replace(config, segment_tokens=256), profile=oracle.PROFILE, audit="rows", audit_rows=16
+    )
+    inputs = oracle.draw_inputs(9, batch=2, n_q=512, key_start=[0, 300])
+    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale, key_start=inputs.key_start)
+    audits = routed.trace.prompts[-1].passes[0].audits
+    assert audits
+    assert not [a for a in audits if a.batch_index == 1 and a.segment == 0]
