@@ -32,5 +32,5 @@ def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
     exec(compile(example.replace("var/spool", str(tmp_path / "spool")), "README.md", "exec"), {})
-    assert "certificate" in capsys.readouterr().out
+    assert "probe_ms" in capsys.readouterr().out
     assert len(list((tmp_path / "spool").glob("*/manifest.json"))) == 1
