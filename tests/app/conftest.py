@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FACTORY = REPOSITORY / "tests" / "engine" / "store" / "factory.py"
+
+
+@pytest.fixture(autouse=True)
+def own_main_module():
+    """AppTest puts its script in the place of ``__main__``; processes spawned by later tests would run that script."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture(scope="session")

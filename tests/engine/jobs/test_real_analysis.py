@@ -75,7 +75,7 @@ def loads(monkeypatch):
 
 
 def request(model, **wishes):
-    return RunRequest(model=str(model), segment=512, break_even=0, label="ledger.txt", **wishes)
+    return RunRequest(model=str(model), segment=1_024, break_even=0, label="ledger.txt", **wishes)
 
 
 def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
