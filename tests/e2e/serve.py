@@ -13,6 +13,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.spool import ingest_samples
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -34,6 +37,7 @@ def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
+    _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
     log = home / "dashboard.log"
     with open(log, "wb") as sink:
@@ -71,6 +75,15 @@ def worker(home: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
+
+
+def _forget_samples(home: Path) -> None:
+    """Delete the bundled sample runs before the first visit; deleted samples don't come back by themselves."""
+    store = Store(home / "routesparse.duckdb", bundles=home / "bundles", trash=home / "trash")
+    ingest_samples(store)
+    for run_id in store.run_ids():
+        store.delete_run(run_id)
+    store.close()
 
 
 def _healthy(address: str) -> bool:
