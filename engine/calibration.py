@@ -101,12 +101,7 @@ class Calibration:
 
     def save(self, folder: Path) -> Path:
         """Write <folder>/<name>.json, replacing it whole."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.name}.json"
-        partial = path.with_suffix(".json.partial")
-        partial.write_text(json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1) + "\n")
-        partial.replace(path)
-        return path
+        return paths.write_json(folder / f"{self.name}.json", {"schema": SCHEMA, **dataclasses.asdict(self)})
 
 
 def stamp_of(config: RouterConfig) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.segments import Segment
 
@@ -101,12 +102,7 @@ class LatencyProfile:
 
     def save(self, folder: Path) -> Path:
         """Write <folder>/<name>.json, replacing it whole."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.name}.json"
-        partial = path.with_suffix(".json.partial")
-        partial.write_text(json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, indent=1) + "\n")
-        partial.replace(path)
-        return path
+        return paths.write_json(folder / f"{self.name}.json", {"schema": SCHEMA, **dataclasses.asdict(self)})
 
     @classmethod
     def load(cls, path: Path) -> LatencyProfile:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = REPOSITORY / "data"  # what ships: the demo model, samples, calibrations, profiles
@@ -27,3 +29,12 @@ def database() -> Path:
 def profiles() -> Path:
     """Latency profiles measured on this machine; shipped ones are in data/profiles."""
     return home() / "profiles"
+
+
+def write_json(path: Path, values: dict[str, Any]) -> Path:
+    """Write a JSON file whole or not at all, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(values, indent=1) + "\n")
+    partial.replace(path)
+    return path

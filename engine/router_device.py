@@ -27,10 +27,9 @@ def solve_batched(risk: torch.Tensor, cost: torch.Tensor, limit: torch.Tensor) -
         best = torch.where(feasible.unsqueeze(-1), choice, best)
         high = torch.where(feasible, middle, high)
         low = torch.where(feasible, low, middle)
-    choice = best
     for _ in range(REPAIR_ROUNDS):
-        choice = _repair(choice, risk, cost, limit)
-    return choice
+        best = _repair(best, risk, cost, limit)
+    return best
 
 
 def solve_on_device(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:

@@ -13,6 +13,7 @@ bootstrap over prompts within tasks; harmed and gained prompts are counted.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,6 @@ def answer_all(
 @torch.no_grad()
 def answer(loaded: LoadedModel, sample: Sample, router: AttentionRouter | None, density: Any) -> Answer:
     """Greedy decoding after a prefill by ``router`` (None: the model's own dense attention)."""
-    from contextlib import nullcontext
-
     text = sample.prompt + sample.answer_prefix
     bos = [] if loaded.tokenizer.bos_token_id is None else [loaded.tokenizer.bos_token_id]
     ids = bos + loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
