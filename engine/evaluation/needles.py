@@ -13,8 +13,11 @@ bootstrap over prompts within tasks; harmed and gained prompts are counted.
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from routesparse.engine.session import RoutingSession
 TASKS = ("niah_single_2", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3", "niah_multiquery", "vt")
 METHODS = ("dense", "routed", "fixed", "window")
 WINDOW_TOKENS = 1_024
+THREADS = 2
 RESAMPLES = 10_000
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
 
@@ -53,6 +57,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--tau", type=float, default=0.9)
     parser.add_argument("--fixed-pattern", default="vertical_slash")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="prompts answered at a time, two threads each"
+    )
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
     config = RouterConfig(tau=arguments.tau, seed=arguments.seed, break_even_tokens=0)
@@ -67,29 +74,47 @@ def main(argv: list[str] | None = None) -> None:
         "tasks": {},
     }
     scores: dict[str, dict[str, list[float]]] = {}
-    for task in arguments.tasks:
-        answers = [
-            answer_all(loaded, sample, config, arguments.fixed_pattern)
-            for sample in samples(
-                loaded, task, arguments.tokens, arguments.prompts, haystacks, arguments.seed
+    work = partial(answer_one, model=arguments.model, config=config, fixed_pattern=arguments.fixed_pattern)
+    pool = ProcessPoolExecutor(
+        arguments.processes, multiprocessing.get_context("spawn"), torch.set_num_threads, (THREADS,)
+    )
+    with pool:
+        started = {
+            task: pool.map(
+                work,
+                samples(loaded, task, arguments.tokens, arguments.prompts, haystacks, arguments.seed),
             )
-        ]
-        scores[task] = {m: [a[m].score for a in answers] for m in METHODS}
-        result["tasks"][task] = row = {
-            "n": len(answers),
-            **{m: 100 * float(np.mean(scores[task][m])) for m in METHODS},
-            "density": {m: float(np.mean([a[m].density for a in answers])) for m in METHODS},
-            "identical_to_dense": {
-                m: float(np.mean([a[m].text == a["dense"].text for a in answers])) for m in METHODS[1:]
-            },
+            for task in arguments.tasks
         }
-        study.note(f"{task}: {row}")
-        result["paired"] = {
-            f"{m} - {base}": paired(scores, m, base, arguments.seed)
-            for m, base in (("routed", "dense"), ("fixed", "dense"), ("window", "dense"), ("routed", "fixed"))
-        }
-        study.save(arguments.out, result)
+        for task, answered in started.items():
+            answers = list(answered)
+            collect(result, scores, task, answers, arguments.seed)
+            study.save(arguments.out, result)
     study.note(str(result["paired"]))
+
+
+def collect(
+    result: dict[str, Any],
+    scores: dict[str, dict[str, list[float]]],
+    task: str,
+    answers: list[dict[str, Answer]],
+    seed: int,
+) -> None:
+    """Add one task's row to the result and renew the paired differences."""
+    scores[task] = {m: [a[m].score for a in answers] for m in METHODS}
+    result["tasks"][task] = row = {
+        "n": len(answers),
+        **{m: 100 * float(np.mean(scores[task][m])) for m in METHODS},
+        "density": {m: float(np.mean([a[m].density for a in answers])) for m in METHODS},
+        "identical_to_dense": {
+            m: float(np.mean([a[m].text == a["dense"].text for a in answers])) for m in METHODS[1:]
+        },
+    }
+    study.note(f"{task}: {row}")
+    result["paired"] = {
+        f"{m} - {base}": paired(scores, m, base, seed)
+        for m, base in (("routed", "dense"), ("fixed", "dense"), ("window", "dense"), ("routed", "fixed"))
+    }
 
 
 def samples(
@@ -111,6 +136,16 @@ def samples(
         )
         for index in range(count)
     ]
+
+
+@cache
+def _loaded(model: str) -> LoadedModel:
+    return load_model(model)
+
+
+def answer_one(sample: Sample, model: str, config: RouterConfig, fixed_pattern: Any) -> dict[str, Answer]:
+    """``answer_all`` in a process of its own, which loads the model once."""
+    return answer_all(_loaded(model), sample, config, fixed_pattern)
 
 
 def answer_all(
