@@ -52,7 +52,7 @@ LIBRARY: tuple[tuple[str, str, float], ...] = (
 DENSE = len(LIBRARY) - 1
 TAU = 0.9
 GATE = 0.925
-_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
+PROBE_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
 
 
 def make_record(
@@ -68,6 +68,7 @@ def make_record(
     seed: int = 0,
     probe: bool = True,
     probe_columns: int = 128,
+    probe_kinds: tuple[int, int, int, int] = PROBE_KINDS,
     audit: bool = True,
     dense: bool = True,
     prompt: bool = True,
@@ -91,7 +92,7 @@ def make_record(
                     audits.append(_audit(key, unit[0], random))
                 if probe:
                     columns = probe_columns * (segment + 1) // segments
-                    probes.append(_probe(key, taste, columns, body, segment, tokens, random))
+                    probes.append(_probe(key, taste, (columns, probe_kinds), body, segment, random))
         dense_us = heads * segments * 1450.0
         layer_rows.append(
             LayerRow(
@@ -278,14 +279,15 @@ def _audit(key, choice, random):
     )
 
 
-def _probe(key, taste, columns, body, segment, tokens, random):
-    """Block mass of 272 probe rows: sink, a few columns, slashes, the diagonal."""
+def _probe(key, taste, shape, body, segment, random):
+    """Block mass of the probe rows, 272 by default: sink, a few columns, slashes, the diagonal."""
+    columns, groups = shape
     first = segment * body
     end = first + body
-    recent = np.arange(end - _KINDS[0], end)
-    others = [np.sort(random.choice(np.arange(first, end - _KINDS[0]), n, replace=False)) for n in _KINDS[1:]]
+    recent = np.arange(end - groups[0], end)
+    others = [first + np.sort(random.choice(body - groups[0], n, replace=False)) for n in groups[1:]]
     positions = np.concatenate([recent, *others]).astype("<i4")
-    kinds = np.repeat(np.arange(4), _KINDS).astype(np.uint8)
+    kinds = np.repeat(np.arange(4), groups).astype(np.uint8)
     order = np.argsort(positions, kind="stable")
     positions, kinds = positions[order], kinds[order]
     block = max(1, end // columns)
