@@ -1,66 +1,27 @@
-"""The journey in a real browser: runs -> map -> click a cell -> its reason -> the reloaded link shows the same.
-
-Needs Chromium at /usr/bin/chromium (Debian's package) and Playwright; skipped with a reason otherwise. No GPU.
-"""
+"""The journey in a real browser: runs -> map -> click a cell -> its reason -> the reloaded link shows the same."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from routesparse.engine.store import bundle
 
-from routesparse.engine.store import bundle  # noqa: E402
-
-HERE = Path(__file__).parent
-
-
-def load(name: str, path: Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-serve = load("e2e_serve", HERE / "serve.py")
-factory = load("e2e_factory", HERE.parent / "engine" / "store" / "factory.py")
-
-pytestmark = [
-    pytest.mark.skipif(not serve.CHROMIUM.exists(), reason=f"{serve.CHROMIUM} is not installed"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def record():
+def record(factory):
     return factory.make_record(hardness=0.9)
 
 
 @pytest.fixture(scope="module")
-def address(record, tmp_path_factory):
+def address(serve, record, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     bundle.write_bundle(record, home / "spool")
     with serve.dashboard(home) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser):
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(30_000)
-    yield page
-    context.close()
 
 
 def click_cell(page, layer: int, head: int) -> None:
@@ -77,9 +38,7 @@ def reason_of(record, layer: int, head: int) -> str:
     return next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0))
 
 
-def test_from_runs_to_a_reason_and_back_by_link(address, page, record):
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record):
     page.goto(address)
     table = page.locator("[data-testid=stDataFrame]")
     table.wait_for()
@@ -101,7 +60,7 @@ def test_from_runs_to_a_reason_and_back_by_link(address, page, record):
 
     page.get_by_role("radio", name="Certified").click()
     page.wait_for_url("**metric=lower_mass**")
-    assert errors == []
+    assert context.failures == []
 
 
 def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record):
@@ -139,21 +98,16 @@ def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
     assert "/map" not in page.url
 
 
-def test_page_talks_to_the_loopback_interface_only(address, page, record):
-    hosts = set()
-    page.on("request", lambda request: hosts.add(request.url.split("/")[2].split(":")[0]))
+def test_page_talks_to_the_loopback_interface_only(address, context, page, record):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}")
     page.get_by_text("Candidates of layer").wait_for()
-    assert {host for host in hosts if host} <= {"127.0.0.1"}
+    assert {urlsplit(url).hostname for url in context.seen if "://" in url} == {"127.0.0.1"}
 
 
-def test_first_visit_of_a_fresh_server_may_be_a_deep_link(browser, record, tmp_path):
+def test_first_visit_of_a_fresh_server_may_be_a_deep_link(serve, page, record, tmp_path):
     """A folder app/pages would make Streamlit answer the very first one with "Page not found"."""
     bundle.write_bundle(record, tmp_path / "spool")
     with serve.dashboard(tmp_path) as fresh:
-        context = browser.new_context()
-        page = context.new_page()
         page.goto(f"{fresh}/map?run={record.run.run_id[:8]}&layer=3&head=4")
         page.get_by_text("Layer 3, head 4: why").wait_for(timeout=30_000)
         assert page.get_by_text("Page not found").count() == 0
-        context.close()

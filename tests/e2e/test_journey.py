@@ -1,23 +1,14 @@
 """A prompt's way through the dashboard with a real worker: upload -> job -> map -> head -> the reloaded link.
 
 The prompt is hostile (HTML, a Markdown image, a script, right-to-left and zero-width characters) and so is its file
-name: it must be analysed like any other, fetch nothing and write nowhere else. Needs Chromium; no GPU.
+name: it must be analysed like any other, fetch nothing and write nowhere else.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-HERE = Path(__file__).parent
-SPEC = importlib.util.spec_from_file_location("journey_serve", HERE / "serve.py")
-serve = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(serve)
 
 CANARY = "http://127.0.0.1:18999/canary"
 HOSTILE = (
@@ -27,10 +18,7 @@ HOSTILE = (
 )
 SETTINGS = "break_even=1024&segment=1024"
 
-pytestmark = [
-    pytest.mark.skipif(not serve.CHROMIUM.exists(), reason=f"{serve.CHROMIUM} is not installed"),
-    pytest.mark.timeout(240),
-]
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +27,10 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def address(home):
+def address(serve, home):
     home.mkdir()
     with serve.worker(home), serve.dashboard(home) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def context(browser):
-    """A browser context whose requests and errors are recorded."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(60_000)
-    context.seen, context.failures = [], []
-    context.on("request", lambda request: context.seen.append(request.url))
-    context.on("weberror", lambda error: context.failures.append(str(error.error)))
-    yield context
-    context.close()
 
 
 def upload(page, address: str, name: str, text: str) -> None:

@@ -1,0 +1,62 @@
+"""Fixtures of the browser tests: Chromium, pages that record what they fetch, and the modules of this folder.
+
+Skipped with a reason where Chromium (Debian's package) or Playwright is missing. No GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+def _module(name: str, path: Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def serve():
+    """The module that starts dashboards and workers (serve.py)."""
+    return _module("e2e_serve", HERE / "serve.py")
+
+
+@pytest.fixture(scope="session")
+def factory():
+    """The module that makes synthetic runs."""
+    return _module("e2e_factory", HERE.parent / "engine" / "store" / "factory.py")
+
+
+@pytest.fixture(scope="module")
+def browser(serve):
+    """A headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not serve.CHROMIUM.exists():
+        pytest.skip(f"{serve.CHROMIUM} is not installed")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def context(browser):
+    """A browser context; ``seen`` holds the address of every request, ``failures`` what scripts threw."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
+    context.seen, context.failures = [], []
+    context.on("request", lambda request: context.seen.append(request.url))
+    context.on("weberror", lambda error: context.failures.append(str(error.error)))
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context):
+    """A page in it."""
+    return context.new_page()
