@@ -84,11 +84,9 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
     # The candidate was kept after up to s looks at these rows: the union bound again.
     row_level = 1.0 - (1.0 - trace.config.confidence) / trace.config.max_tests
     conformal = None
-    if trace.calibration is not None and sparse:
-        delta = trace.calibration.delta(tokens, trace.config.confidence)
-        # An infinite delta (a length or level that was not calibrated) promises nothing: not measured.
-        if math.isfinite(delta):
-            conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
+    delta = _finite_delta(trace, tokens)
+    if delta is not None and sparse:
+        conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
     return HeadChoiceRow(
         **_key(run_id, decision, unit),
         first_token=decision.segment.position,
@@ -113,7 +111,16 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
         tests=sum(t.unit == unit for t in decision.certified.tests),
         fallback=decision.certified.fallback[unit],
         reason=explain.choice_reason(decision, unit, trace.config.tau),
+        unmet=bool(decision.certified.unmet[unit]),
     )
+
+
+def _finite_delta(trace: Trace, tokens: int) -> float | None:
+    """delta_q for this length; an infinite one (not calibrated) promises nothing: not measured."""
+    if trace.calibration is None:
+        return None
+    delta = trace.calibration.delta(tokens, trace.config.confidence)
+    return delta if math.isfinite(delta) else None
 
 
 def _run(
@@ -183,6 +190,8 @@ def _run(
         mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
         max_error=max((a.max_error for a in audits), default=None),
         top1_agreement=info.top1_agreement,
+        delta=_finite_delta(trace, prompt.tokens),
+        unmet_units=sum(c.unmet is True for c in choices),
     )
 
 

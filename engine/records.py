@@ -69,6 +69,16 @@ class RunRow:
     mean_error: float | None  # mean relative output error over audited units
     max_error: float | None
     top1_agreement: float | None  # only with the full audit
+    calibration_mismatch: str | None = None  # what differed from the stamp of a calibration used by force
+    delta: float | None = None  # delta_q of the conformal claim; None: no calibration, or infinite
+    drift_distance: float | None = None  # of the prompt's descriptors from the calibration's, drift.py
+    drift_p: float | None = None  # conformal p-value of that distance
+    drift_alarm: bool | None = None
+    unmet_units: int | None = None  # policy strict: escalations that T_l had no time for
+    logit_error: float | None = (
+        None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
+    )
+    kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,7 @@ class LayerRow:
     kernel_us: float  # measured
     density: float
     over_budget: bool
+    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,9 @@ class HeadChoiceRow:
     tests: int  # certificates tested, at most s
     fallback: str | None  # None | "expand" | "dense"
     reason: str
+    unmet: bool | None = (
+        None  # policy strict: T_l had no time for the escalation that the certificate asked for
+    )
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,8 @@ class AuditRow:
     bound_paper: float  # largest 2 (1 - m) V_max over rows, relative to ||o||
     bound_tight: float  # largest (1 - m)(||o~|| + V_max) over rows, relative to ||o||
     violations: int  # rows whose error exceeds a bound: must be 0
+    row_covered: float | None = None  # share of the audited rows with mass >= row_lower_mass
+    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,9 @@ def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
         raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
     expected = tables.arrow_schema(table)
     for field in expected:
+        if field.nullable and field.name not in data.schema.names:
+            # A bundle written before this column existed did not measure it.
+            data = data.append_column(field, pa.nulls(data.num_rows, field.type))
         if field.name not in data.schema.names or data.schema.field(field.name).type != field.type:
             raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")
         if not field.nullable and data.column(field.name).null_count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -131,6 +132,27 @@ def test_changed_byte_is_refused(small, tmp_path):
     content[100] ^= 1
     (path / "head_choice.parquet").write_bytes(content)
     with pytest.raises(BundleError, match="checksum"):
+        bundle.read_bundle(path)
+
+
+def without_column(path: Path, name: str, column: str) -> None:
+    """The bundle as a version that did not have the column would have written it."""
+    data = pq.read_table(path / name).drop_columns([column])
+    pq.write_table(data, path / name)
+    digest = hashlib.sha256((path / name).read_bytes()).hexdigest()
+    rewrite_manifest(path, lambda manifest: manifest["files"][name].update(sha256=digest))
+
+
+def test_an_optional_column_that_an_older_bundle_lacks_was_not_measured(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    without_column(path, "run.parquet", "drift_p")
+    assert bundle.read_bundle(path).run == replace(small.run, drift_p=None)
+
+
+def test_a_required_column_that_is_missing_is_refused(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    without_column(path, "run.parquet", "tau")
+    with pytest.raises(BundleError, match=r"run\.parquet lacks column tau"):
         bundle.read_bundle(path)
 
 
