@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from routesparse.engine import paths
 from routesparse.engine.models import LoadedModel
 from routesparse.engine.profiling import device_name
 from routesparse.engine.provenance import git_commit, versions
@@ -48,10 +48,7 @@ def header(loaded: LoadedModel, arguments: argparse.Namespace) -> dict[str, Any]
 
 def save(path: Path, result: dict[str, Any]) -> None:
     """Write the study's file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result, indent=1) + "\n")
-    partial.replace(path)
+    paths.write_json(path, result)
 
 
 def note(text: str) -> None:

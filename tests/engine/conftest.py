@@ -33,6 +33,12 @@ def lab():
     return _module("engine_lab_attention", HERE / "lab_attention.py").Lab.load()
 
 
+@pytest.fixture(scope="session")
+def tiny_model():
+    """The module that saves a tiny model with one token per byte (tiny_model.py)."""
+    return _module("engine_tiny_model", HERE / "tiny_model.py")
+
+
 @pytest.fixture
 def config(oracle):
     """A gate that small random attention passes with sparse candidates."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from routesparse.engine import analyze, cli, model_files
 from routesparse.engine.calibration import Calibration, stamp_of
@@ -41,35 +39,14 @@ CHOICE_KEYS = [
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
     root = tmp_path_factory.mktemp("cli")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=LIMIT,
-        initializer_range=0.2,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(root / "tiny")
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    backend = Tokenizer(models.BPE(vocab={**letters, "<s>": 256}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(
-        root / "tiny"
-    )
+    tiny_model.save(root / "tiny")
     profile = measure(
         torch.device("cpu"),
         torch.float32,
-        head_dim=16,
-        heads=2,
-        kv_heads=1,
+        **tiny_model.SHAPE,
         config=RouterConfig(),
         lengths=(512, 1024),
     )

@@ -9,38 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from routesparse.engine import cli
 
 PROMPT = "the quick brown fox jumps over the lazy dog. " * 14
-
-
-def save_model(folder: Path, poison: float | None = None) -> Path:
-    """A tiny Llama with one token per byte; ``poison`` goes into one query weight of its second layer."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=1_024,
-    )
-    model = transformers.LlamaForCausalLM(config)
-    if poison is not None:
-        with torch.no_grad():
-            model.model.layers[1].self_attn.q_proj.weight[0, 0] = poison
-    model.save_pretrained(folder)
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    backend = Tokenizer(models.BPE(vocab={**letters, "<s>": 256}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -72,35 +44,35 @@ def analyze(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_the_healthy_model_is_analysed(analyze, tmp_path):
-    code, _, _, left = analyze(save_model(tmp_path / "model"))
+def test_the_healthy_model_is_analysed(analyze, tiny_model, tmp_path):
+    code, _, _, left = analyze(tiny_model.save(tmp_path / "model"))
     assert code == 0
     assert any(name.endswith("manifest.json") for name in left)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])
-def test_nan_or_inf_in_a_layer_names_the_layer(analyze, tmp_path, poison):
-    code, out, error, left = analyze(save_model(tmp_path / "model", poison))
+def test_nan_or_inf_in_a_layer_names_the_layer(analyze, tiny_model, tmp_path, poison):
+    code, out, error, left = analyze(tiny_model.save(tmp_path / "model", poison=poison))
     assert (code, out, left) == (2, "", [])
     assert error.startswith("error: layer 1: NaN or Inf in the attention scores")
 
 
-def test_a_budget_below_the_cost_of_the_probe(analyze, tmp_path):
+def test_a_budget_below_the_cost_of_the_probe(analyze, tiny_model, tmp_path):
     code, out, error, left = analyze(
-        save_model(tmp_path / "model"), "--policy", "budgeted", "--budget", "1us"
+        tiny_model.save(tmp_path / "model"), "--policy", "budgeted", "--budget", "1us"
     )
     assert (code, out, left) == (2, "", [])
     assert "below the probe's" in error
     assert "raise the budget" in error
 
 
-def test_a_full_disk(analyze, tmp_path, monkeypatch):
+def test_a_full_disk(analyze, tiny_model, tmp_path, monkeypatch):
     """fsync reports the full disk, as file systems with delayed allocation do."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    code, out, error, left = analyze(save_model(tmp_path / "model"))
+    code, out, error, left = analyze(tiny_model.save(tmp_path / "model"))
     assert (code, out, left) == (2, "", [])
     assert "the disk is full" in error

@@ -6,8 +6,6 @@ import signal
 
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from routesparse.engine import models as engine_models
 from routesparse.engine.config import RouterConfig
@@ -18,47 +16,24 @@ from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.profiling import profile_for
 from routesparse.engine.store.bundle import read_bundle
 
-LIMIT = 1_000
 TEXT = "The harbour master writes a ledger of vessels. " * 15
 
 
-def save(folder, seed=0):
-    """A saved model with one token per byte."""
-    torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=LIMIT,
-        initializer_range=0.2,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    backend = Tokenizer(models.BPE(vocab={**letters, "<s>": 256}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory):
+def profile(tiny_model, tmp_path_factory):
     """A latency profile that fits the tiny models, measured once."""
-    shape = {"head_dim": 16, "heads": 2, "kv_heads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTESPARSE_HOME", str(tmp_path_factory.mktemp("profile")))
-        return profile_for("auto", torch.device("cpu"), torch.float32, **shape, config=RouterConfig())
+        return profile_for(
+            "auto", torch.device("cpu"), torch.float32, **tiny_model.SHAPE, config=RouterConfig()
+        )
 
 
 @pytest.fixture
-def tiny(home, profile):
+def tiny(tiny_model, home, profile):
     """A home with the profile and a model in it."""
     profile.save(home / "profiles")
-    return save(home / "tiny")
+    return tiny_model.save(home / "tiny")
 
 
 @pytest.fixture
@@ -111,8 +86,8 @@ def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
     assert kept == []
 
 
-def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny, loads):
-    other = save(home / "other", seed=1)
+def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny_model, tiny, loads):
+    other = tiny_model.save(home / "other", seed=1)
     ids = [queue.submit(request(model), TEXT) for model in (tiny, tiny, other, tiny)]
     run_worker(home, once=True, poll_s=0.01)
     assert [queue.job(job_id).state for job_id in ids] == ["done"] * 4
@@ -121,10 +96,10 @@ def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny, loa
     assert revisions[0] == revisions[1] == revisions[3] != revisions[2]
 
 
-def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny, loads):
+def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny_model, tiny, loads):
     analysis = WarmAnalysis()
     for seed in (0, 1):
-        save(tiny, seed)
+        tiny_model.save(tiny, seed)
         queue.submit(request(tiny), TEXT)
         run_worker(home, once=True, poll_s=0.01, analyze=analysis)
     assert loads == [str(tiny)] * 2
@@ -133,7 +108,7 @@ def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny, loads):
 @pytest.mark.parametrize(
     ("wishes", "text", "kind"),
     [
-        ({}, "x" * (LIMIT + 1), "prompt"),
+        ({}, "x" * 1_001, "prompt"),
         ({"model": "nonesuch"}, TEXT, "model"),
         ({"calibration": "nonesuch"}, TEXT, "calibration"),
         ({"profile": "nonesuch"}, TEXT, "profile"),
