@@ -80,8 +80,9 @@ def worker(home: Path) -> Iterator[None]:
 def _forget_samples(home: Path) -> None:
     """Delete the bundled sample runs before the first visit; deleted samples don't come back by themselves."""
     store = Store(home / "routesparse.duckdb", bundles=home / "bundles", trash=home / "trash")
+    kept = store.run_ids()
     ingest_samples(store)
-    for run_id in store.run_ids():
+    for run_id in store.run_ids() - kept:
         store.delete_run(run_id)
     store.close()
 
