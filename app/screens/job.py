@@ -51,7 +51,7 @@ def render() -> None:
 
 def _list() -> None:
     queue = access().queue
-    queue.requeue_expired()
+    queue.requeue_lost()
     jobs_view.worker_note(queue)
     jobs = queue.jobs(limit=_LISTED)
     if not jobs:
@@ -72,7 +72,7 @@ def _watch(job_id: str) -> None:
     """The part that is drawn again every second while the job is active."""
     opened = access()
     queue = opened.queue
-    queue.requeue_expired()
+    queue.requeue_lost()
     opened.look_into_spool()
     job = queue.job(job_id)
     if job is None:

@@ -4,10 +4,11 @@
        ^                 |------fail----> failed
        |--release, lost--|------cancel--> cancelled      (queued --cancel--> cancelled)
 
-A worker holds a job through a lease that its heartbeat renews. A lease that ran out means that the worker was lost:
-the job goes back to its old place, and fails as "worker_lost" after MAX_LOSSES workers. Every write of a worker
-names (job id, attempt) and is refused with LeaseLostError once the job has moved on, so a worker that was stopped
-and wakes up late changes nothing. A worker that goes in good order releases its job, which counts as no loss.
+A worker holds a job through a lease that its heartbeat renews. A lease that ran out, or a process that is gone
+(presence.py), means that the worker was lost: the job goes back to its old place, and fails as "worker_lost" after
+MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refused with LeaseLostError once the job has
+moved on, so a worker that was stopped and wakes up late changes nothing. A worker that goes in good order releases its
+job, which counts as no loss.
 
 No torch, duckdb or streamlit here: the web process imports this module.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.database import Database
 from routesparse.engine.jobs.job import ENDED, Claim, FailureKind, Job, Progress, State, WorkerSeen
 from routesparse.engine.jobs.prompt_files import PromptFiles
@@ -150,9 +152,14 @@ class JobQueue:
         self.prompts.remove(job_id)
 
     def workers(self) -> list[WorkerSeen]:
-        """Workers that have reported and not said goodbye, last seen first; a live one is seen every few seconds."""
+        """Workers that have reported, not said goodbye and not been killed, last seen first; a live one is seen
+        every few seconds."""
         rows = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC")
-        return [WorkerSeen(row["id"], row["started_at"], row["seen_at"]) for row in rows]
+        return [
+            WorkerSeen(row["id"], row["started_at"], row["seen_at"])
+            for row in rows
+            if not presence.is_gone(self.home, row["id"])
+        ]
 
     # What workers call
 
@@ -210,17 +217,30 @@ class JobQueue:
             self._fenced(connection, claim, _back_in_line(), (time.time(),))
         self._drop_prompt(self.job(claim.job_id))
 
-    def requeue_expired(self) -> list[str]:
+    def requeue_lost(self) -> list[str]:
         """Take back jobs of lost workers, and fail those that lost MAX_LOSSES. Ids of the jobs that changed.
 
         Pages may call it too: then a lost worker shows although no other worker runs.
         """
-        expired = "state = 'running' AND lease_until < ?"
-        if not self._database.rows(f"SELECT 1 FROM job WHERE {expired} LIMIT 1", (time.time(),)):
+        held = self._database.rows("SELECT id, attempt, worker, lease_until FROM job WHERE state = 'running'")
+        now = time.time()
+        lost = [
+            (row["id"], row["attempt"])
+            for row in held
+            if row["lease_until"] < now or presence.is_gone(self.home, row["worker"])
+        ]
+        if not lost:
             return []
         with self._database.transaction() as connection:
             now = time.time()
-            rows = connection.execute(f"SELECT * FROM job WHERE {expired}", (now,)).fetchall()
+            # Once more under the lock: somebody may have taken a job back, a late heartbeat renewed its lease.
+            current = connection.execute("SELECT * FROM job WHERE state = 'running'").fetchall()
+            rows = [
+                row
+                for row in current
+                if (row["id"], row["attempt"]) in lost
+                and (row["lease_until"] < now or presence.is_gone(self.home, row["worker"]))
+            ]
             for row in rows:
                 losses = row["losses"] + 1
                 values: tuple[object, ...] = (now,)
@@ -248,6 +268,11 @@ class JobQueue:
                 (worker, now, now),
             )
             connection.execute("DELETE FROM worker WHERE seen_at < ?", (now - WORKER_FORGOTTEN_S,))
+
+    def sweep_workers(self) -> None:
+        """Remove what dead workers left in the folder of their locks."""
+        rows = self._database.rows("SELECT worker FROM job WHERE state = 'running'")
+        presence.sweep(self.home, {row["worker"] for row in rows})
 
     def goodbye(self, worker: str) -> None:
         """A worker has stopped in good order."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs import staging
+from routesparse.engine.jobs import presence, staging
 from routesparse.engine.jobs.analysis import Analyze, WarmAnalysis
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
@@ -50,8 +50,9 @@ def run_worker(
     queue = JobQueue(home)
     flag = stop or Flag()
     try:
-        with stopped_by_signals(flag):
-            _Worker(queue, analyze or WarmAnalysis(), flag, lease_s, beat_s).loop(poll_s, once)
+        worker = _Worker(queue, analyze or WarmAnalysis(), flag, lease_s, beat_s)
+        with presence.present(home, worker.id), stopped_by_signals(flag):
+            worker.loop(poll_s, once)
     finally:
         queue.close()
         if stop is None:
@@ -101,13 +102,14 @@ class _Worker:
 
     def _look_after(self) -> None:
         """What lost workers left: their jobs, their finished bundles, their files."""
-        lost = self._queue.requeue_expired()
+        lost = self._queue.requeue_lost()
         for job_id in lost:
             self._log.write("worker_lost", job=job_id)
         staging.publish_finished(self._queue)
         if lost or not self._swept:
             staging.sweep(self._queue)
             self._queue.sweep_prompts()
+            self._queue.sweep_workers()
             self._swept = True
         if time.monotonic() - self._seen_at > SEEN_EVERY_S:
             self._queue.seen(self.id)

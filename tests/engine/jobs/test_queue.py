@@ -167,7 +167,7 @@ class TestPrompts:
             queue.release(claim)
         else:
             clock.now += 60
-            queue.requeue_expired()
+            queue.requeue_lost()
         assert (job_id in queue.prompts.names()) is kept
 
     def test_without_a_row_are_swept_when_old(self, queue, home):
@@ -229,7 +229,7 @@ class TestCancel:
         queue.cancel(lost)
         queue.cancel(left)
         clock.now += 60
-        queue.requeue_expired()
+        queue.requeue_lost()
         queue.release(claim)
         assert queue.job(lost).state == queue.job(left).state == "cancelled"
         assert queue.job(lost).finished_at == clock.now
@@ -244,9 +244,9 @@ class TestLeases:
         first, second = submit(queue), submit(queue)
         queue.claim("w1", 30)
         clock.now += 29
-        assert queue.requeue_expired() == []
+        assert queue.requeue_lost() == []
         clock.now += 2
-        assert queue.requeue_expired() == [first]
+        assert queue.requeue_lost() == [first]
         job = queue.job(first)
         assert (job.state, job.attempt, job.losses, job.worker, job.stage) == ("queued", 1, 1, None, None)
         assert [queue.position(job) for job in (first, second)] == [1, 2]
@@ -258,21 +258,21 @@ class TestLeases:
         for _ in range(5):
             clock.now += 20
             queue.heartbeat(claim, 30)
-        assert queue.requeue_expired() == []
+        assert queue.requeue_lost() == []
 
     def test_a_late_heartbeat_counts_while_nobody_took_the_job(self, queue, clock):
         submit(queue)
         claim = queue.claim("w", 30)
         clock.now += 100
         queue.heartbeat(claim, 30)
-        assert queue.requeue_expired() == []
+        assert queue.requeue_lost() == []
 
     def test_a_job_that_loses_its_workers_fails(self, queue, clock):
         job_id = submit(queue)
         for _ in range(MAX_LOSSES):
             queue.heartbeat(queue.claim("w", 30), 30, ("route", 1, 8))
             clock.now += 31
-            queue.requeue_expired()
+            queue.requeue_lost()
         job = queue.job(job_id)
         assert (job.state, job.failure.kind, job.losses) == ("failed", "worker_lost", 3)
         assert "worker lost: 3 workers" in job.failure.message
@@ -291,7 +291,7 @@ class TestLeases:
         job_id = submit(queue)
         stale = queue.claim("w1", 30)
         clock.now += 31
-        queue.requeue_expired()
+        queue.requeue_lost()
         if then != "waits":
             fresh = queue.claim("w2", 30)
         if then == "has ended":

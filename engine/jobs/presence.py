@@ -1,0 +1,75 @@
+"""Whether a worker's process still lives: it holds a lock on ``workers/<worker>.lock`` from its start to its end.
+
+The kernel drops the lock with the process, also after ``kill -9``, so that a killed worker's job need not wait for its
+lease. A file without a lock is a dead worker's and harmless; no file (a worker that shares the queue but not this
+folder's locks) says nothing, and the lease decides.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from routesparse.engine.errors import StoreError
+
+_FOLDER = "workers"
+_SUFFIX = ".lock"
+
+
+@contextmanager
+def present(home: Path, worker: str) -> Iterator[None]:
+    """Be seen as alive inside the block. Errors: StoreError."""
+    file = _file(home, worker)
+    # Renamed when it is locked: nobody ever sees a live worker's file without its lock.
+    partial = file.with_name(f".{worker}.partial")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.rename(partial, file)
+        except OSError:
+            os.close(descriptor)
+            partial.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreError(
+            f"{file.parent} can't be written ({error.strerror}); check ROUTESPARSE_HOME"
+        ) from error
+    try:
+        yield
+    finally:
+        # The file stays: should this worker still hold a job, the others now see that it is gone.
+        os.close(descriptor)
+
+
+def is_gone(home: Path, worker: str) -> bool:
+    """Whether the worker's process has certainly ended."""
+    try:
+        descriptor = os.open(_file(home, worker), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who look at once don't take each other for the worker.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def sweep(home: Path, needed: Collection[str]) -> None:
+    """Remove the files of dead workers, except those that still count as running a job."""
+    for file in (Path(home) / _FOLDER).glob(f"*{_SUFFIX}"):
+        worker = file.name.removesuffix(_SUFFIX)
+        if worker not in needed and is_gone(home, worker):
+            file.unlink(missing_ok=True)
+
+
+def _file(home: Path, worker: str) -> Path:
+    return Path(home) / _FOLDER / f"{worker}{_SUFFIX}"
