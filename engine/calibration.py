@@ -21,6 +21,7 @@ from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.patterns import library_hash
+from routesparse.engine.predictor import ErrorPredictor
 
 SCHEMA = 1
 STAMPED = (  # a change of any of these changes what delta was measured on
@@ -40,8 +41,11 @@ STAMPED = (  # a change of any of these changes what delta was measured on
     "certificate_rows",
     "boundary_rows",
     "max_tests",
+    "bound",
     "fallback",
 )
+# What only eq. 6 reads: without a latency limit the gate alone chooses.
+RISK_ONLY = ("beta", "solver")
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Calibration:
     documents: tuple[str, ...]  # sha256 of the calibration documents
     seed: int
     provenance: dict[str, Any]
+    predictor: ErrorPredictor | None = None  # e, fitted on fold A
 
     def delta(self, tokens: int, confidence: float) -> float:
         """delta_q for a prompt of this length; infinite outside the calibrated lengths and confidences."""
@@ -93,6 +98,8 @@ class Calibration:
             )
         values = config.to_dict()
         for field in STAMPED:
+            if field in RISK_ONLY and config.policy == "certified" and config.budget is None:
+                continue
             if self.stamp.get(field) != values[field]:
                 raise CalibrationError(
                     f"calibration {self.name!r} was made with {field} {self.stamp.get(field)!r}, this run has "
@@ -125,11 +132,20 @@ def load_calibration(name: str) -> Calibration:
                 f"calibration {name!r} has schema {schema}; this version reads up to {SCHEMA}"
             )
         buckets = tuple(Bucket(**bucket) for bucket in values.pop("buckets"))
+        predictor = values.pop("predictor", None)
+        values["predictor"] = None if predictor is None else ErrorPredictor.from_dict(predictor)
         calibration = Calibration(**{**values, "buckets": buckets, "documents": tuple(values["documents"])})
         if not (0 <= calibration.gate <= 1 and 0 <= calibration.alpha < math.inf):
             raise TypeError(f"gate {calibration.gate}, alpha {calibration.alpha}")
         return calibration
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+    ) as error:
         raise CalibrationError(f"calibration {name!r} is corrupt ({error}); calibrate again") from None
 
 

@@ -21,10 +21,12 @@ ProbeMode = Literal["exact", "pooled"]
 AuditDepth = Literal["none", "rows", "full"]
 Launch = Literal["fused", "grouped", "per_head"]
 SolverName = Literal["greedy", "exact", "device"]
+BoundName = Literal["betting", "bernstein"]
 
 POLICIES: tuple[Policy, ...] = ("certified", "budgeted", "strict")
 PROBE_MODES: tuple[ProbeMode, ...] = ("exact", "pooled")
 AUDIT_DEPTHS: tuple[AuditDepth, ...] = ("none", "rows", "full")
+BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class RouterConfig:
     certificate_rows: int = 128  # C
     boundary_rows: int = 16
     max_tests: int = 3  # s: certificates tested per head before it becomes dense
+    bound: BoundName = "betting"  # of the in-prompt certificate; empirical Bernstein is simpler and wider
     alpha: float = 0.5  # weight of disagreement u in the risk (eq. 4)
     beta: float = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
     solver: SolverName = "greedy"
@@ -98,6 +101,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         _one_of("policy", self.policy, POLICIES)
         _one_of("probe", self.probe, PROBE_MODES)
+        _one_of("bound", self.bound, BOUNDS)
         _one_of("solver", self.solver, ("greedy", "exact", "device"))
         _one_of("launch", self.launch, ("fused", "grouped", "per_head"))
         _inside("tau", self.tau, 0.0, 1.0)

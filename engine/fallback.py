@@ -66,7 +66,7 @@ def certify(
 
     def test(active: list[int], rung: int) -> None:
         rows = np.stack([certificate_mass[u, :, ladders[u][rung]] for u in active])
-        bounds = in_prompt_lower_mass(rows, config.confidence, config.max_tests)
+        bounds = in_prompt_lower_mass(rows, config.confidence, config.max_tests, config.bound)
         for u, bound in zip(active, bounds, strict=True):
             lower[u] = bound
             tests.append(Test(u, ladders[u][rung], float(bound), bool(bound >= config.tau)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import lower
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import Candidate, library
+from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import (
     CERTIFICATE,
     RECENT,
@@ -78,8 +79,10 @@ def decide(
     profile: LatencyProfile,
     limit_us: float | None,
     seed: int | None = None,
+    predictor: PredictorTables | None = None,
 ) -> Decision:
     """Steps 1 to 5. limit_us: this segment's share of T_l, None without a limit. seed: the prompt's (config.seed).
+    predictor: gives the predicted error e of every sparse candidate; dense has none.
 
     Errors: ConfigError where the limit is below the probe's own cost; NumericsError for NaN or Inf.
     """
@@ -119,6 +122,11 @@ def decide(
         density=units(covered.density),
         kernel_us=kernel_us,
     )
+    if predictor is not None:
+        gate_mass = torch.minimum(covered.group_mean(probe, ROUTING), covered.group_mean(probe, RECENT))
+        predicted = predictor(gate_mass, covered.disagreement(probe), described.entropy.unsqueeze(-1))
+        predicted[..., -1] = 0.0
+        scores = replace(scores, predicted_error=units(predicted))
 
     # 4. Eq. 6 under the layer's limit.
     kernel_limit = None if limit_us is None else limit_us - planned_probe_us

@@ -20,6 +20,7 @@ from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
 from routesparse.engine.heatmap import heatmaps
 from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import AttentionInputs
 from routesparse.engine.profiling import device_name, profile_for
 from routesparse.engine.records import AuditRow
@@ -47,11 +48,12 @@ class RoutingSession:
 
         salt: makes the random rows this prompt's own (its hash), so that an unlucky draw does not recur on every
         prompt of one length; later prompts of the session draw anew in any case.
-        Errors: ConfigError for beta > 0 (no error predictor ships) or a gate that contradicts the calibration.
+        Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a gate that
+        contradicts the calibration.
         """
-        if config.beta:
+        if config.beta and (calibration is None or calibration.predictor is None):
             raise ConfigError(
-                f"beta {config.beta:g} needs an error predictor, which no calibration has yet; use 0"
+                f"beta {config.beta:g} needs an error predictor; pass a calibration that has one, or beta 0"
             )
         least = 2 * (config.least_body_rows + config.tail_tokens)
         if config.segment_tokens < least:
@@ -71,6 +73,7 @@ class RoutingSession:
         self.trace = Trace(config, gate, calibration, audit, audit_rows, profile)
         self._salt = salt
         self._prompts = 0
+        self._predictor: PredictorTables | None = None
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
 
     def attend(
@@ -178,6 +181,7 @@ class RoutingSession:
                     profile,
                     None if limit is None else limit * float(share),
                     self._seed(),
+                    self._predictor_on(inputs.q.device),
                 )
                 for segment, share in zip(segments, shares, strict=True)
             ]
@@ -195,9 +199,8 @@ class RoutingSession:
         started = _now(inputs.q)
         audits: list[AuditRow] = []
         if self.trace.audit_depth != "none":
-            rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
             for decision in decisions:
-                audits += dense_audit.audit_units(inputs, decision, rows, self._seed())
+                audits += self._audit(inputs, decision)
         pictures = tuple(heatmaps(d) for d in decisions)
         layer_pass = LayerPass(
             layer=layer,
@@ -210,6 +213,19 @@ class RoutingSession:
             audit_us=(_now(inputs.q) - started) * 1e6,
         )
         return out, layer_pass
+
+    def _audit(self, inputs: AttentionInputs, decision: steps.Decision) -> list[AuditRow]:
+        """The dense audit of one decision; the time it takes is not part of the prefill's."""
+        rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
+        return dense_audit.audit_units(inputs, decision, rows, self._seed())
+
+    def _predictor_on(self, device: torch.device) -> PredictorTables | None:
+        calibration = self.trace.calibration
+        if calibration is None or calibration.predictor is None:
+            return None
+        if self._predictor is None or self._predictor.value.device != device:
+            self._predictor = calibration.predictor.on(device)
+        return self._predictor
 
 
 def execute(

@@ -9,6 +9,7 @@ import pytest
 
 from routesparse.engine import paths
 from routesparse.engine.calibration import (
+    RISK_ONLY,
     STAMPED,
     Bucket,
     Calibration,
@@ -133,20 +134,26 @@ CHANGES = {
     "certificate_rows": 64,
     "boundary_rows": 0,
     "max_tests": 1,
+    "bound": "bernstein",
     "fallback": False,
 }
 
 
 @pytest.mark.parametrize("name", STAMPED)
 def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
-    """A policy other than "certified" needs a budget, so there the calibration has the same one."""
-    budget = LatencyBudget(0.5, "fraction") if name == "policy" else None
+    """A policy other than "certified" needs a budget, and eq. 6 runs under one only: there both have the same."""
+    budget = LatencyBudget(0.5, "fraction") if name in ("policy", *RISK_ONLY) else None
     made = replace(CONFIG, budget=budget)
     other = replace(made, **{name: CHANGES[name]})
     was, now = made.to_dict()[name], other.to_dict()[name]
     calibration = replace(CALIBRATION, stamp=stamp_of(made))
     with pytest.raises(CalibrationError, match=f"made with {name} {was!r}, this run has {now!r}"):
         calibration.check("0123456789abcdef", other)
+
+
+@pytest.mark.parametrize("name", RISK_ONLY)
+def test_what_only_the_risk_reads_may_differ_where_the_gate_alone_chooses(name):
+    CALIBRATION.check("0123456789abcdef", replace(CONFIG, **{name: CHANGES[name]}))
 
 
 def test_a_stamp_that_lacks_a_value_is_refused():

@@ -103,6 +103,15 @@ def test_the_bound_has_the_shape_of_the_units_and_each_unit_its_own():
 
 
 @pytest.mark.parametrize(
+    ("name", "function"), [("betting", betting_lower_bound), ("bernstein", bernstein_lower_bound)]
+)
+def test_either_bound_spends_a_third_of_the_error_on_each_of_three_tests(name, function):
+    x = np.random.default_rng(0).beta(20, 1, (4, ROWS))
+    found = in_prompt_lower_mass(x, 0.95, 3, name)
+    np.testing.assert_array_equal(found, function(x, (1 - 0.95) / 3))
+
+
+@pytest.mark.parametrize(
     "name", ["bernoulli-.98", "two-points-.2-1-at-1%", "beta-20-1", "two-points-.85-.95"]
 )
 def test_betting_is_tighter_than_empirical_bernstein_on_high_means(name):

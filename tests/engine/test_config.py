@@ -57,6 +57,7 @@ def test_a_fraction_scales_with_dense_time_and_microseconds_do_not():
     [
         ({"policy": "fast"}, "policy 'fast' is unknown; choose one of certified, budgeted, strict"),
         ({"probe": "full"}, "probe 'full' is unknown; choose one of exact, pooled"),
+        ({"bound": "exact"}, "bound 'exact' is unknown; choose one of betting, bernstein"),
         ({"solver": "lp"}, "solver 'lp' is unknown; choose one of greedy, exact, device"),
         ({"launch": "one"}, "launch 'one' is unknown; choose one of fused, grouped, per_head"),
         ({"tau": 1.01}, r"tau 1.01 must lie in \[0, 1\]"),
@@ -132,6 +133,7 @@ def test_the_digest_changes_with_every_value():
         "certificate_rows": 8,
         "boundary_rows": 0,
         "max_tests": 1,
+        "bound": "bernstein",
         "alpha": 0.0,
         "beta": 1.0,
         "solver": "device",

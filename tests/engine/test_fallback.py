@@ -67,6 +67,14 @@ def test_every_test_runs_at_error_one_minus_q_over_s():
         assert found.tests[0].lower_mass == betting_lower_bound(rows[0, :, 0], 0.05 / max_tests)
 
 
+def test_the_configured_bound_decides():
+    """128 rows of .95 pass tau = .9 by betting; empirical Bernstein is too wide for that."""
+    rows = masses(0.95, 0.95, 0.95, 0.95)
+    config = replace(CONFIG, tau=0.9)
+    assert run(scores(), rows, [0], config).fallback == (None,)
+    assert run(scores(), rows, [0], replace(config, bound="bernstein")).fallback == ("dense",)
+
+
 def test_a_dense_choice_is_not_tested():
     found = run(scores(), masses(0.1, 0.1, 0.1, 0.1), [4])
     assert found.choice.tolist() == [4] and found.tests == () and found.fallback == (None,)

@@ -8,8 +8,10 @@ import pytest
 
 from routesparse.engine import layer as steps
 from routesparse.engine import session
+from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError, NumericsError
+from routesparse.engine.predictor import ErrorPredictor
 from routesparse.engine.probe import CERTIFICATE
 from routesparse.engine.segments import split
 from routesparse.engine.session import RoutingSession
@@ -174,6 +176,25 @@ def test_a_segment_too_short_to_be_probed_is_refused(oracle, config):
 def test_an_error_predictor_that_does_not_exist_is_refused(oracle, config):
     with pytest.raises(ConfigError, match=r"beta 0\.5 needs an error predictor"):
         RoutingSession(replace(config, beta=0.5), profile=oracle.PROFILE)
+
+
+def test_the_calibrations_predictor_enters_the_risk_and_the_record(oracle, config):
+    """One tree, one split: e = .3 where g <= .9, else .1."""
+    predictor = ErrorPredictor(0.1, ((0, -1, -1),), ((0.9, 0.0, 0.0),), ((1, 0, 0),), ((2, 0, 0),),
+                               ((0.0, 0.2, 0.0),), 1)  # fmt: skip
+    calibration = Calibration(
+        "c", "d", 0.6, 0.5, "m", "r", "l", {}, (), (), 0, {}, predictor=predictor,
+    )  # fmt: skip
+    routed = RoutingSession(replace(config, gate=None, beta=2.0), calibration, profile=oracle.PROFILE)
+    inputs = oracle.draw_inputs(1)
+    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    rows = routed.trace.record().candidates
+    for row in rows:
+        g = min(row.mass, row.recent_mass)
+        e = 0.0 if row.pattern == "dense" else 0.3 if g <= 0.9 else 0.1
+        assert row.predicted_error == pytest.approx(e)
+        assert row.risk == pytest.approx(max(0.0, 1 - g + 0.5 * row.disagreement + 2 * e), abs=1e-6)
+    assert {row.predicted_error for row in rows} > {0.0}
 
 
 def test_a_padded_prompt_without_real_rows_in_a_segment_is_not_audited_there(oracle, config):
