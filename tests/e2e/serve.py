@@ -1,9 +1,14 @@
-"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots."""
+"""Start the dashboard, and a worker beside it, on a free loopback port for browser tests and screenshots.
+
+``dashboard`` and ``worker`` are for tests that need one to be there; ``House`` runs the Procfile's own commands, to
+be killed and started again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,9 +38,7 @@ FLAGS = [
 @contextlib.contextmanager
 def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
     _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
@@ -44,11 +47,7 @@ def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + seconds
-        while not _healthy(address):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the dashboard did not start:\n{log.read_text()[-2000:]}")
-            time.sleep(0.2)
+        _wait_until_healthy(address, process, log, seconds)
         yield address
     finally:
         process.terminate()
@@ -75,6 +74,70 @@ def worker(home: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
+
+
+class House:
+    """The Procfile's commands on one home, each in a process group of its own: one signal reaches all of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        lines = (REPOSITORY / "Procfile").read_text().splitlines()
+        self._commands = {name: command for name, _, command in (line.partition(": ") for line in lines)}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        _forget_samples(home)
+
+    def start(self, *names: str) -> None:
+        """Start these commands; returns when the web process, if it is one of them, answers."""
+        environment = {
+            **os.environ,
+            "ROUTESPARSE_HOME": str(self.home),
+            "PORT": str(self.port),
+            "OMP_NUM_THREADS": "1",
+        }
+        for name in names:
+            with open(self.log(name), "ab") as sink:
+                self._running[name] = subprocess.Popen(
+                    ["/bin/sh", "-c", self._commands[name]],
+                    cwd=REPOSITORY,
+                    env=environment,
+                    stdout=sink,
+                    stderr=sink,
+                    start_new_session=True,
+                )
+        if "web" in names:
+            _wait_until_healthy(self.address, self._running["web"], self.log("web"), 60.0)
+
+    def kill(self, *names: str) -> None:
+        """``kill -9`` of these commands and everything that they started."""
+        for name in names:
+            os.killpg(self._running[name].pid, signal.SIGKILL)
+        for name in names:
+            self._running.pop(name).wait(10)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self.kill(*self._running)
+
+    def log(self, name: str) -> Path:
+        """What a command printed."""
+        return self.home / f"{name}.log"
+
+
+def free_port() -> int:
+    """A loopback port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not _healthy(address):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the dashboard did not start:\n{log.read_text()[-2000:]}")
+        time.sleep(0.1)
 
 
 def _forget_samples(home: Path) -> None:
