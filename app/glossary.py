@@ -33,6 +33,17 @@ TERMS: dict[str, str] = {
     "audit": "rows: compare a random sample of rows with dense attention. full: all rows and the first token.",
     "fallback": "A head whose certificate fails takes the next budget (expand), at last all keys (dense) "
     "(section 3.4, step 5).",
+    "fallback_limit": "A higher rate of units that became dense by fallback is a failure: quality is kept, the "
+    "speedup is lost (section 4.3).",
+    "expanded": "The certificate of the router's choice failed and a larger budget passed: sparse, but dearer "
+    "(section 3.4, step 5).",
+    "dense_router": "No sparse candidate reached λ or was cheaper than dense, so nothing was tested (section 3.4, "
+    "step 4).",
+    "paid": "Predicted kernel time that the steps after failed certificates added (section 3.4, step 5).",
+    "over_budget": "The plan's predicted time exceeds T_l, because fallback may overrun it or no plan was cheaper "
+    "(equation 6).",
+    "unmet": "Policy strict: the certificate asked for more, T_l had no time for it, and the plan ran uncertified "
+    "(section 3.4).",
     "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "
     "profile.",
     "error": "‖O − Õ‖ / ‖O‖ over the audited rows (E_rel, section 4.2).",

@@ -1,0 +1,127 @@
+"""Shares by group: a dot per prompt, a bar for the interval, a diamond for the mean, and one reference line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from routesparse.app import design, numbers
+
+_ROW_PX = 38
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The vertical line that the groups are read against."""
+
+    value: float
+    name: str
+    bad: str  # the side that is bad: "left" or "right"
+
+
+def figure(
+    groups: pd.DataFrame,
+    dots: pd.DataFrame,
+    reference: Reference,
+    theme: design.Theme,
+    here: str | None = None,
+) -> go.Figure:
+    """groups: rows of prompt_stats.by_group, drawn from the top; dots: ``group``, ``value``, ``label``, ``run_id``.
+
+    The dots of the run ``here`` are filled. The axis covers all values and the reference, never more than [0, 1].
+    """
+    order = list(groups["group"])
+    place = {name: i for i, name in enumerate(order)}
+    chart = go.Figure()
+    shift = np.random.default_rng(0).uniform(-0.2, 0.2, len(dots))
+    mine = (dots["run_id"] == here).to_numpy()
+    chart.add_scatter(
+        x=dots["value"],
+        y=dots["group"].map(place).to_numpy() + shift,
+        mode="markers",
+        marker={
+            "size": [9 if m else 6 for m in mine],
+            "color": [theme.accent if m else design.blend(theme.panel, theme.accent, 0.35) for m in mine],
+            "line": {"width": 1, "color": theme.panel},
+        },
+        text=dots["label"],
+        hovertemplate="%{text}<br>%{x:.1%}<extra></extra>",
+    )
+    interval = groups.dropna(subset=["low", "high"])
+    for row in interval.itertuples():
+        at = place[row.group]
+        chart.add_scatter(
+            x=[row.low, row.high],
+            y=[at, at],
+            mode="lines",
+            line={"color": theme.ink, "width": 2.5},
+            hoverinfo="skip",
+        )
+    chart.add_scatter(
+        x=groups["mean"],
+        y=list(range(len(order))),
+        mode="markers",
+        marker={
+            "symbol": "diamond",
+            "size": 11,
+            "color": theme.ink,
+            "line": {"width": 1.5, "color": theme.panel},
+        },
+        text=[_hover(row) for row in groups.to_dict("records")],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    color = theme.warn
+    chart.add_vline(x=reference.value, line={"color": color, "width": 1.4, "dash": "dash"})
+    chart.add_annotation(
+        x=reference.value,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        text=reference.name,
+        showarrow=False,
+        font={"size": 11, "color": color},
+    )
+    chart.update_xaxes(
+        range=_range(dots["value"], groups, reference.value), tickformat=".0%", fixedrange=True
+    )
+    labels = [f"{name}  <i>n = {count}</i>" for name, count in zip(order, groups["runs"], strict=True)]
+    chart.update_yaxes(
+        range=[len(order) - 0.5, -0.5],
+        tickvals=list(range(len(order))),
+        ticktext=labels,
+        showgrid=False,
+        zeroline=False,
+        fixedrange=True,
+        automargin=True,
+    )
+    chart.update_layout(
+        template=design.template(theme),
+        height=_ROW_PX * max(1, len(order)) + 58,
+        margin={"l": 8, "r": 14, "t": 22, "b": 30},
+        showlegend=False,
+    )
+    return chart
+
+
+def _hover(row: dict[str, float]) -> str:
+    lines = [
+        f"<b>{row['group']}</b>: mean {numbers.share(row['mean'])} of {numbers.several(int(row['runs']), 'run')}"
+    ]
+    if not numbers.is_missing(row["low"]):
+        lines.append(f"95 % interval {numbers.share(row['low'])} to {numbers.share(row['high'])}")
+    if not numbers.is_missing(row["sd"]):
+        lines.append(f"spread over prompts {numbers.share(row['sd'])}")
+    lines.append(f"lowest {numbers.share(row['least'])}, highest {numbers.share(row['most'])}")
+    return "<br>".join(lines)
+
+
+def _range(values: pd.Series, groups: pd.DataFrame, reference: float) -> Sequence[float]:
+    """All values with a little air; a share stays within [0, 1]."""
+    ends = [reference, *values.dropna(), *groups["low"].dropna(), *groups["high"].dropna()]
+    low, high = min(ends), max(ends)
+    air = max(0.02, 0.08 * (high - low))
+    return [max(-0.02, low - air), min(1.02, high + air)]

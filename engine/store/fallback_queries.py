@@ -1,0 +1,82 @@
+"""What fell back, over one run or many: units and planned time by kind and layer, and every failed certificate.
+
+Kinds are kept apart as METHOD asks: ``expanded``, ``dense by fallback``, ``dense by the router``, and ``kept``: the
+router's sparse choice stood. Units are routed units only, so prompts below break-even and tails are not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from routesparse.engine.store.duckdb_store import Store
+
+KINDS = ("dense by fallback", "expanded", "dense by the router", "kept")
+_CHOSEN = "(SELECT run_key, run_id, prompt_name FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
+
+
+def kinds_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run, layer and kind: ``units``, their planned ``kernel_us`` and how many were ``unmet`` (NULL: unknown)."""
+    return store.frame(
+        f"""
+        SELECT r.run_id, c.layer,
+               CASE WHEN c.fallback = 'dense' THEN 'dense by fallback' WHEN c.fallback = 'expand' THEN 'expanded'
+                    WHEN c.pattern = 'dense' THEN 'dense by the router' ELSE 'kept' END AS kind,
+               count(*) AS units, sum(c.kernel_us) AS kernel_us,
+               CASE WHEN count(c.unmet) > 0 THEN count(*) FILTER (WHERE c.unmet) END AS unmet
+        FROM {_CHOSEN} JOIN head_choice c USING (run_key)
+        GROUP BY ALL ORDER BY r.run_id, c.layer, kind
+        """,
+        [list(run_ids)],
+    )
+
+
+def paid_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run and layer: failed certificates (``events``) and the predicted time that their steps added."""
+    return store.frame(
+        f"""
+        SELECT r.run_id, f.layer, count(*) AS events, sum(f.paid_us) AS paid_us
+        FROM {_CHOSEN} JOIN fallback_event f USING (run_key) GROUP BY ALL ORDER BY r.run_id, f.layer
+        """,
+        [list(run_ids)],
+    )
+
+
+def layer_budgets(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run and layer: planned time against T_l, and whether the plan exceeds it."""
+    return store.frame(
+        f"""
+        SELECT r.run_id, l.layer, l.planned_us, l.limit_us, l.dense_us, l.over_budget
+        FROM {_CHOSEN} JOIN layer_run l USING (run_key) ORDER BY r.run_id, l.layer
+        """,
+        [list(run_ids)],
+    )
+
+
+def events(store: Store, run_ids: Sequence[str], most: int) -> pd.DataFrame:
+    """The ``most`` dearest failed certificates: what was tested, by how much it missed, what replaced it, its price.
+
+    ``deficit`` is tau - lower_mass. ``from_*`` and ``to_*`` are NULL where the run recorded no candidates.
+    """
+    return store.frame(
+        f"""
+        WITH chosen AS (
+            SELECT r.run_id, r.prompt_name, f.* FROM {_CHOSEN} JOIN fallback_event f USING (run_key)
+            ORDER BY f.paid_us DESC, f.run_key, f.layer, f.head, f.segment, f.test LIMIT ?
+        ), scores AS (
+            SELECT run_key, batch_index, layer, head, segment, candidate, pattern, budget FROM candidate_score
+            WHERE run_key IN (SELECT run_key FROM chosen)
+        )
+        SELECT c.run_id, c.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.test, c.lower_mass, c.tau,
+               c.tau - c.lower_mass AS deficit, c.kind, a.pattern AS from_pattern, a.budget AS from_budget,
+               b.pattern AS to_pattern, b.budget AS to_budget, c.paid_us
+        FROM chosen c
+        LEFT JOIN scores a ON a.candidate = c.from_candidate AND (a.run_key, a.batch_index, a.layer, a.head, a.segment)
+                              = (c.run_key, c.batch_index, c.layer, c.head, c.segment)
+        LEFT JOIN scores b ON b.candidate = c.to_candidate AND (b.run_key, b.batch_index, b.layer, b.head, b.segment)
+                              = (c.run_key, c.batch_index, c.layer, c.head, c.segment)
+        ORDER BY c.paid_us DESC, c.run_id, c.layer, c.head, c.segment, c.test
+        """,
+        [list(run_ids), most],
+    )
