@@ -6,31 +6,41 @@ import ipaddress
 
 import streamlit as st
 from streamlit import auth_util
+from streamlit.errors import StreamlitAuthError
 
 from routesparse.app import states
+
+_SECRET_CHARACTERS = 32  # whoever guesses it signs cookies of anybody
 
 
 def may_enter() -> bool:
     """Whether to draw the dashboard; what to do instead is on the page when not."""
-    address = st.get_option("server.address")
-    if is_loopback(address):
-        return True
-    if not auth_util.get_secrets_auth_section():
-        states.problem(
-            "This dashboard is reachable by others and has no login",
-            [
-                f"It is bound to {address or 'all addresses'}, so everybody who reaches this machine could read the "
-                "prompts. Nothing is shown until that changes.",
-                'Bind it to this machine alone with --server.address 127.0.0.1 (or "localhost"), or configure a '
-                "login: an [auth] section in .streamlit/secrets.toml, as Streamlit's st.login describes.",
-            ],
-        )
+    problem = refusal()
+    if problem is not None:
+        states.problem("This dashboard is reachable by others and has no login", [problem])
         return False
+    if is_loopback(st.get_option("server.address")):
+        return True
     if not st.user.is_logged_in:
         states.empty("Please log in", ["This dashboard is shared; its runs are shown after the login."])
         st.button("Log in", type="primary", on_click=st.login)
         return False
     return True
+
+
+def refusal() -> str | None:
+    """Why a dashboard with this configuration must not be served, and what to do; None when it may."""
+    address = st.get_option("server.address")
+    if is_loopback(address):
+        return None
+    missing = _missing_login()
+    if missing is None:
+        return None
+    return (
+        f"the dashboard is bound to {address or 'all addresses'}, so that whoever reaches this machine could read the "
+        f"prompts, and {missing}; bind it to this machine alone with --server.address 127.0.0.1, or configure a login: "
+        "an [auth] section in .streamlit/secrets.toml, as Streamlit's st.login describes"
+    )
 
 
 def is_loopback(address: str | None) -> bool:
@@ -43,3 +53,19 @@ def is_loopback(address: str | None) -> bool:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _missing_login() -> str | None:
+    """What keeps people from logging in, or lets everybody do so."""
+    section = auth_util.get_secrets_auth_section()
+    if not section:
+        return "no login is configured"
+    if not auth_util.is_authlib_installed():
+        return "the login can't work without the package authlib"
+    try:
+        auth_util.validate_auth_credentials("default")
+    except StreamlitAuthError as error:
+        return f"the login can't work ({' '.join(str(error).split())})"
+    if len(str(section["cookie_secret"])) < _SECRET_CHARACTERS:
+        return f"the login's cookie_secret has fewer than {_SECRET_CHARACTERS} characters"
+    return None

@@ -1,4 +1,4 @@
-"""The dashboard's entry point: ``streamlit run app/main.py``. One process, the owner of the DuckDB file."""
+"""The dashboard's entry point: ``python -m routesparse.app`` serves it. One process, the owner of the DuckDB file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import streamlit as st
 
 from routesparse.app import guard, states, style
 from routesparse.app.access import access
-from routesparse.app.screens import fallbacks, head, job, new_run, routing_map, runs
+from routesparse.app.screens import audit, fallbacks, head, job, new_run, routing_map, runs
 from routesparse.engine.errors import RouteSparseError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
@@ -27,6 +27,7 @@ def main() -> None:
         "job": st.Page(job.render, title="Jobs", url_path="job"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
         "head": st.Page(head.render, title="Head", url_path="head"),
+        "audit": st.Page(audit.render, title="Audit", url_path="audit"),
         "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
     }
     st.session_state["pages"] = pages
@@ -34,7 +35,7 @@ def main() -> None:
         {
             "Analyse": [pages["runs"], pages["new"], pages["job"]],
             "Run": [pages["map"], pages["head"]],
-            "Trust": [pages["fallbacks"]],
+            "Trust": [pages["audit"], pages["fallbacks"]],
         }
     )
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from routesparse.app import guard
 from routesparse.app.jobs_view import STAGE_NAMES, failure_title
 from routesparse.engine.jobs.job import STAGES, FailureKind
 from routesparse.engine.jobs.request import RunRequest
@@ -131,20 +130,3 @@ def test_broken_queue_leaves_the_runs_readable(filled, open_dashboard):
 def test_every_stage_and_failure_has_words():
     assert set(STAGE_NAMES) == set(STAGES)
     assert all(failure_title(kind) for kind in FailureKind.__args__)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"])
-def test_loopback_needs_no_login(address):
-    assert guard.is_loopback(address)
-
-
-@pytest.mark.parametrize("address", [None, "", "0.0.0.0", "::", "192.168.1.4", "example.org"])
-def test_public_bind_without_login_is_refused(filled, open_dashboard, monkeypatch, address):
-    option = guard.st.get_option
-    monkeypatch.setattr(
-        guard.st, "get_option", lambda name: address if name == "server.address" else option(name)
-    )
-    page = open_dashboard()
-    assert not page.exception
-    assert "has no login" in text_of(page)
-    assert not page.dataframe

@@ -39,7 +39,7 @@ FLAGS = [
 def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving."""
     port = free_port()
-    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
+    command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port)]
     _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
     log = home / "dashboard.log"

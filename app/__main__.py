@@ -1,0 +1,67 @@
+"""``python -m routesparse.app``: serve the dashboard, after refusing what would be unsafe or could not work.
+
+Options are those of ``streamlit run``. One line on stderr and exit code 2 for a bind that others reach without a login
+(guard.py), for a port in use, and for an unknown option. Run it in the repository, whose ``.streamlit/config.toml``
+holds the dashboard's limits.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import streamlit as st
+from streamlit.web import bootstrap, cli
+
+from routesparse.app import guard
+
+MAIN = Path(__file__).with_name("main.py")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until stopped; the exit code."""
+    try:
+        with cli.main_run.make_context("python -m routesparse.app", [str(MAIN), *arguments]) as context:
+            options = {
+                name: value for name, value in context.params.items() if name not in ("target", "args")
+            }
+            bootstrap.load_config_options(options)
+            problem = guard.refusal() or _port_problem()
+            if problem is not None:
+                print(f"error: {problem}", file=sys.stderr)
+                return 2
+            cli.main_run.invoke(context)
+    except click.exceptions.Exit as ended:  # --help
+        return ended.exit_code
+    except click.UsageError as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _port_problem() -> str | None:
+    """Why our port can't be had, when it is taken or does not exist; other troubles Streamlit reports itself."""
+    address, port = str(st.get_option("server.address") or "0.0.0.0"), int(st.get_option("server.port"))
+    if port not in range(65_536):
+        return f"port {port} does not exist; choose one from 1024 to 65535"
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # Like the server: a port that was in use a moment ago is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.strip("[]"), port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return (
+                    f"port {port} is in use, perhaps by another RouteSparse; stop that, or take another port: "
+                    f"make run PORT={port + 1}"
+                )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
