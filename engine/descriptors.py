@@ -31,9 +31,11 @@ def describe(probe: Probe, segment: Segment) -> Descriptors:
     diagonal in octaves of KV blocks}: rows at different positions see different keys, distances compare.
     """
     certificate = probe.rows.slice_of(CERTIFICATE)
-    routed = torch.ones(probe.block_mass.shape[2], dtype=torch.bool, device=probe.block_mass.device)
-    routed[certificate] = False
-    mass = probe.block_mass[:, :, routed]
+
+    def routed(values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([values[:, :, : certificate.start], values[:, :, certificate.stop :]], 2)
+
+    mass = routed(probe.block_mass)
     entropy = -torch.xlogy(mass, mass).sum(-1).mean(-1)
 
     own = (probe.rows.rows + segment.position) // segment.block_k
@@ -47,4 +49,4 @@ def describe(probe: Probe, segment: Segment) -> Descriptors:
     recent = spread[:, :, probe.rows.slice_of(RECENT)].mean(2)
     body = spread[:, :, probe.rows.slice_of(ROUTING)].mean(2)
     agreement = 1.0 - 0.5 * (recent - body).abs().sum(-1)
-    return Descriptors(entropy, local[:, :, routed].mean(-1), agreement)
+    return Descriptors(entropy, routed(local).mean(-1), agreement)

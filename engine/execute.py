@@ -1,4 +1,4 @@
-"""Step 6: lower the chosen candidates to one row plan and run it."""
+"""Step 6: lower the chosen candidates to one row plan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
+from routesparse.engine.readout import to_device
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
@@ -16,37 +17,37 @@ def lower(
     segment: Segment,
     indices: dict[Pattern, FamilyIndex],
     candidates: tuple[Candidate, ...],
-    choice: np.ndarray,
+    choice: torch.Tensor | np.ndarray,
     key_start: torch.Tensor | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> RowPlan:
     """The row plan of one segment: choice int [B, H] holds candidate indices. Tail rows and dense heads are dense.
 
-    Returns a RowPlan with n_q = segment.rows and n_k = segment.keys.
+    Returns a RowPlan with n_q = segment.rows and n_k = segment.keys. Reads no value of a GPU's choice.
     """
-    batch, heads = choice.shape
     device = next(iter(indices.values())).levels.device
-    patterns = np.array([c.pattern for c in candidates])[choice]
-    level = torch.as_tensor(np.array([c.level for c in candidates])[choice], device=device)
+    choice = torch.as_tensor(choice, device=device)
+    batch, heads = choice.shape
+    families = list(indices)
+    table = [(families.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
+    family, level = to_device(np.array(table), device)[choice].unbind(-1)
     mask = torch.zeros(
         batch, heads, segment.query_blocks, segment.key_blocks, dtype=torch.bool, device=device
     )
     columns = column_count = None
-    for pattern, index in indices.items():
-        chosen = patterns == pattern
-        if not chosen.any():
+    for place, index in enumerate(indices.values()):
+        chosen = family == place
+        # A GPU is not asked: it masks a family that no head chose.
+        if device.type == "cpu" and not chosen.any():
             continue
-        which = torch.as_tensor(chosen, device=device).view(batch, heads, 1, 1)
         kept = index.levels <= level.view(batch, heads, 1, 1)
-        mask |= which & kept & (index.levels != NEVER)
+        mask |= chosen.view(batch, heads, 1, 1) & kept & (index.levels != NEVER)
         if index.columns is not None:
             columns = index.columns
-            counts = torch.as_tensor(index.column_counts, device=device)
+            counts = to_device(np.array(index.column_counts), device)
             # Other families may have more levels than this one; their units take no columns.
-            own = counts[level.clamp_max(len(counts) - 1)]
-            column_count = torch.where(which.view(batch, heads), own, 0)
-    dense = torch.as_tensor(patterns == "dense", device=device).view(batch, heads, 1)
+            column_count = torch.where(chosen, counts[level.clamp_max(len(counts) - 1)], 0)
     rows = torch.arange(segment.query_blocks, device=device) >= segment.body_blocks
     return RowPlan.from_block_mask(
         mask,
@@ -56,8 +57,36 @@ def lower(
         block_k=segment.block_k,
         columns=columns,
         column_count=column_count,
-        dense_rows=dense | rows,
+        dense_rows=(family < 0).unsqueeze(-1) | rows,
         key_start=key_start,
         softcap=softcap,
         sinks=sinks,
     )
+
+
+def head_density(plan: RowPlan) -> torch.Tensor:
+    """plan.head_density() of a lowered plan from its counts alone: float64 [B, H]; no host sync.
+
+    A lowered row lists its diagonal, and its columns lie outside its blocks: what is not diagonal lies wholly before
+    the row's first query. Only the block that holds the first real key is read in part.
+    """
+    first, last = plan.query_positions()
+    rows = last - first + 1
+    start = torch.zeros(plan.batch, dtype=torch.int64, device=plan.device)
+    if plan.key_start is not None:
+        start = plan.key_start.long()
+    start = start.view(-1, 1, 1)
+
+    def pairs_from(key: torch.Tensor) -> torch.Tensor:
+        until, before = (last - key + 1).clamp_min(0), (first - key).clamp_min(0)
+        return (until * (until + 1) - before * (before + 1)) // 2
+
+    edge = first // plan.block_k
+    diagonal = (last // plan.block_k - torch.maximum(edge, start // plan.block_k) + 1).clamp_min(0)
+    inside = pairs_from(torch.maximum(edge * plan.block_k, start))
+    # The lowered rows always list the sink block, whose keys before the first real one are hidden.
+    hidden = torch.where(start // plan.block_k < edge, start % plan.block_k, 0)
+    before = (plan.block_count - diagonal) * plan.block_k - hidden + plan.column_count
+    everything = pairs_from(start)
+    kept = torch.where(plan.dense_rows, everything, before * rows + inside).sum(-1).double()
+    return kept / everything.sum(-1).clamp_min(1)

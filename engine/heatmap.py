@@ -13,10 +13,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING, Probe
+from routesparse.engine.readout import Readout
+from routesparse.engine.segments import Segment
 
 if TYPE_CHECKING:
-    from routesparse.engine.layer import Decision
+    from routesparse.engine.decision import Decision
 
 MAX_COLUMNS = 1_024
 RECENT_STEP = 4
@@ -40,26 +42,42 @@ class Heatmap:
         return Heatmap(self.positions, self.kinds, mass, self.pool * factor)
 
 
-def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
-    """One picture per unit of the decision, rows sorted by position."""
-    probe, segment = decision.probe, decision.segment
-    place, kinds = [], []
+@dataclass(frozen=True)
+class PendingHeatmaps:
+    """Pictures of U units on their way to the host; kinds uint8 [rows] are the same for all."""
+
+    readout: Readout
+    kinds: np.ndarray
+    pool: int
+
+    def read(self) -> tuple[Heatmap, ...]:
+        """One picture per unit, rows sorted by position."""
+        values = self.readout.numpy()
+        pictures = []
+        for mass, positions in zip(values["mass"], values["positions"], strict=True):
+            order = np.argsort(positions, kind="stable")
+            pictures.append(Heatmap(positions[order], self.kinds[order], mass[order], self.pool))
+        return tuple(pictures)
+
+
+def draw(probe: Probe, segment: Segment) -> PendingHeatmaps:
+    """One picture per unit of the probe."""
+    rows, kinds = [], []
     for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
         part = probe.rows.slice_of(kind)
-        chosen = np.arange(part.start, part.stop, step)
-        place.append(chosen)
-        kinds.append(np.full(len(chosen), kind, np.uint8))
-    index = torch.as_tensor(np.concatenate(place), device=probe.block_mass.device)
-    kind_of = np.concatenate(kinds)
+        rows.append(slice(part.start, part.stop, step))
+        kinds.append(np.full(len(range(part.start, part.stop, step)), kind, np.uint8))
     pool = -(-segment.key_blocks // MAX_COLUMNS)
-    mass = probe.block_mass[:, :, index]
+    mass = torch.cat([probe.block_mass[:, :, part] for part in rows], 2).half()
     if pool > 1:
         padded = F.pad(mass, (0, -mass.shape[-1] % pool))
         mass = padded.unflatten(-1, (-1, pool)).amax(-1)
-    values = mass.flatten(0, 1).half().cpu().numpy()
-    positions = (probe.rows.rows[:, :, index] + segment.position).flatten(0, 1).int().cpu().numpy()
-    pictures = []
-    for unit in range(len(values)):
-        order = np.argsort(positions[unit], kind="stable")
-        pictures.append(Heatmap(positions[unit][order], kind_of[order], values[unit][order], pool))
-    return tuple(pictures)
+    positions = torch.cat([probe.rows.rows[:, :, part] for part in rows], 2) + segment.position
+    readout = Readout({"mass": mass.flatten(0, 1), "positions": positions.flatten(0, 1).int()})
+    return PendingHeatmaps(readout, np.concatenate(kinds), pool)
+
+
+def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
+    """One picture per unit of a decision that still has its probe, rows sorted by position."""
+    assert decision.probe is not None
+    return draw(decision.probe, decision.segment).read()

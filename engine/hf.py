@@ -108,7 +108,14 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
-        yield
+        # A routing session does not wait for a GPU in its layers; it does here.
+        finish = getattr(router, "finish", None)
+        hooks = [] if finish is None else [model.register_forward_hook(lambda *_: finish())]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
     finally:
         for module, before in zip(modules, previous, strict=True):
             if before is None:

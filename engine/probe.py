@@ -25,6 +25,7 @@ import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.readout import to_device
 from routesparse.engine.segments import Segment
 
 LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
@@ -80,6 +81,7 @@ class Probe:
     sink_mass: torch.Tensor  # [B, H, P] float32, mass of the always-kept attention sink (0 without)
     column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
     diagonal_mass: torch.Tensor  # [B, H, K] by offset, summed over the recent rows
+    finite: torch.Tensor  # bool scalar: no NaN or Inf was met
     pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
 
 
@@ -91,30 +93,37 @@ def draw_rows(
     seed: unique per (run, layer, segment). first_keys [B]: rows before it are padding and are never drawn.
     Certificate rows are drawn with replacement: independent, uniform on the body.
     """
+    device = first_keys.device
     generator = torch.Generator().manual_seed(seed)
-    low = (first_keys.cpu() - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
+    low = (first_keys - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
     span = segment.body - low
 
+    def uniform(count: int) -> torch.Tensor:
+        return to_device(torch.rand(batch, heads, count, generator=generator, dtype=torch.float64), device)
+
     recent_count = min(config.recent_rows, segment.rows)
-    recent = torch.arange(segment.rows - recent_count, segment.rows).expand(batch, heads, -1)
-    strata = torch.arange(config.routing_rows).expand(batch, heads, -1)
-    jitter = torch.rand(batch, heads, config.routing_rows, generator=generator, dtype=torch.float64)
-    routing = low + ((strata + jitter) / config.routing_rows * span).long().clamp_max(span - 1)
-    draws = torch.rand(batch, heads, config.certificate_rows, generator=generator, dtype=torch.float64)
-    certificate = low + (draws * span).long().clamp_max(span - 1)
+    recent = torch.arange(segment.rows - recent_count, segment.rows, device=device).expand(batch, heads, -1)
+    strata = torch.arange(config.routing_rows, device=device).expand(batch, heads, -1)
+    share = (strata + uniform(config.routing_rows)) / config.routing_rows
+    routing = low + (share * span).long().clamp_max(span - 1)
+    certificate = low + (uniform(config.certificate_rows) * span).long().clamp_max(span - 1)
     half = min(config.boundary_rows // 2, segment.body)
-    edges = torch.cat([torch.arange(half), torch.arange(segment.body - half, segment.body)])
-    boundary = torch.maximum(edges.expand(batch, heads, -1), low)
+    edges = [
+        torch.arange(half, device=device),
+        torch.arange(segment.body - half, segment.body, device=device),
+    ]
+    boundary = torch.maximum(torch.cat(edges).expand(batch, heads, -1), low)
 
     rows = torch.cat([recent, routing, certificate, boundary], dim=-1)
     sizes = (recent_count, config.routing_rows, config.certificate_rows, boundary.shape[-1])
-    return ProbeRows(rows.to(first_keys.device), sizes)
+    return ProbeRows(rows, sizes)
 
 
 def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:
     """Probe one segment of one layer (step 1 of the paper's table).
 
-    Errors: NumericsError where a log-sum-exp is NaN or +inf (NaN or Inf in the layer's queries or keys).
+    Errors: NumericsError where a log-sum-exp is NaN or +inf (NaN or Inf in the layer's queries or keys); on a GPU,
+    which is not waited for, ``Probe.finite`` says so.
     """
     if config.probe == "exact":
         block_lse = _exact_block_lse(inputs, segment, rows.rows)
@@ -126,13 +135,13 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
         sink = inputs.sinks.float().view(1, -1, 1)
         lse = torch.logaddexp(lse, sink)
         sink_mass = (sink - lse).exp()
-    if not bool(torch.isfinite(lse).all()):
-        real = rows.rows + segment.position >= inputs.first_keys().view(-1, 1, 1)
-        if not bool(torch.isfinite(lse[real]).all()):
-            raise NumericsError("NaN or Inf in the attention scores")
+    padding = rows.rows + segment.position < inputs.first_keys().view(-1, 1, 1)
+    finite = (torch.isfinite(lse) | padding).all()
+    if not finite.is_cuda and not bool(finite):
+        raise NumericsError("NaN or Inf in the attention scores")
     block_mass = (block_lse - lse.unsqueeze(-1)).exp_().nan_to_num_(0.0)
     columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
-    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals, pooled=config.probe == "pooled")
+    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals, finite, config.probe == "pooled")
 
 
 def row_queries(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
@@ -235,12 +244,11 @@ def _block_lse(
 
 def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows) -> torch.Tensor:
     """Eq. 3 for the routing and boundary rows, exact for the recent and certificate rows: [B, H, P, N]."""
-    exact_part = torch.cat(
-        [torch.arange(rows.rows.shape[-1])[rows.slice_of(kind)] for kind in (RECENT, CERTIFICATE)]
-    ).to(rows.rows.device)
-    pooled_part = torch.cat(
-        [torch.arange(rows.rows.shape[-1])[rows.slice_of(kind)] for kind in (ROUTING, BOUNDARY)]
-    ).to(rows.rows.device)
+    places = torch.arange(rows.rows.shape[-1], device=rows.rows.device)
+    exact_part, pooled_part = (
+        torch.cat([places[rows.slice_of(kind)] for kind in kinds])
+        for kinds in ((RECENT, CERTIFICATE), (ROUTING, BOUNDARY))
+    )
     pooled_rows = rows.rows[..., pooled_part]
     queries = row_queries(inputs, segment, pooled_rows).float()
     keys = pool_keys(inputs, segment).repeat_interleave(inputs.groups, dim=1)

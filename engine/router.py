@@ -9,7 +9,7 @@ Three policies:
 
 Solvers of eq. 6, a multiple-choice knapsack: ``solve_greedy`` (the paper's risk per microsecond from dense
 downwards, on each head's lower convex hull, ended by pair-swap repair), ``solve_exact`` (integer programme, for
-tests) and ``router_device.solve`` (bisection on the multiplier, for the GPU).
+tests) and ``router_device`` (multiplier search on tensors, for the GPU, which takes no other).
 """
 
 from __future__ import annotations
@@ -138,24 +138,25 @@ def repair(choice: np.ndarray, risk: np.ndarray, cost: np.ndarray, limit: float)
 def _best_partner(
     d_cost: np.ndarray, d_risk: np.ndarray, slack: float
 ) -> tuple[float, list[tuple[int, int]]] | None:
-    """The pair of moves in two different heads with the lowest total d_risk and total d_cost <= slack."""
+    """The pair of moves in two different heads with the lowest total d_risk and total d_cost <= slack.
+
+    Per head the lowest d_risk at a d_cost of at most x is a prefix minimum over its candidates by cost.
+    """
     count, width = d_cost.shape
-    if count < 2:
-        return None
-    flat_cost, flat_risk = d_cost.ravel(), d_risk.ravel()
+    left = (slack - d_cost).ravel()
     owner = np.repeat(np.arange(count), width)
-    gain = np.flatnonzero(flat_risk < -1e-12)  # one of the two must lower the risk
-    if len(gain) == 0:
-        return None
-    fits = flat_cost[gain][:, None] + flat_cost[None, :] <= slack
-    total = np.where(
-        fits & (owner[gain][:, None] != owner[None, :]), flat_risk[gain][:, None] + flat_risk, np.inf
-    )
-    i, j = np.unravel_index(total.argmin(), total.shape)
-    if not np.isfinite(total[i, j]):
-        return None
-    first = divmod(int(gain[i]), width)
-    return float(total[i, j]), [first, divmod(int(j), width)]
+    best: tuple[float, list[tuple[int, int]]] | None = None
+    for head in range(count):
+        order = np.argsort(d_cost[head], kind="stable")
+        lowest = np.minimum.accumulate(d_risk[head, order])
+        reach = np.searchsorted(d_cost[head, order], left, side="right")
+        fits = (reach > 0) & (owner != head)
+        total = np.where(fits, d_risk.ravel() + lowest[reach - 1], np.inf)
+        first = int(total.argmin())
+        if np.isfinite(total[first]) and (best is None or total[first] < best[0]):
+            second = order[int(d_risk[head, order[: reach[first]]].argmin())]
+            best = float(total[first]), [divmod(first, width), (head, int(second))]
+    return best
 
 
 def solve_exact(risk: np.ndarray, cost: np.ndarray, limit: float) -> np.ndarray:

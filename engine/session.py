@@ -6,7 +6,6 @@ head, so sessions of several models, ranks or threads never meet.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -18,14 +17,16 @@ from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
-from routesparse.engine.heatmap import heatmaps
+from routesparse.engine.execute import head_density
+from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import AttentionInputs
 from routesparse.engine.profiling import device_name, profile_for
+from routesparse.engine.readout import Laps, Readout
 from routesparse.engine.records import AuditRow
 from routesparse.engine.segments import Segment, split
-from routesparse.engine.trace import LayerPass, PromptTrace, Trace
+from routesparse.engine.trace import PendingPass, PromptTrace, Trace
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 KEPT_PROMPTS = 4  # of a session; older ones are dropped, so that a long-lived session stays small
@@ -93,7 +94,8 @@ class RoutingSession:
 
         n_q < n_k is a chunk of a longer prompt, bottom-right aligned. Decoding, prompts below break-even and
         layers with a sliding window (already linear in n) run dense and unprobed.
-        Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed.
+        Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed. A GPU is
+        not waited for: there ``finish`` raises it.
         """
         n_q, n_k = q.shape[2], k.shape[2]
         inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
@@ -105,13 +107,22 @@ class RoutingSession:
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
         try:
-            out, layer_pass = self._route(inputs, segments, layer)
+            out, pending_pass = self._route(inputs, segments, layer)
+            prompt.add(pending_pass)
+            if not inputs.q.is_cuda:
+                prompt.settle()
         except RouteSparseError:
             # A prompt that was not routed to its end must not look like one that was.
             self.trace.prompts.pop()
             raise
-        prompt.passes.append(layer_pass)
         return out
+
+    def finish(self) -> None:
+        """After a forward pass: whether anything in it was NaN or Inf, which a GPU was not asked before.
+
+        Errors: NumericsError; nothing is recorded of that prompt.
+        """
+        self.trace.settle()
 
     def _current_prompt(self, inputs: AttentionInputs, layer: int) -> PromptTrace | None:
         """The prompt this call belongs to: a new one where no earlier keys are cached and the layer comes again.
@@ -164,15 +175,15 @@ class RoutingSession:
 
     def _route(
         self, inputs: AttentionInputs, segments: list[Segment], layer: int
-    ) -> tuple[torch.Tensor, LayerPass]:
+    ) -> tuple[torch.Tensor, PendingPass]:
         profile = self._measured_profile(inputs)
         heads = inputs.q.shape[1] * inputs.q.shape[0]
         works = np.array([profile.dense_us(s) * heads for s in segments])
         limit = None if self.config.budget is None else self.config.budget.limit_us(float(works.sum()))
         shares = works / works.sum()
         try:
-            decisions = [
-                steps.decide(
+            pendings = [
+                steps.begin(
                     inputs,
                     segment,
                     layer,
@@ -187,32 +198,27 @@ class RoutingSession:
             ]
         except NumericsError as error:
             raise NumericsError(f"layer {layer}: {error}; nothing was recorded for this prompt") from None
-        started = _now(inputs.q)
-        plans = [steps.plan_of(d, inputs) for d in decisions]
+        laps = Laps(inputs.q.device)
+        plans = [steps.plan_of(p, inputs) for p in pendings]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
-        out = execute(inputs, plan, decisions, self.config.launch)
-        kernel_us = (_now(inputs.q) - started) * 1e6
-        if not bool(torch.isfinite(out).all()):
-            raise NumericsError(
-                f"layer {layer}: NaN or Inf in the attention output; nothing was recorded for it"
-            )
-        started = _now(inputs.q)
+        out, finite = execute(inputs, plan, pendings, self.config.launch)
+        laps.lap()
         audits: list[AuditRow] = []
         if self.trace.audit_depth != "none":
-            for decision in decisions:
-                audits += self._audit(inputs, decision)
-        pictures = tuple(heatmaps(d) for d in decisions)
-        layer_pass = LayerPass(
+            for pending in pendings:
+                audits += self._audit(inputs, pending.read())
+        heads = tuple(draw(p.probe, p.segment) for p in pendings if p.probe is not None)
+        laps.lap()
+        pending_pass = PendingPass(
             layer=layer,
-            decisions=tuple(replace(d, probe=None, indices={}) for d in decisions),
-            heatmaps=pictures,
-            kernel_us=kernel_us,
-            density=float(np.mean(plan.head_density().numpy(force=True))),
+            pendings=tuple(replace(p, probe=None, indices={}) for p in pendings),
+            heatmaps=heads,
+            laps=laps,
+            readout=Readout({"density": head_density(plan), "finite": finite}),
             limit_us=limit,
             audits=tuple(audits),
-            audit_us=(_now(inputs.q) - started) * 1e6,
         )
-        return out, layer_pass
+        return out, pending_pass
 
     def _audit(self, inputs: AttentionInputs, decision: steps.Decision) -> list[AuditRow]:
         """The dense audit of one decision; the time it takes is not part of the prefill's."""
@@ -229,26 +235,43 @@ class RoutingSession:
 
 
 def execute(
-    inputs: AttentionInputs, plan: RowPlan, decisions: list[steps.Decision], launch: str
-) -> torch.Tensor:
-    """Run the plan: all heads in one launch, or (ablations) one per (pattern, budget) group, or one per head."""
-    all_dense = bool(np.all([d.certified.choice == len(d.candidates) - 1 for d in decisions]))
-    if all_dense:
-        return dense_attention(inputs, None)
+    inputs: AttentionInputs, plan: RowPlan, pendings: list[steps.Pending], launch: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the plan: all heads in one launch, or (ablations, which ask the device for its choice) one per
+    (pattern, budget) group, or one per head. Returns the output and whether it is finite, a bool scalar.
+    """
+    q, k, v = inputs.q, inputs.k, inputs.v
+    # Only a CPU's choice is at hand; on a GPU dense heads are rows of the one launch.
+    if not q.is_cuda and all(bool((p.choice == len(p.candidates) - 1).all()) for p in pendings):
+        out = dense_attention(inputs, None)
+        return out, torch.isfinite(out).all()
     if launch == "fused":
-        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
-    heads = inputs.q.shape[1]
-    keys = [tuple(int(c) for d in decisions for c in d.choice[:, h]) for h in range(heads)]
+        out, lse = sparse_attention(q, k, v, plan, inputs.scale)
+        return out, _finite(inputs, lse)
+    heads = q.shape[1]
+    choices = [p.choice.tolist() for p in pendings]
+    keys = [tuple(row[h] for choice in choices for row in choice) for h in range(heads)]
     groups: dict[object, list[int]] = {}
     for h in range(heads):
         groups.setdefault(keys[h] if launch == "grouped" else h, []).append(h)
-    out = torch.empty_like(inputs.q)
+    out = torch.empty_like(q)
     for members in groups.values():
         kv = [h // inputs.groups for h in members]
         out[:, members] = sparse_attention(
-            inputs.q[:, members], inputs.k[:, kv], inputs.v[:, kv], plan.select_heads(members), inputs.scale
+            q[:, members], k[:, kv], v[:, kv], plan.select_heads(members), inputs.scale
         )[0]
-    return out
+    return out, torch.isfinite(out).all()
+
+
+def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
+    """Whether an output is finite, without reading it: a mean of values is where logits and values are.
+
+    The log-sum-exp of a padding row is -inf by right.
+    """
+    positions = torch.arange(inputs.k.shape[2] - inputs.q.shape[2], inputs.k.shape[2], device=lse.device)
+    padding = positions < inputs.first_keys().view(-1, 1, 1)
+    # A sum carries NaN and Inf along and needs no second tensor.
+    return (torch.isfinite(lse) | padding).all() & torch.isfinite(inputs.v.sum(dtype=torch.float32))
 
 
 def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor:
@@ -275,9 +298,3 @@ def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor
         plan, key_start=inputs.key_start, window=window, softcap=inputs.softcap, sinks=inputs.sinks
     )
     return sparse_attention(q, k, v, plan, inputs.scale)[0]
-
-
-def _now(tensor: torch.Tensor) -> float:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-    return time.perf_counter()

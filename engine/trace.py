@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from routesparse.engine.errors import NumericsError
 from routesparse.engine.records import AuditRow, HeadChoiceRow, PromptRow, RunRecord
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration import Calibration
     from routesparse.engine.config import AuditDepth, RouterConfig
-    from routesparse.engine.heatmap import Heatmap
+    from routesparse.engine.decision import Decision, Pending
+    from routesparse.engine.heatmap import Heatmap, PendingHeatmaps
     from routesparse.engine.latency import LatencyProfile
-    from routesparse.engine.layer import Decision
+    from routesparse.engine.readout import Laps, Readout
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,45 @@ class LayerPass:
         return float(sum(getattr(d, name) for d in self.decisions))
 
 
+@dataclass(frozen=True)
+class PendingPass:
+    """A LayerPass whose numbers may still be on the device. laps: kernel, audit."""
+
+    layer: int
+    pendings: tuple[Pending, ...]  # without their probe tensors
+    heatmaps: tuple[PendingHeatmaps, ...]
+    laps: Laps
+    readout: Readout  # density float64 [B, H] of the plan that ran, finite bool
+    limit_us: float | None
+    audits: tuple[AuditRow, ...]
+
+    def read(self) -> LayerPass:
+        """Wait for the device. Errors: NumericsError where it met NaN or Inf."""
+        values = self.readout.numpy()
+        try:
+            decisions = tuple(pending.read() for pending in self.pendings)
+            if not values["finite"]:
+                raise NumericsError("NaN or Inf in the attention output")
+        except NumericsError as error:
+            raise NumericsError(
+                f"layer {self.layer}: {error}; nothing was recorded for this prompt"
+            ) from None
+        kernel_us, audit_us = self.laps.elapsed_us()
+        return LayerPass(
+            layer=self.layer,
+            decisions=decisions,
+            heatmaps=tuple(pictures.read() for pictures in self.heatmaps),
+            kernel_us=kernel_us,
+            density=float(values["density"].mean()),
+            limit_us=self.limit_us,
+            audits=self.audits,
+            audit_us=audit_us,
+        )
+
+
 @dataclass
 class PromptTrace:
-    """One prompt: every routed layer pass, in order. Empty passes: dense ran untouched."""
+    """One prompt: every routed layer pass, in order. No passes: dense ran untouched."""
 
     batch: int
     tokens: int
@@ -47,7 +85,24 @@ class PromptTrace:
     device: str
     dtype: str
     layers: set[int] = field(default_factory=set)
-    passes: list[LayerPass] = field(default_factory=list)
+    _pending: list[PendingPass] = field(default_factory=list)
+    _passes: list[LayerPass] = field(default_factory=list)
+
+    def add(self, layer_pass: PendingPass) -> None:
+        """The next layer pass, perhaps still running."""
+        self._pending.append(layer_pass)
+
+    def settle(self) -> None:
+        """Wait for every pass and read it. Errors: NumericsError, again on every call."""
+        while self._pending:
+            self._passes.append(self._pending[0].read())
+            del self._pending[0]
+
+    @property
+    def passes(self) -> list[LayerPass]:
+        """Every layer pass, settled. Errors: NumericsError."""
+        self.settle()
+        return self._passes
 
     @property
     def audit_ms(self) -> float:
@@ -94,6 +149,16 @@ class Trace:
     prompts: list[PromptTrace] = field(default_factory=list)
     info: RunInfo = field(default_factory=RunInfo)
 
+    def settle(self) -> None:
+        """Wait for the last prompt. Errors: NumericsError, and that prompt is forgotten."""
+        if not self.prompts:
+            return
+        try:
+            self.prompts[-1].settle()
+        except NumericsError:
+            self.prompts.pop()
+            raise
+
     @property
     def decisions(self) -> tuple[HeadChoiceRow, ...]:
         """The choices of the last prompt, one per (batch, layer, head, segment)."""
@@ -102,6 +167,7 @@ class Trace:
     @property
     def timings(self) -> dict[str, float]:
         """Measured milliseconds of the last prompt: probe, index, route and kernel of its routed layers, their sum."""
+        self.settle()
         return timings_of(self.prompts[-1].passes if self.prompts else [])
 
     def to_bundle(self, path: str | Path) -> Path:
@@ -114,6 +180,7 @@ class Trace:
         """The last prompt as records. Errors: ValueError before the first prompt."""
         from routesparse.engine.recording import record_prompt
 
+        self.settle()
         if not self.prompts:
             raise ValueError("no prompt has been prefilled inside the route() block yet")
         return record_prompt(self, self.prompts[-1], info or self.info)

@@ -23,7 +23,7 @@ def made(oracle):
         mass = fill(position, block).float() * (block <= position // segment.block_k)
         mass = mass / mass.sum(-1, keepdim=True)
         zero = torch.zeros(1)
-        return Probe(rows, zero, mass, zero, zero, zero)
+        return Probe(rows, zero, mass, zero, zero, zero, torch.tensor(True))
 
     return make, segment
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.execute import lower
+from routesparse.engine.execute import head_density, lower
 from routesparse.engine.segments import split
 
 INPUTS = {
@@ -91,3 +91,14 @@ def test_segment_plans_join_to_the_plan_of_the_chunk(oracle):
         part = joined.to_mask()[:, :, first : first + plan.n_q, : plan.n_k]
         assert torch.equal(part, plan.to_mask())
         first += plan.n_q
+
+
+@pytest.mark.parametrize("kind", INPUTS.values(), ids=INPUTS.keys())
+def test_the_density_from_counts_is_the_plans_exact_density(oracle, kind):
+    inputs = oracle.draw_inputs(4, **kind)
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    for place in range(len(candidates)):
+        choice = np.full(inputs.q.shape[:2], place)
+        choice[:, 0] = len(candidates) - 1
+        plan = lower(segment, indices, candidates, choice, inputs.key_start, None, None)
+        torch.testing.assert_close(head_density(plan), plan.head_density(), atol=1e-12, rtol=0)
