@@ -1,6 +1,6 @@
 """Pattern families and budget grids: the candidate library (paper section 3.1).
 
-Every family keeps the sink block and every diagonal block. Budgets inside a family are nested prefixes of one
+Every family keeps the sink block, every diagonal block and the one before them. Budgets inside a family are nested prefixes of one
 ranking, in the kernel's own units: KV blocks (tokens in multiples of block_k) and single columns. The grid is
 placed by density, the kept share of the causal area, so the same rule serves every length; for a family whose
 rows keep x KV blocks each, the density of a segment is sum_i min(x, c_i) / sum_i c_i with c_i the causal blocks
@@ -25,7 +25,7 @@ TOP_P_SHARES = (0.8, 0.9, 0.95, 0.98)
 MAX_COLUMNS = 4_096  # single columns a row may gather; more are cheaper as blocks
 COLUMN_SHARE = 0.5  # of a vertical-slash candidate's density; the other half goes to slash bands
 COLUMN_LIMIT = 1 / 16  # of the keys: beyond it the density goes to bands alone
-LIBRARY_VERSION = 1
+LIBRARY_VERSION = 2
 
 
 @dataclass(frozen=True)

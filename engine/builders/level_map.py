@@ -12,6 +12,7 @@ from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 
 NEVER = 255  # no budget of the family reads this block
+LOCAL_BLOCKS = 1  # KV blocks before the diagonal that every plan reads (CONTRIBUTING.md, "Local context")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class FamilyIndex:
 def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
     """(forced, causal), bool [B, 1, M, N]: blocks that every plan reads, and blocks at or before the diagonal.
 
+    Forced are the sink block, the diagonal blocks and LOCAL_BLOCKS before them.
     With left padding the sink block is the one that holds the prompt's first real key; blocks before it are
     outside ``causal`` too.
     """
@@ -48,7 +50,7 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
     block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
     causal = (block <= last) & (block >= sink)
-    return ((block == sink) | (block >= base)) & causal, causal
+    return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
 
 
 def build_indices(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from routesparse.engine.builders import NEVER, block_sparse
-from routesparse.engine.builders.level_map import diagonal_and_sink
+from routesparse.engine.builders.level_map import LOCAL_BLOCKS, diagonal_and_sink
 from routesparse.engine.builders.vertical_slash import band_mass
 from routesparse.engine.coverage import cover
 from routesparse.engine.descriptors import describe
@@ -43,7 +43,7 @@ def forced_and_causal(inputs, segment):
         sink = int(inputs.first_keys()[b]) // segment.block_k
         met = blocks_of_rows(segment, i)
         causal[b, i, j] = sink <= j <= met[-1]
-        forced[b, i, j] = causal[b, i, j] and (j == sink or j in met)
+        forced[b, i, j] = causal[b, i, j] and (j == sink or j >= met[0] - LOCAL_BLOCKS)
     return forced, causal
 
 
@@ -205,7 +205,7 @@ def test_lowered_budgets_of_a_family_are_nested(oracle, inputs):
             assert not (small & ~large).any()
 
 
-def test_every_candidate_reads_the_sink_and_the_diagonal_in_every_row(oracle, inputs):
+def test_every_candidate_reads_sink_diagonal_and_local_blocks_in_every_row(oracle, inputs):
     segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
     visible = oracle.visible(inputs)[:, :, segment.first :]
     forced, _ = forced_and_causal(inputs, segment)
