@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.queue import FILE, JobQueue
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0
@@ -61,6 +62,26 @@ def start_worker(home):
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
+
+
+@pytest.fixture
+def stop_without_locks(home):
+    """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
+
+    def stop(process):
+        while True:
+            os.kill(process.pid, signal.SIGSTOP)
+            connection = sqlite3.connect(home / FILE, isolation_level=None, timeout=0.2)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError:
+                os.kill(process.pid, signal.SIGCONT)
+                time.sleep(0.05)
+            finally:
+                connection.close()
+
+    return stop
 
 
 @pytest.fixture(scope="session")

@@ -161,3 +161,23 @@ def test_a_killed_worker_s_job_is_run_by_the_next(queue, home, tiny, start_worke
     assert (job.state, job.losses) == ("done", 1)
     assert [path.name for path in (home / "spool").glob("[!.]*")] == [f"{job_id}-2"]
     assert read_bundle(home / "spool" / job.run_id).run.run_id == job.run_id
+
+
+def test_a_worker_stopped_past_its_lease_wakes_up_to_no_harm(
+    queue, home, tiny, start_worker, until, stop_without_locks
+):
+    """The stopped process still lives: its lease alone gives the job away."""
+    job_id = queue.submit(request(tiny), TEXT)
+    process = start_worker(real=True, lease_s=1.0)
+    until(lambda: queue.job(job_id).stage is not None, "the first stage")
+    stop_without_locks(process)
+    until(lambda: run_worker(home, once=True) == 0 and queue.job(job_id).ended, "the job's end")
+    before = queue.job(job_id)
+    assert (before.state, before.run_id, before.losses) == ("done", f"{job_id}-2", 1)
+    os.kill(process.pid, signal.SIGCONT)
+    until(lambda: "job_lost" in [line["event"] for line in tail(home, job_id)], "the late worker's giving up")
+    assert queue.job(job_id) == before
+    assert [path.name for path in (home / "spool").glob("[!.]*")] == [f"{job_id}-2"]
+    assert list((home / "spool" / ".staged").iterdir()) == []
+    other = queue.submit(request(tiny), TEXT)
+    until(lambda: queue.job(other).state == "done", "the late worker's next job")

@@ -6,14 +6,12 @@ Only processes that a test started are signalled, by their pid.
 import os
 import random
 import signal
-import sqlite3
 import time
 
 import pytest
 
 from routesparse.engine.jobs import staging
 from routesparse.engine.jobs.log import tail
-from routesparse.engine.jobs.queue import FILE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle
@@ -131,27 +129,14 @@ def test_killed_after_publishing_with_the_bundle_ingested_meanwhile(queue, home,
     assert queue.unpublished() == []
 
 
-def stop_without_locks(process, home):
-    """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
-    while True:
-        os.kill(process.pid, signal.SIGSTOP)
-        connection = sqlite3.connect(home / FILE, isolation_level=None, timeout=0.2)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            return
-        except sqlite3.OperationalError:
-            os.kill(process.pid, signal.SIGCONT)
-            time.sleep(0.05)
-        finally:
-            connection.close()
-
-
-def test_a_worker_stopped_while_computing_wakes_up_to_no_harm(queue, home, start_worker, until, finish_here):
+def test_a_worker_stopped_while_computing_wakes_up_to_no_harm(
+    queue, home, start_worker, until, finish_here, stop_without_locks
+):
     job_id = submit(queue)
     process = start_worker(layers=40, layer_s=0.1, lease_s=LEASE_S)
     until(running(queue, job_id), "the claim")
     time.sleep(0.3)
-    stop_without_locks(process, home)
+    stop_without_locks(process)
     finish_here(job_id)
     before = queue.job(job_id)
     assert (before.state, before.run_id, before.losses) == ("done", f"{job_id}-2", 1)
