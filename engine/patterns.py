@@ -1,10 +1,10 @@
 """Pattern families and budget grids: the candidate library (paper section 3.1).
 
-Every family keeps the sink block, every diagonal block and the one before them. Budgets inside a family are nested prefixes of one
-ranking, in the kernel's own units: KV blocks (tokens in multiples of block_k) and single columns. The grid is
-placed by density, the kept share of the causal area, so the same rule serves every length; for a family whose
-rows keep x KV blocks each, the density of a segment is sum_i min(x, c_i) / sum_i c_i with c_i the causal blocks
-of query block i.
+Every family keeps the sink block, every diagonal block and the one before them. Budgets inside a family are
+nested prefixes of one ranking, in the kernel's own units: KV blocks (tokens in multiples of block_k) and
+single columns. The grid is placed by density, the kept share of the causal area, so the same rule serves
+every length; for a family whose rows keep x KV blocks each, the density of a segment is sum_i min(x, c_i) /
+sum_i c_i with c_i the causal blocks of query block i.
 """
 
 from __future__ import annotations
