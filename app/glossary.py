@@ -47,6 +47,15 @@ TERMS: dict[str, str] = {
     "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "
     "profile.",
     "error": "‖O − Õ‖ / ‖O‖ over the audited rows (E_rel, section 4.2).",
+    "bounds": "Rows whose error exceeds the paper's bound or the tight one, beyond float32 rounding (equation 5).",
+    "tight": "(1 − m)(‖õ‖ + V_max): the error is (1 − m) times the distance of the kept mean from the omitted mean "
+    "(section 3.3, below equation 5).",
+    "paper_bound": "2 (1 − m) V_max, how many times the error of the worst row: a bound may be loose, never wrong "
+    "(equation 5).",
+    "coverage": "Share of selected sparse units whose audited truth is at least what was claimed, per prompt; heads "
+    "of a prompt share rows, so the prompt is the unit (section 4.2).",
+    "residual": "g − g*: what the probe's rows said minus the audited truth of the same statistic; δ_q is a high "
+    "quantile of it on calibration prompts (section 3.3).",
     "kernel": "Time of the candidate's kernel as the machine's latency profile predicts it (section 3.5).",
 }
 

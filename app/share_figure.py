@@ -20,7 +20,6 @@ class Reference:
 
     value: float
     name: str
-    bad: str  # the side that is bad: "left" or "right"
 
 
 def figure(
@@ -124,4 +123,5 @@ def _range(values: pd.Series, groups: pd.DataFrame, reference: float) -> Sequenc
     ends = [reference, *values.dropna(), *groups["low"].dropna(), *groups["high"].dropna()]
     low, high = min(ends), max(ends)
     air = max(0.02, 0.08 * (high - low))
-    return [max(-0.02, low - air), min(1.02, high + air)]
+    edge = 0.04 * (high - low + 2 * air)
+    return [max(-edge, low - air), min(1 + edge, high + air)]

@@ -98,6 +98,8 @@ _STYLE = """
   font-size: .82rem; line-height: 1.35; display: block; }
 .rs-claims b { display: block; font-size: 1.25rem; font-weight: 650; }
 .rs-claims b.none { font-size: 1rem; color: var(--rs-mute); font-weight: 500; line-height: 1.6; }
+.rs-claims.rs-three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }

@@ -261,7 +261,7 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
         st.html(
             f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
         )
-        reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}", "right")
+        reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}")
         st.plotly_chart(
             share_figure.figure(
                 groups,

@@ -1,0 +1,386 @@
+"""Audit: what the dense audit says about errors, bounds and the three certificates, and which heads are worst."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app import (
+    audit_claims,
+    audit_figures,
+    design,
+    exports,
+    glossary,
+    navigate,
+    numbers,
+    prompt_stats,
+    scope,
+    share_figure,
+    states,
+    view,
+)
+from routesparse.app.access import access
+from routesparse.app.scope import Scope
+from routesparse.engine.records import RunRow
+from routesparse.engine.store import audit_queries, queries
+from routesparse.engine.store.duckdb_store import Store
+
+MOST_UNITS = 20_000
+_WORST = 15
+_ORDERS = {"error": "Output error", "worst_row": "Worst row", "margin": "Least margin", "mass": "Least mass"}
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    shown = scope.open_scope(store, "Audit")
+    if shown is None:
+        return
+    if shown.everything:
+        # A share of covered units is read against one nominal level.
+        alike = shown.runs[shown.runs["confidence"] == shown.run.confidence]
+        shown = Scope(shown.run, True, alike.reset_index(drop=True), shown.same)
+    coverage = audit_queries.coverage(store, shown.run_ids)
+    if coverage.empty:
+        _nothing(store, shown)
+        return
+    units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
+    gaps = audit_queries.gaps(store, shown.run_ids).iloc[0]
+    _notes(shown.run, shown.everything)
+    _kpis(coverage, gaps)
+    with st.container(border=True, key="card-three", gap="xsmall"):
+        st.html('<div class="rs-h">Three certificates, three different claims</div>')
+        st.html(audit_claims.cards_html(coverage, shown.runs, gaps, shown.run.confidence))
+    left, right = st.columns(2, gap="small")
+    with left:
+        _error_card(store, shown, units, gaps)
+    with right:
+        _mass_card(store, shown, units)
+    left, right = st.columns([1.25, 1], gap="small")
+    with left:
+        _coverage_card(store, shown)
+    with right:
+        _residual_card(shown, units)
+    _worst_card(store, shown)
+
+
+def _nothing(store: Store, shown: Scope) -> None:
+    if shown.runs.empty:
+        states.empty("No run passes the filter", ["Clear the domains above to see the others again."])
+        return
+    if not shown.everything and shown.run.sparse_units == 0:
+        states.empty(
+            "Nothing to audit", ["Every unit of this run is dense: it reads all keys, so nothing was lost."]
+        )
+        return
+    states.empty(
+        "Not audited",
+        [
+            "The dense audit was off, so nothing is known about the true mass and error. It compares 512 random rows "
+            "of every head with dense attention.",
+            "Run it again with audit “rows”; the certificates themselves are on the Head page.",
+        ],
+        "routesparse analyze FILE --audit rows",
+    )
+    navigate.link(
+        "Run again with an audit",
+        "new",
+        **{"from": queries.short_id(store, shown.run.run_id), "audit": "rows"},
+    )
+
+
+def _notes(run: RunRow, everything: bool) -> None:
+    """What limits the claims of this run: drift, a calibration used by force; and what the full audit found."""
+    if everything:
+        return
+    if run.drift_alarm:
+        states.problem(
+            "Drift alarm: this prompt does not look like the calibration's prompts",
+            [
+                f"Its attention statistics are farther out than all but {numbers.share(run.drift_p)} of the "
+                f"calibration prompts of {run.calibration} (distance {numbers.mass(run.drift_distance, 1)}). The "
+                "conformal claim assumes prompts alike and should not be relied on here.",
+                "The in-prompt certificate and the row statement do not depend on the calibration and still hold.",
+            ],
+        )
+    if run.calibration_mismatch:
+        states.problem(
+            "A calibration was used by force",
+            [f"It does not fit this run: {run.calibration_mismatch}. The conformal claim is void."],
+        )
+    if run.top1_agreement is not None:
+        facts = [
+            f"next token {'agrees with' if run.top1_agreement == 1 else 'differs from'} dense"
+            if run.batch == 1
+            else f"next tokens agree with dense for {numbers.share(run.top1_agreement, 0)} of the batch",
+            f"KL to dense {numbers.mass(run.kl_nats, 4)} nats",
+            f"logits off by {numbers.share(run.logit_error, 2)}",
+        ]
+        st.html(f'<div class="rs-sub"><b>Full audit</b>: {escape(", ".join(facts))}.</div>')
+
+
+def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
+    violations = int(coverage["violations"].sum())
+    rows = int(coverage["audit_rows"].sum())
+    boxes = [
+        ("Audited", f"{int(coverage['units'].sum()):,}", f"sparse units, {rows:,} rows", "audit"),
+        ("Output error", numbers.mass(gaps["mean_error"], 4), "relative, mean over units", "error"),
+        ("Worst row", numbers.mass(gaps["max_error"], 3), "relative error of one row", "error"),
+        ("Bounds violated", f"{violations:,}", f"of {rows:,} rows; must be 0", "bounds"),
+        (
+            "Tight bound",
+            numbers.times(gaps["tight_looseness"]),
+            f"the worst row's error; 95th pct. {numbers.times(gaps['tight_looseness_p95'])}",
+            "tight",
+        ),
+        (
+            "Paper's bound",
+            numbers.times(gaps["paper_looseness"]),
+            f"the worst row's error; 95th pct. {numbers.times(gaps['paper_looseness_p95'])}",
+            "paper_bound",
+        ),
+    ]
+    html = "".join(
+        f"<div><span>{escape(name)}{glossary.mark(term)}</span>"
+        f'<b class="{"none" if value == numbers.NOT_MEASURED else ""}">{escape(value)}</b>'
+        f"<small>{escape(note)}</small></div>"
+        for name, value, note, term in boxes
+    )
+    st.html(f'<div class="rs-kpi">{html}</div>')
+
+
+def _error_card(store: Store, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
+    theme = design.current_theme()
+    few = audit_figures.drawn(units)
+    with st.container(border=True, key="card-error", gap="xsmall"):
+        st.html('<div class="rs-h">Error against its bounds</div>')
+        event: Any = st.plotly_chart(
+            audit_figures.error_figure(few, theme),
+            key=f"audit-error-{shown.name}",
+            theme=None,
+            on_select="rerun",
+            selection_mode="points",
+            config=design.chart_config(f"error-bound-{shown.name}"),
+        )
+        _follow(store, event)
+        st.html(audit_figures.pattern_legend(theme, "○ the paper's bound of the same unit", "dotted: y = x"))
+        exports.chart_foot(
+            f"error-bound-{shown.name}",
+            f"{_drawn(few, units, int(gaps['units']))} · error relative to the row's dense output, worst of the "
+            f"audited rows; bounds likewise · click a point to open its head · source: audit of {shown.words}",
+            units,
+            "error",
+        )
+
+
+def _mass_card(store: Store, shown: Scope, units: pd.DataFrame) -> None:
+    theme = design.current_theme()
+    known = units.dropna(subset=["lower_mass"])
+    few = audit_figures.drawn(known)
+    below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
+    one_tau = shown.runs["tau"].nunique() == 1
+    with st.container(border=True, key="card-mass", gap="xsmall"):
+        st.html('<div class="rs-h">True mass against the certified mass</div>')
+        event: Any = st.plotly_chart(
+            audit_figures.mass_figure(few, float(shown.runs["tau"].iloc[0]) if one_tau else None, theme),
+            key=f"audit-mass-{shown.name}",
+            theme=None,
+            on_select="rerun",
+            selection_mode="points",
+            config=design.chart_config(f"mass-certified-{shown.name}"),
+        )
+        _follow(store, event)
+        st.html(
+            audit_figures.pattern_legend(theme, f"below the dotted line y = x: {below:,} of {len(known):,}")
+        )
+        exports.chart_foot(
+            f"mass-certified-{shown.name}",
+            f"{_drawn(few, known, len(known))} · share of 1, mean over the body; the true one over "
+            f"{int(units['audit_rows'].max())} random rows, standard error about .003 · source: audit and "
+            f"head_choice of {shown.words}",
+            known,
+            "mass",
+        )
+
+
+def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
+    text = f"n = {len(units):,} units" + (f" sampled from {total:,}" if total > len(units) else "")
+    return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
+
+
+def _follow(store: Store, event: Any) -> None:
+    """A click on a unit opens its head."""
+    for point in event.selection.points:
+        data = point.get("customdata")
+        if data:
+            values = list(data.values()) if isinstance(data, dict) else list(data)
+            run_id, layer, head, segment, batch = values
+            unit = queries.Unit(str(run_id), int(layer), int(head), int(segment), int(batch))
+            navigate.go("head", **view.address_of(store, unit))
+
+
+def _coverage_card(store: Store, shown: Scope) -> None:
+    """Coverage by group over prompts: one prompt says little, so all runs of these weights are shown."""
+    runs = shown.runs if shown.everything else shown.same
+    runs = runs[runs["confidence"] == shown.run.confidence]
+    claim, by = _chosen("claim", audit_claims.CLAIMS), _chosen("by", audit_claims.GROUPS)
+    rows = audit_claims.per_prompt(audit_queries.coverage(store, list(runs["run_id"])), runs, claim, by)
+    groups = prompt_stats.by_group(rows, "group", "value")
+    with st.container(border=True, key="card-coverage", gap="xsmall"):
+        st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            _control("claim", {key: value.name for key, value in audit_claims.CLAIMS.items()}, claim)
+            _control("by", audit_claims.GROUPS, by)
+        if groups.empty:
+            st.html(
+                '<div class="rs-sub">Not measured: no stored run of these weights makes this claim and was audited.'
+                "</div>"
+            )
+            return
+        nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
+        st.plotly_chart(
+            share_figure.figure(
+                groups,
+                rows,
+                share_figure.Reference(shown.run.confidence, nominal),
+                design.current_theme(),
+                None if shown.everything else shown.run.run_id,
+            ),
+            key="audit-coverage",
+            theme=None,
+            config=design.chart_config(f"coverage-{claim}-by-{by}-{shown.name}"),
+        )
+        exports.chart_foot(
+            f"coverage-{claim}-by-{by}-{shown.name}",
+            f"n = {rows['run_id'].nunique()} audited runs of {rows['prompt_sha256'].nunique()} prompts, model "
+            f"{shown.run.model}, one dot each · share of a prompt's units; diamond: mean over prompts; bar: 95 % "
+            "interval, resampled by prompt · source: audit",
+            groups,
+            "coverage",
+        )
+
+
+def _chosen(name: str, allowed: dict[str, Any]) -> str:
+    text = st.query_params.get(name, "")
+    return text if text in allowed else next(iter(allowed))
+
+
+def _control(name: str, options: dict[str, str], value: str) -> None:
+    key = f"{name}-choice"
+    st.session_state[key] = value
+    st.segmented_control(
+        name,
+        list(options),
+        format_func=options.__getitem__,
+        key=key,
+        required=True,
+        label_visibility="collapsed",
+        on_change=lambda: view.write(**{name: st.session_state[key]}),
+    )
+
+
+def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
+    theme = design.current_theme()
+    bins = audit_figures.residual_bins(units["residual"])
+    deltas = _deltas(shown, units)
+    with st.container(border=True, key="card-residual", gap="xsmall"):
+        st.html(f'<div class="rs-h">How far the probe’s g is from the truth{glossary.mark("residual")}</div>')
+        st.plotly_chart(
+            audit_figures.residual_figure(bins, deltas, theme),
+            key="audit-residuals",
+            theme=None,
+            config=design.chart_config(f"residuals-{shown.name}"),
+        )
+        claimed = units.dropna(subset=["delta"])
+        if len(claimed):
+            beyond = float((claimed["residual"] > claimed["delta"]).mean())
+            text = f"{numbers.share(beyond)} of {len(claimed):,} units with a conformal claim lie beyond their δ."
+        else:
+            text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
+        st.html(
+            f'<div class="rs-note">{text} Exactly 0 where the recent rows decide: they are a census, not a sample.'
+            "</div>"
+        )
+        exports.chart_foot(
+            f"residuals-{shown.name}",
+            f"n = {len(units):,} units · share of mass · source: head_choice and audit of {shown.words}",
+            bins,
+            "residuals",
+        )
+
+
+def _deltas(shown: Scope, units: pd.DataFrame) -> list[tuple[str, float]]:
+    """Name and value of every delta_q in use, at most four: more lines say nothing."""
+    named = units.dropna(subset=["delta"]).merge(shown.runs[["run_id", "calibration"]], on="run_id")
+    found = named.assign(delta=named["delta"].round(9)).groupby(["calibration", "delta"]).size()
+    largest = found.sort_values(ascending=False).head(4)
+    return sorted((f"δ {name} {delta:.3f}", float(delta)) for name, delta in largest.index)
+
+
+def _worst_card(store: Store, shown: Scope) -> None:
+    order = _chosen("worst", _ORDERS)
+    rows = audit_queries.worst(store, shown.run_ids, order, _WORST)
+    with st.container(border=True, key="card-worst", gap="xsmall"):
+        with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
+            st.html('<div class="rs-h">Worst heads</div>', width="content")
+            _control("worst", _ORDERS, order)
+        st.html(_worst_html(store, rows, shown.everything))
+        exports.chart_foot(
+            f"worst-heads-{order}-{shown.name}",
+            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · "
+            f"masses as share of 1, errors relative · source: audit and head_choice of {shown.words}",
+            rows,
+            "worst",
+        )
+
+
+def _worst_html(store: Store, rows: pd.DataFrame, with_run: bool) -> str:
+    theme = design.current_theme()
+    heading = glossary.heading
+    run_head = '<th class="l">prompt</th>' if with_run else ""
+    head = (
+        f'{run_head}<th class="l">head</th><th class="l">choice</th>'
+        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading('row', 'row')}"
+        f"<th>true mass</th><th>worst row’s mass</th>{heading('error', 'error')}<th>worst row’s error</th>"
+        f"{heading('bound', 'tight')}"
+    )
+    body = []
+    for row in rows.itertuples():
+        unit = queries.Unit(
+            str(row.run_id), int(row.layer), int(row.head), int(row.segment), int(row.batch_index)
+        )
+        link = escape(navigate.address("head", **view.address_of(store, unit)))
+        color = design.pattern_color(theme, row.pattern, row.density)
+        run_cells = (
+            f'<td class="l w" title="run {escape(queries.label(unit.run_id))}">{escape(row.prompt_name)}</td>'
+            if with_run
+            else ""
+        )
+        body.append(
+            f'<tr>{run_cells}<td class="l"><a href="{link}" target="_self">layer {row.layer}, head {row.head}'
+            f'{f", segment {row.segment + 1}" if row.segment else ""}</a></td><td class="l"><span class="cell" '
+            f'style="background:{color};color:{design.text_on(color)}">{design.LETTERS[row.pattern]}</span> '
+            f"{escape(row.budget)}</td>"
+            + "".join(
+                f"<td>{_cell(value, digits)}</td>"
+                for value, digits in (
+                    (row.lower_mass, 3),
+                    (row.conformal_lower_mass, 3),
+                    (row.row_lower_mass, 3),
+                    (row.audited_mass, 3),
+                    (row.audited_min_mass, 3),
+                    (row.mean_error, 4),
+                    (row.max_error, 3),
+                    (row.bound_tight, 2),
+                )
+            )
+            + "</tr>"
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _cell(value: Any, digits: int) -> str:
+    return "–" if numbers.is_missing(value) else numbers.mass(value, digits)

@@ -1,0 +1,92 @@
+"""What the dense audit says about the three claims, per unit and summed up per prompt, over one run or many.
+
+The truths: the in-prompt certificate speaks about the body's mean mass (``audited_mass``); the conformal one about
+g* = min(body mean, recent mean), whose recent part is a census of the probe and so known exactly; the row statement
+about single rows (``row_covered``, the share of audited rows at or above it). Dense units make no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from routesparse.engine.store.duckdb_store import Store
+
+_UNITS = """
+    SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density, c.gate,
+           c.lower_mass, c.conformal_lower_mass, c.row_lower_mass, a."rows" AS audit_rows, a.mass AS audited_mass,
+           a.min_mass AS audited_min_mass, least(a.mass, c.recent_mass) AS audited_gate,
+           c.gate - least(a.mass, c.recent_mass) AS residual,
+           CASE WHEN c.conformal_lower_mass > 0 THEN c.gate - c.conformal_lower_mass END AS delta,
+           a.covered, least(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered, a.row_covered,
+           a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error
+    FROM (SELECT run_key, run_id, prompt_name, created_at FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
+    JOIN audit a USING (run_key)
+    JOIN head_choice c USING (run_key, batch_index, layer, head, segment)
+    WHERE c.pattern <> 'dense'
+"""
+ORDERS = {
+    "error": "mean_error DESC",
+    "worst_row": "max_error DESC",
+    "margin": "audited_mass - lower_mass ASC NULLS LAST",
+    "mass": "audited_mass ASC",
+}
+
+
+def units(store: Store, run_ids: Sequence[str], most: int) -> pd.DataFrame:
+    """The audited sparse units of the runs, each with its three claims and the truths; a random ``most`` of them.
+
+    ``residual`` is g - g*, ``delta`` the delta_q that the conformal claim used (NULL: none, or clipped at 0).
+    """
+    return store.frame(
+        f"SELECT * FROM ({_UNITS}) USING SAMPLE reservoir({int(most)} ROWS) REPEATABLE (0)", [list(run_ids)]
+    ).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
+
+
+def worst(store: Store, run_ids: Sequence[str], order: str, most: int) -> pd.DataFrame:
+    """The ``most`` worst audited units by one of ORDERS. Errors: KeyError for another order."""
+    return store.frame(
+        f"SELECT * FROM ({_UNITS}) ORDER BY {ORDERS[order]}, run_id, layer, head, segment LIMIT ?",
+        [list(run_ids), most],
+    )
+
+
+def coverage(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run, family and layer: how many audited units make each claim, and how many of these are covered.
+
+    Columns ``in_prompt_units``, ``in_prompt_covered`` and so on for ``conformal`` and ``row`` (there a sum of shares).
+    """
+    return store.frame(
+        f"""
+        SELECT run_id, pattern, layer, count(*) AS units, sum(audit_rows) AS audit_rows, sum(violations) AS violations,
+               count(covered) AS in_prompt_units, count(*) FILTER (WHERE covered) AS in_prompt_covered,
+               count(conformal_covered) AS conformal_units,
+               count(*) FILTER (WHERE conformal_covered) AS conformal_covered,
+               count(row_covered) AS row_units, coalesce(sum(row_covered), 0) AS row_covered
+        FROM ({_UNITS}) GROUP BY ALL ORDER BY run_id, pattern, layer
+        """,
+        [list(run_ids)],
+    )
+
+
+def gaps(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+    """One row: median and 95th percentile of truth minus claim, and of bound over error for both error bounds.
+
+    NULL where nothing was measured. Looseness leaves out units without error.
+    """
+    return store.frame(
+        f"""
+        SELECT median(audited_mass - lower_mass) AS in_prompt_gap,
+               quantile_cont(audited_mass - lower_mass, 0.95) AS in_prompt_gap_p95,
+               median(audited_gate - conformal_lower_mass) AS conformal_gap,
+               quantile_cont(audited_gate - conformal_lower_mass, 0.95) AS conformal_gap_p95,
+               median(bound_tight / max_error) FILTER (WHERE max_error > 0) AS tight_looseness,
+               quantile_cont(bound_tight / max_error, 0.95) FILTER (WHERE max_error > 0) AS tight_looseness_p95,
+               median(bound_paper / max_error) FILTER (WHERE max_error > 0) AS paper_looseness,
+               quantile_cont(bound_paper / max_error, 0.95) FILTER (WHERE max_error > 0) AS paper_looseness_p95,
+               avg(mean_error) AS mean_error, max(max_error) AS max_error, count(*) AS units
+        FROM ({_UNITS})
+        """,
+        [list(run_ids)],
+    )
