@@ -66,11 +66,12 @@ def by(
     seed: int = 0,
 ) -> dict[Hashable, CoverageSummary]:
     """``summarise`` within each group (a domain, a length bucket, a family, a layer), groups in sorted order."""
-    columns = [np.asarray(x) for x in (groups, covered, prompts, documents)]
-    return {
-        group.item(): summarise(*(c[columns[0] == group] for c in columns[1:]), seed=seed)
-        for group in np.unique(columns[0])
-    }
+    names, *columns = (np.asarray(x) for x in (groups, covered, prompts, documents))
+    found = {}
+    for group in np.unique(names):
+        values, of_prompts, of_documents = (column[names == group] for column in columns)
+        found[group.item()] = summarise(values, of_prompts, of_documents, seed)
+    return found
 
 
 def clustered_interval(
@@ -80,12 +81,37 @@ def clustered_interval(
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
     """95 % percentile interval of the mean of ``values``, resampling whole clusters (documents) with replacement."""
+    means = _resampled_means(values, clusters, np.random.default_rng(seed), resamples)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def difference_interval(
+    before: Sequence[float] | np.ndarray,
+    before_clusters: Sequence[Hashable] | np.ndarray,
+    after: Sequence[float] | np.ndarray,
+    after_clusters: Sequence[Hashable] | np.ndarray,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """95 % percentile interval of mean(after) - mean(before), unpaired: each side's clusters resampled on their own."""
     rng = np.random.default_rng(seed)
+    means_before = _resampled_means(before, before_clusters, rng, resamples)
+    low, high = np.quantile(
+        _resampled_means(after, after_clusters, rng, resamples) - means_before, [0.025, 0.975]
+    )
+    return float(low), float(high)
+
+
+def _resampled_means(
+    values: Sequence[float] | np.ndarray,
+    clusters: Sequence[Hashable] | np.ndarray,
+    rng: np.random.Generator,
+    resamples: int,
+) -> np.ndarray:
     _, place = np.unique(np.asarray(clusters), return_inverse=True)
     number = int(place.max()) + 1
     sums = np.bincount(place, weights=np.asarray(values, dtype=np.float64), minlength=number)
     counts = np.bincount(place, minlength=number)
     draws = rng.integers(0, number, size=(resamples, number))
-    means = sums[draws].sum(1) / counts[draws].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    return np.asarray(sums[draws].sum(1) / counts[draws].sum(1))
