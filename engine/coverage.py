@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from routesparse.engine import device_path
 from routesparse.engine.builders import FamilyIndex
 from routesparse.engine.builders.level_map import diagonal_and_sink
 from routesparse.engine.patterns import Candidate
@@ -22,8 +24,10 @@ from routesparse.engine.probe import (
     Probe,
     column_mass_of_rows,
 )
+from routesparse.engine.readout import to_device
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
+from routesparse.kernels import index_triton
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ def cover(
     candidates: tuple[Candidate, ...],
 ) -> Coverage:
     """Score every candidate on the probe rows and count its tiles, all heads of the layer at once."""
+    if device_path.fused(inputs.q):
+        return _cover_fused(inputs, segment, probe, indices, candidates)
     batch, heads, count, _ = probe.block_mass.shape
     shape = (batch, heads, len(candidates))
     row_mass = probe.block_mass.new_ones(batch, heads, count, len(candidates))
@@ -83,6 +89,78 @@ def cover(
             tiles[..., candidate.index] = read.sum(-1)
     density = (tiles + columns / segment.block_k) / total
     return Coverage(row_mass, tiles, columns, density.clamp_max(1.0))
+
+
+def _cover_fused(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    indices: dict[Pattern, FamilyIndex],
+    candidates: tuple[Candidate, ...],
+) -> Coverage:
+    """``cover`` by the kernels: all levels of a family in one pass over its map."""
+    batch, heads, count, _ = probe.block_mass.shape
+    device = inputs.q.device
+    place = segment.place(inputs.first_keys())
+    query_block = probe.rows.rows // segment.block_q
+    reach = _reach(segment, inputs)
+    total = reach.sum(-1, keepdim=True).clamp_min(1.0).view(-1, 1, 1)
+    masses, tiles, columns = [], [], []
+    for pattern, index in indices.items():
+        levels = [c.level for c in candidates if c.pattern == pattern]
+        if not levels:
+            continue
+        depth = len(levels)
+        mass = index_triton.cover_rows(probe.block_mass, query_block, index.levels, depth)
+        read = index_triton.count_levels(index.levels, segment.body_blocks, depth)
+        tiles.append(read.sum(-1).float().expand(batch, heads, depth))
+        singles = torch.zeros(batch, heads, depth, device=device)
+        if index.columns is not None:
+            counts = to_device(np.array(index.column_counts), device)
+            mass = mass + index_triton.cover_columns(
+                inputs.q,
+                inputs.k,
+                probe.rows.rows + segment.position,
+                probe.lse,
+                probe.block_mass,
+                index.columns,
+                counts,
+                index.levels,
+                place,
+                shift=segment.position - segment.first,
+                scale=inputs.scale,
+                softcap=inputs.softcap,
+                pooled=_pooled_rows(probe) if probe.pooled else None,
+            )
+            uncovered = reach.view(-1, 1, 1, segment.key_blocks) - read
+            home = (index.columns // segment.block_k).unsqueeze(2).expand(-1, -1, depth, -1)
+            held = torch.arange(index.columns.shape[-1], device=device) < counts.view(-1, 1)
+            singles = (uncovered.gather(-1, home) * held).sum(-1).float()
+        masses.append(mass)
+        columns.append(singles)
+    one = torch.ones(batch, heads, count, 1, device=device)
+    row_mass = torch.cat([*masses, one - probe.sink_mass.unsqueeze(-1)], -1) + probe.sink_mass.unsqueeze(-1)
+    all_tiles = torch.cat([*tiles, total.expand(batch, heads, 1)], -1)
+    all_columns = torch.cat([*columns, torch.zeros(batch, heads, 1, device=device)], -1)
+    density = (all_tiles + all_columns / segment.block_k) / total
+    return Coverage(row_mass.clamp_(0.0, 1.0), all_tiles, all_columns, density.clamp_max(1.0))
+
+
+def _reach(segment: Segment, inputs: AttentionInputs) -> torch.Tensor:
+    """float32 [B, N]: the body's query blocks that may read each KV block."""
+    device = inputs.q.device
+    block = torch.arange(segment.key_blocks, device=device)
+    sink = (inputs.first_keys() // segment.block_k).view(-1, 1)
+    # Query blocks whose last row stands before the block: the last blocks rise, so they are the first ones.
+    last = to_device(segment.last_blocks()[: segment.body_blocks], device)
+    after = segment.body_blocks - torch.searchsorted(last, block)
+    return torch.where(block >= sink, after, 0).float()
+
+
+def _pooled_rows(probe: Probe) -> tuple[int, int, int]:
+    """Start and end of the routing rows, start of the boundary rows: those of a pooled probe that know blocks only."""
+    routing = probe.rows.slice_of(ROUTING)
+    return routing.start, routing.stop, probe.rows.slice_of(BOUNDARY).start
 
 
 def _rows_of(levels: torch.Tensor, query_block: torch.Tensor) -> torch.Tensor:

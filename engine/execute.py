@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from routesparse.engine import device_path
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.readout import to_device
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
+from routesparse.kernels import index_triton
 from routesparse.kernels.interface import RowPlan
 
 
@@ -24,7 +26,7 @@ def lower(
 ) -> RowPlan:
     """The row plan of one segment: choice int [B, H] holds candidate indices. Tail rows and dense heads are dense.
 
-    Returns a RowPlan with n_q = segment.rows and n_k = segment.keys. Reads no value of a GPU's choice.
+    Returns a RowPlan with n_q = segment.rows and n_k = segment.keys; on a GPU without reading the choice.
     """
     device = next(iter(indices.values())).levels.device
     choice = torch.as_tensor(choice, device=device)
@@ -32,14 +34,15 @@ def lower(
     families = list(indices)
     table = [(families.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
     family, level = to_device(np.array(table), device)[choice].unbind(-1)
+    if device_path.fused(choice):
+        return _lower_fused(segment, indices, family, level, key_start, softcap, sinks)
     mask = torch.zeros(
         batch, heads, segment.query_blocks, segment.key_blocks, dtype=torch.bool, device=device
     )
     columns = column_count = None
     for place, index in enumerate(indices.values()):
         chosen = family == place
-        # A GPU is not asked: it masks a family that no head chose.
-        if device.type == "cpu" and not chosen.any():
+        if not chosen.any():
             continue
         kept = index.levels <= level.view(batch, heads, 1, 1)
         mask |= chosen.view(batch, heads, 1, 1) & kept & (index.levels != NEVER)
@@ -58,6 +61,44 @@ def lower(
         columns=columns,
         column_count=column_count,
         dense_rows=(family < 0).unsqueeze(-1) | rows,
+        key_start=key_start,
+        softcap=softcap,
+        sinks=sinks,
+    )
+
+
+def _lower_fused(
+    segment: Segment,
+    indices: dict[Pattern, FamilyIndex],
+    family: torch.Tensor,
+    level: torch.Tensor,
+    key_start: torch.Tensor | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> RowPlan:
+    """``lower`` by one kernel; a map that is missing (a baseline has one family) is never chosen."""
+    device = family.device
+    some = next(iter(indices.values())).levels
+    maps = {pattern: index.levels for pattern, index in indices.items()}
+    # The kernel's order of families, whatever the order of the indices is.
+    order: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
+    renamed = np.array([order.index(pattern) for pattern in indices] + [-1])
+    family = to_device(renamed, device)[family]
+    slash = indices.get("vertical_slash")
+    columns = torch.zeros(*family.shape, 0, dtype=torch.int64, device=device)
+    held = torch.zeros_like(family)
+    if slash is not None and slash.columns is not None:
+        columns = slash.columns
+        counts = to_device(np.array(slash.column_counts), device)
+        held = torch.where(family == 1, counts[level.clamp_max(len(counts) - 1)], 0)
+    first_keys = torch.zeros(len(family), dtype=torch.int64, device=device)
+    return index_triton.lower_levels(
+        family.int(),
+        level.int(),
+        tuple(maps.get(pattern, some) for pattern in order),
+        columns,
+        held,
+        segment.place(first_keys if key_start is None else key_start.long()),
         key_start=key_start,
         softcap=softcap,
         sinks=sinks,

@@ -19,14 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 
+from routesparse.engine import device_path
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.readout import to_device
 from routesparse.engine.segments import Segment
+from routesparse.kernels import probe_triton
 
 LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
 KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
@@ -53,6 +56,10 @@ class AttentionInputs:
 
     def first_keys(self) -> torch.Tensor:
         """int64 [B]: the first real key of each prompt."""
+        return self._first_keys
+
+    @cached_property
+    def _first_keys(self) -> torch.Tensor:
         if self.key_start is None:
             return torch.zeros(self.q.shape[0], dtype=torch.int64, device=self.q.device)
         return self.key_start.to(torch.int64)
@@ -129,19 +136,44 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
         block_lse = _exact_block_lse(inputs, segment, rows.rows)
     else:
         block_lse = _pooled_block_lse(inputs, segment, rows)
-    lse = block_lse.logsumexp(-1)
-    sink_mass = torch.zeros_like(lse)
-    if inputs.sinks is not None:
-        sink = inputs.sinks.float().view(1, -1, 1)
-        lse = torch.logaddexp(lse, sink)
-        sink_mass = (sink - lse).exp()
+    if device_path.fused(inputs.q):
+        lse, sink_mass = probe_triton.row_mass(block_lse, inputs.sinks)
+        block_mass = block_lse
+    else:
+        lse, sink_mass, block_mass = _row_mass(block_lse, inputs.sinks)
     padding = rows.rows + segment.position < inputs.first_keys().view(-1, 1, 1)
     finite = (torch.isfinite(lse) | padding).all()
     if not finite.is_cuda and not bool(finite):
         raise NumericsError("NaN or Inf in the attention scores")
-    block_mass = (block_lse - lse.unsqueeze(-1)).exp_().nan_to_num_(0.0)
-    columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
+    if device_path.fused(inputs.q):
+        recent = rows.slice_of(RECENT)
+        columns, diagonals = probe_triton.recent_marginals(
+            inputs.q,
+            inputs.k,
+            lse[:, :, recent],
+            inputs.first_keys(),
+            first_row=segment.first + segment.rows - rows.sizes[RECENT],
+            keys=segment.keys,
+            local_offsets=LOCAL_OFFSETS,
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+        )
+    else:
+        columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
     return Probe(rows, lse, block_mass, sink_mass, columns, diagonals, finite, config.probe == "pooled")
+
+
+def _row_mass(
+    block_lse: torch.Tensor, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(lse, sink mass) [B, H, P] and block masses [B, H, P, N] of block log-sum-exps [B, H, P, N]."""
+    lse = block_lse.logsumexp(-1)
+    sink_mass = torch.zeros_like(lse)
+    if sinks is not None:
+        sink = sinks.float().view(1, -1, 1)
+        lse = torch.logaddexp(lse, sink)
+        sink_mass = (sink - lse).exp()
+    return lse, sink_mass, (block_lse - lse.unsqueeze(-1)).exp_().nan_to_num_(0.0)
 
 
 def row_queries(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
@@ -195,9 +227,21 @@ def _key_chunks(keys: int, block_k: int, size: int) -> Iterator[tuple[int, int]]
 
 def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp of each (row, KV block) over causally visible keys: [B, H, P, N] float32, -inf where none."""
+    positions = rows + segment.position
+    if device_path.fused(inputs.q):
+        return probe_triton.block_lse(
+            inputs.q,
+            inputs.k,
+            positions,
+            None if inputs.key_start is None else inputs.first_keys(),
+            shift=segment.position - segment.first,
+            keys=segment.keys,
+            block_k=segment.block_k,
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+        )
     batch, heads, count = rows.shape
     queries = row_queries(inputs, segment, rows)
-    positions = rows + segment.position
     out = queries.new_full((batch, heads, count, segment.key_blocks), -torch.inf, dtype=torch.float32)
     for b in range(batch):
         first_key = int(inputs.first_keys()[b])
@@ -268,6 +312,9 @@ def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows
 
 def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
     """Keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
+    if device_path.fused(inputs.q):
+        low = None if inputs.key_start is None else inputs.first_keys()
+        return probe_triton.block_means(inputs.k, 0, segment.keys, segment.block_k, low)
     keys = inputs.k[:, :, : segment.keys].float()
     first_keys = inputs.first_keys()
     if inputs.key_start is not None:

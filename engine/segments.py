@@ -9,10 +9,16 @@ on the *body*, the segment without its tail.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from routesparse.engine.config import RouterConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from routesparse.kernels.index_triton import Place
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,14 @@ class Segment:
     def phase(self) -> int:
         """Position of the first row inside its KV block; the same for every query block."""
         return self.position % self.block_k
+
+    def place(self, first_keys: torch.Tensor) -> Place:
+        """The segment as the index kernels see it; first_keys int64 [B]."""
+        from routesparse.kernels.index_triton import Place
+
+        return Place(
+            self.position, self.rows, self.keys, self.body_blocks, self.block_q, self.block_k, first_keys
+        )
 
     def base_blocks(self) -> np.ndarray:
         """int64 [query_blocks]: the KV block that each query block's first row sits in."""

@@ -6,13 +6,16 @@ as reach a share of the row's cumulative score (top-p), because one number for a
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import AttentionInputs, pool_keys
+from routesparse.engine.readout import to_device
 from routesparse.engine.segments import Segment
+from routesparse.kernels import index_triton, probe_triton
 
 
 def pooled_scores(
@@ -61,6 +64,27 @@ def build_top_p(scores: torch.Tensor, causal: torch.Tensor, budgets: list[Candid
     levels = torch.empty_like(ordered_levels).scatter_(-1, order, ordered_levels)
     levels.masked_fill_(scores == torch.inf, 0).masked_fill_(~causal, NEVER)
     return FamilyIndex("block_top_p", levels)
+
+
+def build_fused(
+    inputs: AttentionInputs, segment: Segment, budgets: list[Candidate], shares: list[Candidate]
+) -> tuple[FamilyIndex, FamilyIndex]:
+    """Both families by the kernels: budgets end at edges of score bins instead of at single ranks."""
+    device = inputs.q.device
+    means = probe_triton.block_means(inputs.q, segment.first, segment.rows, segment.block_q)
+    keys = pool_keys(inputs, segment).half()
+    # Scaled before they are rounded: a half holds no unscaled product of large activations.
+    grouped = (means * inputs.scale).half().unflatten(1, (-1, inputs.groups)).flatten(2, 3)
+    scores = (grouped @ keys.transpose(-1, -2)).view(*means.shape[:3], segment.key_blocks)
+    top_k, top_p = index_triton.score_levels(
+        scores,
+        segment.place(inputs.first_keys()),
+        to_device(np.array([c.blocks for c in budgets], dtype=np.int32), device),
+        to_device(np.array([c.share for c in shares], dtype=np.float32), device),
+        1.0,
+        inputs.softcap,
+    )
+    return FamilyIndex("block_sparse", top_k), FamilyIndex("block_top_p", top_p)
 
 
 def _ranks(scores: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from routesparse.engine import device_path
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import AttentionInputs, Probe
+from routesparse.engine.readout import to_device
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 
@@ -45,8 +47,8 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     outside ``causal`` too.
     """
     device = inputs.q.device
-    base = torch.as_tensor(segment.base_blocks(), device=device).view(1, 1, -1, 1)
-    last = torch.as_tensor(segment.last_blocks(), device=device).view(1, 1, -1, 1)
+    base = to_device(segment.base_blocks(), device).view(1, 1, -1, 1)
+    last = to_device(segment.last_blocks(), device).view(1, 1, -1, 1)
     sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
     block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
     causal = (block <= last) & (block >= sink)
@@ -64,10 +66,18 @@ def build_indices(
     def budgets(pattern: Pattern) -> list[Candidate]:
         return [c for c in candidates if c.pattern == pattern]
 
-    scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-    return {
+    found = {
         "a_shape": a_shape.build(segment, forced, causal, budgets("a_shape")),
-        "vertical_slash": vertical_slash.build(segment, probe, forced, causal, budgets("vertical_slash")),
-        "block_sparse": block_sparse.build(scores, causal, budgets("block_sparse")),
-        "block_top_p": block_sparse.build_top_p(scores, causal, budgets("block_top_p")),
+        "vertical_slash": vertical_slash.build(
+            inputs, segment, probe, forced, causal, budgets("vertical_slash")
+        ),
     }
+    if device_path.fused(inputs.q):
+        top_k, top_p = block_sparse.build_fused(
+            inputs, segment, budgets("block_sparse"), budgets("block_top_p")
+        )
+    else:
+        scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
+        top_k = block_sparse.build(scores, causal, budgets("block_sparse"))
+        top_p = block_sparse.build_top_p(scores, causal, budgets("block_top_p"))
+    return {**found, "block_sparse": top_k, "block_top_p": top_p}

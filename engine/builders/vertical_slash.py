@@ -15,14 +15,22 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from routesparse.engine import device_path
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
-from routesparse.engine.probe import Probe
+from routesparse.engine.probe import AttentionInputs, Probe
+from routesparse.engine.readout import to_device
 from routesparse.engine.segments import Segment
+from routesparse.kernels import index_triton
 
 
 def build(
-    segment: Segment, probe: Probe, forced: torch.Tensor, causal: torch.Tensor, budgets: list[Candidate]
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    forced: torch.Tensor,
+    causal: torch.Tensor,
+    budgets: list[Candidate],
 ) -> FamilyIndex:
     """Level l keeps the best ``budgets[l].columns`` columns and ``budgets[l].blocks`` bands of each head."""
     bands = band_mass(probe.diagonal_mass, segment)
@@ -32,10 +40,13 @@ def build(
         kept = order[..., : budgets[level].blocks]
         band_levels.scatter_(-1, kept, torch.full_like(kept, level, dtype=torch.uint8))
 
-    base = torch.as_tensor(segment.base_blocks(), device=bands.device).view(-1, 1)
-    distance = (base - torch.arange(segment.key_blocks, device=bands.device)).clamp_min(0)
-    levels = band_levels[:, :, distance]
-    levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+    if device_path.fused(inputs.q):
+        levels = index_triton.slash_levels(band_levels, segment.place(inputs.first_keys()))
+    else:
+        base = to_device(segment.base_blocks(), bands.device).view(-1, 1)
+        distance = (base - torch.arange(segment.key_blocks, device=bands.device)).clamp_min(0)
+        levels = band_levels[:, :, distance]
+        levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
 
     most = min(max(c.columns for c in budgets), segment.keys)
     columns = probe.column_mass.topk(most, dim=-1).indices

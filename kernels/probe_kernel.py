@@ -1,0 +1,310 @@
+"""The device code of the probe: block log-sum-exps, recent marginals, block means, row descriptors.
+
+Importing this module imports Triton, so only ``probe_triton`` does, inside functions. Logits are taken in base 2.
+All addresses are int64.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LN2 = tl.constexpr(0.6931471805599453)
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def base2_logits(
+    q, keys, scale, softcap, SOFTCAP: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Base-2 logits [R, K] of q [R, D] and keys [D, K]; scale is natural."""
+    if UPCAST:
+        logits = tl.dot(q.to(tl.float32), keys.to(tl.float32), input_precision="ieee")
+    else:
+        logits = tl.dot(q, keys, input_precision=PRECISION)
+    if SOFTCAP:
+        # tanh(x) = 2 sigmoid(2 x) - 1.
+        return (softcap * LOG2E) * (2.0 * tl.sigmoid(logits * (2.0 * scale / softcap)) - 1.0)
+    return logits * (scale * LOG2E)
+
+
+@triton.jit
+def block_lse_kernel(
+    q_ptr,
+    k_ptr,
+    out_ptr,
+    order_ptr,
+    position_ptr,
+    first_key_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_kd,
+    kv_heads,
+    group,
+    count,
+    keys,
+    key_blocks,
+    chunk,
+    shift,
+    scale,
+    softcap,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr,
+    KEY_START: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Rows of one KV head in order of position x a chunk of KV blocks. shift: position of a row less its place in q."""
+    unit = tl.program_id(2).to(tl.int64)
+    batch, kv_head = unit // kv_heads, unit % kv_heads
+    at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    real = at < group * count
+    flat = tl.load(order_ptr + unit * group * count + at, mask=real, other=0)
+    position = tl.load(position_ptr + unit * group * count + at, mask=real, other=-1)
+    head = kv_head * group + flat // count
+    d = tl.arange(0, HEAD_PADDED)
+    slot = tl.arange(0, BLOCK)
+    q = tl.load(
+        q_ptr
+        + batch * stride_qb
+        + head[:, None] * stride_qh
+        + (position - shift)[:, None] * stride_qn
+        + d[None, :] * stride_qd,
+        mask=real[:, None] & (d < HEAD)[None, :],
+        other=0.0,
+    )
+    place = out_ptr + ((batch * kv_heads * group + head) * count + flat % count) * key_blocks
+    k_head = k_ptr + batch * stride_kb + kv_head * stride_kh + d[:, None] * stride_kd
+    lowest = tl.zeros([], dtype=tl.int64)
+    if KEY_START:
+        lowest = tl.load(first_key_ptr + batch)
+
+    last = tl.max(position, 0)
+    # Rows past the end have position -1 and would make every block a masked one.
+    least = tl.min(tl.where(real, position, last), 0)
+    begin = (tl.program_id(0) * chunk).to(tl.int64)
+    end = tl.minimum(begin + chunk, key_blocks)
+    seen_end = tl.minimum(tl.maximum(last // BLOCK + 1, begin), end)
+    free_end = tl.minimum(tl.maximum((least + 1) // BLOCK, begin), seen_end)
+    if KEY_START:
+        free_end = begin
+
+    for n in range(begin, free_end):
+        key = n * BLOCK + slot
+        tile = tl.load(k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None], other=0.0)
+        logits = base2_logits(q, tile, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        top = tl.max(logits, 1)
+        total = tl.sum(tl.exp2(logits - top[:, None]), 1)
+        tl.store(place + n, (top + tl.log2(total)) * LN2, mask=real)
+    for n in range(free_end, seen_end):
+        key = n * BLOCK + slot
+        tile = tl.load(
+            k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None] & (key < keys)[None, :], other=0.0
+        )
+        logits = base2_logits(q, tile, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        seen = (key[None, :] <= position[:, None]) & (key >= lowest)[None, :]
+        logits = tl.where(seen, logits, -float("inf"))
+        top = tl.max(logits, 1)
+        empty = top == -float("inf")
+        total = tl.sum(tl.exp2(logits - tl.where(empty, 0.0, top)[:, None]), 1)
+        value = (top + tl.log2(tl.where(empty, 1.0, total))) * LN2
+        tl.store(place + n, value, mask=real)
+    for n in range(seen_end, end):
+        tl.store(place + n, tl.full([ROWS], -float("inf"), tl.float32), mask=real)
+
+
+@triton.jit
+def row_mass_kernel(
+    block_lse_ptr,
+    lse_ptr,
+    sink_mass_ptr,
+    sinks_ptr,
+    heads,
+    count,
+    key_blocks,
+    N: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    """One probe row: its log-sum-exp, the sink's mass, and its block masses over the block log-sum-exps."""
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.arange(0, N)
+    place = block_lse_ptr + row * key_blocks + n
+    values = tl.load(place, mask=n < key_blocks, other=-float("inf"))
+    top = tl.max(values, 0)
+    if SINKS:
+        sink = tl.load(sinks_ptr + (row // count) % heads)
+        top = tl.maximum(top, sink)
+    shift = tl.where(top == -float("inf"), 0.0, top)
+    weights = tl.exp2((values - shift) * LOG2E)
+    total = tl.sum(weights, 0)
+    if SINKS:
+        sink_weight = tl.exp2((sink - shift) * LOG2E)
+        total += sink_weight
+        tl.store(sink_mass_ptr + row, sink_weight / total)
+    tl.store(lse_ptr + row, tl.where(total > 0, shift + tl.log2(total) * LN2, top + total))
+    weights = weights / tl.where(total > 0, total, 1.0)
+    # NaN rows are reported by their log-sum-exp; their masses count as none.
+    tl.store(place, tl.where(weights == weights, weights, 0.0), mask=n < key_blocks)
+
+
+@triton.jit
+def describe_kernel(
+    mass_ptr,
+    position_ptr,
+    entropy_ptr,
+    local_ptr,
+    spread_ptr,
+    key_blocks,
+    block_k,
+    local_blocks,
+    octaves,
+    N: tl.constexpr,
+    OCTAVES: tl.constexpr,
+):
+    """One probe row: entropy over blocks, mass near the diagonal, mass by octave of distance (0: the first block)."""
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.arange(0, N)
+    mass = tl.load(mass_ptr + row * key_blocks + n, mask=n < key_blocks, other=0.0)
+    own = tl.load(position_ptr + row) // block_k
+    distance = tl.maximum(own - n, 0)
+    tl.store(
+        entropy_ptr + row, -tl.sum(tl.where(mass > 0, mass * tl.log2(tl.maximum(mass, 1e-38)) * LN2, 0.0), 0)
+    )
+    tl.store(local_ptr + row, tl.sum(tl.where(distance < local_blocks, mass, 0.0), 0))
+    octave = tl.arange(0, OCTAVES)
+    low = (1 << tl.maximum(octave - 1, 0)) - 1
+    high = (1 << octave) - 1
+    inside = (distance[None, :] >= low[:, None]) & (distance[None, :] < high[:, None]) & (n > 0)[None, :]
+    inside = inside | ((octave == 0)[:, None] & (n == 0)[None, :])
+    tl.store(
+        spread_ptr + row * octaves + octave,
+        tl.sum(tl.where(inside, mass[None, :], 0.0), 1),
+        mask=octave < octaves,
+    )
+
+
+@triton.jit
+def recent_kernel(
+    q_ptr,
+    k_ptr,
+    lse_ptr,
+    column_ptr,
+    straight_ptr,
+    wrapped_ptr,
+    first_key_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_kd,
+    heads,
+    group,
+    first_row,
+    count,
+    first,
+    keys,
+    tiles,
+    chunk,
+    local_offsets,
+    scale,
+    softcap,
+    BLOCK: tl.constexpr,
+    HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Up to BLOCK consecutive rows from position ``first`` x a chunk of tiles of BLOCK keys.
+
+    Row r, key start + (r + j) % BLOCK lies at offset first - start - j, plus BLOCK where r + j wraps: shearing a tile
+    by a gather along its rows turns its diagonals into columns.
+    """
+    unit = tl.program_id(1).to(tl.int64)
+    batch, head = unit // heads, unit % heads
+    r = tl.arange(0, BLOCK)
+    slot = tl.arange(0, BLOCK)
+    d = tl.arange(0, HEAD_PADDED)
+    real = r < count
+    q = tl.load(
+        q_ptr
+        + batch * stride_qb
+        + head * stride_qh
+        + (first_row + r).to(tl.int64)[:, None] * stride_qn
+        + d[None, :] * stride_qd,
+        mask=real[:, None] & (d < HEAD)[None, :],
+        other=0.0,
+    )
+    lse = tl.load(lse_ptr + unit * count + r, mask=real, other=float("inf")) * LOG2E
+    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[:, None] * stride_kd
+    lowest = tl.load(first_key_ptr + batch)
+    position = first + r
+    sheared = (r[:, None] + slot[None, :]) % BLOCK
+    wraps = (r[:, None] + slot[None, :]) >= BLOCK
+    begin = tl.program_id(0) * chunk
+    for tile in range(begin, tl.minimum(begin + chunk, tiles)):
+        key = (tile * BLOCK + slot).to(tl.int64)
+        part = tl.load(
+            k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None] & (key < keys)[None, :], other=0.0
+        )
+        logits = base2_logits(q, part, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        mass = tl.exp2(logits - lse[:, None])
+        seen = real[:, None] & (key[None, :] <= position[:, None]) & (key >= lowest)[None, :]
+        mass = tl.where(seen, mass, 0.0)
+        far = key[None, :] <= (position - local_offsets)[:, None]
+        tl.store(column_ptr + unit * keys + key, tl.sum(tl.where(far, mass, 0.0), 0), mask=key < keys)
+        lined_up = tl.gather(mass, sheared, 1)
+        diagonal = (unit * tiles + tile) * BLOCK + slot
+        tl.store(straight_ptr + diagonal, tl.sum(tl.where(wraps, 0.0, lined_up), 0))
+        tl.store(wrapped_ptr + diagonal, tl.sum(tl.where(wraps, lined_up, 0.0), 0))
+
+
+@triton.jit
+def block_means_kernel(
+    x_ptr,
+    out_ptr,
+    low_ptr,
+    stride_b,
+    stride_h,
+    stride_n,
+    stride_d,
+    heads,
+    first,
+    rows,
+    blocks,
+    BLOCK: tl.constexpr,
+    HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr,
+    LOW: tl.constexpr,
+):
+    """Mean of one block of rows [first, first + rows), of those from low[batch] on where given."""
+    block = tl.program_id(0)
+    unit = tl.program_id(1).to(tl.int64)
+    batch, head = unit // heads, unit % heads
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    d = tl.arange(0, HEAD_PADDED)
+    real = at < rows
+    if LOW:
+        real = real & (at >= tl.load(low_ptr + batch))
+    x = tl.load(
+        x_ptr
+        + batch * stride_b
+        + head * stride_h
+        + (first + at).to(tl.int64)[:, None] * stride_n
+        + d[None, :] * stride_d,
+        mask=real[:, None] & (d < HEAD)[None, :],
+        other=0.0,
+    )
+    mean = tl.sum(x.to(tl.float32), 0) / tl.maximum(tl.sum(real.to(tl.float32), 0), 1.0)
+    tl.store(out_ptr + (unit * blocks + block) * HEAD + d, mean, mask=d < HEAD)
