@@ -1,17 +1,21 @@
-"""The layer x head figure: cells, letters, fallback marks, click targets."""
+"""The layer x head map as data for map_component.js: cells, letters, fallback marks, hovers."""
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from routesparse.app import design, map_times, numbers
 
 FALLBACK_STEPS = ("none", "dense by the router", "expanded", "dense by fallback")
+_STEPS = 64  # of the sequential scale; more can't be told apart
+_MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
     "density": ("share of the causal area kept", numbers.share),
     "mass": ("mean retained mass over the routing rows", numbers.mass),
@@ -21,6 +25,7 @@ _FORMATS = {
     "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
     "audited_error": ("relative output error, mean over the audited rows", lambda v: numbers.mass(v, 4)),
 }
+_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback")
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,9 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
     if metric == "pattern":
-        for layer, head, pattern, density in zip(*at, choices["pattern"], choices["density"], strict=True):
-            colors[layer, head] = design.pattern_color(theme, pattern, density)
+        kinds = list(zip(choices["pattern"], choices["density"], strict=True))
+        known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
+        colors[at] = [known_colors[kind] for kind in kinds]
         return Cells(colors, None, "pattern, stronger where more is kept", 0, 1)
     values = np.full((layers, heads), np.nan)
     if metric == "fallback":
@@ -53,9 +59,11 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
         unit = _FORMATS[metric][0]
         known = values[~np.isnan(values)]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    spread = (high - low) or 1.0
-    for layer, head in np.argwhere(~np.isnan(values)):
-        colors[layer, head] = design.scale_color(theme, (values[layer, head] - low) / spread)
+    scale = np.array([design.scale_color(theme, i / (_STEPS - 1)) for i in range(_STEPS)], object)
+    measured = ~np.isnan(values)
+    colors[measured] = scale[
+        np.rint((values[measured] - low) / ((high - low) or 1.0) * (_STEPS - 1)).astype(int)
+    ]
     return Cells(colors, values, unit, low, high)
 
 
@@ -66,170 +74,72 @@ def value_text(metric: str, value: float) -> str:
     return _FORMATS[metric][1](value)
 
 
-def figure(
+def drawing(
     choices: pd.DataFrame,
     layer_rows: pd.DataFrame,
     metric: str,
     picked: tuple[int, int],
     theme: design.Theme,
     shape: tuple[int, int],
-) -> tuple[go.Figure, Cells]:
-    """The map of one segment and, per layer, measured and planned time against T_l."""
+) -> tuple[dict[str, Any], Cells]:
+    """The map of one segment and, per layer, measured and planned time against T_l.
+
+    ``version`` changes with everything but ``picked``: the browser then only moves the ring.
+    """
     layers, heads = shape
     shown = cells(choices, metric, theme, layers, heads)
     row_px = 44 if layers <= 12 else max(17, 560 // layers)
-    chart = make_subplots(1, 2, column_widths=[0.76, 0.24], shared_yaxes=True, horizontal_spacing=0.025)
-    _draw_cells(chart, shown, layers, heads)
-    _draw_letters(chart, choices, shown, metric, heads, row_px)
-    _draw_fallback_marks(chart, choices, shown, row_px)
-    _draw_click_targets(chart, choices, metric, row_px)
-    map_times.draw_times(chart, layer_rows, theme, row_px)
-    layer, head = picked
-    chart.add_shape(
-        type="rect",
-        x0=head - 0.475,
-        x1=head + 0.475,
-        y0=layer - 0.46,
-        y1=layer + 0.46,
-        line={"color": theme.ink, "width": 2.2},
-        row=1,
-        col=1,
-    )
-    step = 1 if heads <= 16 else 4
-    chart.update_xaxes(
-        side="top",
-        range=[-0.5, heads - 0.5],
-        tickvals=list(range(0, heads, step)),
-        showgrid=False,
-        zeroline=False,
-        fixedrange=True,
-        ticks="",
-        row=1,
-        col=1,
-    )
-    chart.update_yaxes(
-        range=[layers - 0.5, -0.5],
-        tickvals=list(range(0, layers, 1 if layers <= 16 else 4)),
-        showgrid=False,
-        zeroline=False,
-        fixedrange=True,
-        ticks="",
-    )
-    chart.update_layout(
-        template=design.template(theme),
-        height=row_px * layers + 28,
-        margin={"l": 24, "r": 6, "t": 24, "b": 4},
-        showlegend=False,
-        hovermode="closest",
-        hoverdistance=60,
-        dragmode=False,
-        bargap=0.55,
-        barcornerradius=3,
-        uirevision="map",
-    )
-    return chart, shown
-
-
-def _draw_cells(chart: go.Figure, shown: Cells, layers: int, heads: int) -> None:
-    """One heatmap whose colour scale has a step per cell: any colour in any cell."""
-    flat = shown.colors.ravel()
-    palette = list(dict.fromkeys(flat))
+    palette = list(dict.fromkeys(shown.colors.ravel()))
     index = {color: i for i, color in enumerate(palette)}
-    count = len(palette)
-    scale = [[(i + edge) / count, color] for i, color in enumerate(palette) for edge in (0, 1)]
-    chart.add_heatmap(
-        z=np.array([index[c] + 0.5 for c in flat]).reshape(layers, heads),
-        x=list(range(heads)),
-        y=list(range(layers)),
-        zmin=0,
-        zmax=count,
-        colorscale=scale,
-        showscale=False,
-        xgap=4 if heads <= 16 else 1.5,
-        ygap=4 if layers <= 16 else 1.5,
-        hoverinfo="skip",
-        row=1,
-        col=1,
-    )
+    letters, marks = np.full(shape, " "), np.full(shape, " ")
+    at = choices["layer"].to_numpy(), choices["head"].to_numpy()
+    letters[at] = choices["pattern"].map(design.LETTERS).to_numpy()
+    marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
+    tips = np.full(shape, None, object)
+    tips[at] = list(_hovers(choices, metric))
+    data: dict[str, Any] = {
+        "shape": [layers, heads],
+        "row_px": row_px,
+        "label": f"Routing map, {layers} layers by {heads} heads, colour: {shown.unit}",
+        "theme": {
+            **{name: getattr(theme, name) for name in ("ink", "mute", "line", "warn", "panel")},
+            "bar": design.blend(theme.panel, theme.accent, 0.72),
+            "font": design.FONT,
+        },
+        "fills": palette,
+        "inks": [design.text_on(color) for color in palette],
+        "cells": [index[color] for color in shown.colors.ravel()],
+        "letters": "".join(letters.ravel()),
+        "marks": "".join(marks.ravel()),
+        "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
+        "tips": tips.ravel().tolist(),
+        "times": map_times.times(layer_rows),
+    }
+    data["version"] = zlib.crc32(json.dumps(data).encode())
+    data["picked"] = list(picked)
+    return data, shown
 
 
-def _draw_letters(
-    chart: go.Figure, choices: pd.DataFrame, shown: Cells, metric: str, heads: int, row_px: int
-) -> None:
-    """A letter in every cell, and the value below it where there is room; one trace per ink."""
-    inks: dict[str, list[tuple[int, int, str]]] = {}
-    for layer, head, pattern in zip(choices["layer"], choices["head"], choices["pattern"], strict=True):
-        text = f"<b>{design.LETTERS[pattern]}</b>"
-        if shown.values is not None and heads <= 12 and row_px >= 40 and metric != "fallback":
-            value = shown.values[layer, head]
-            text += "<br>" + ("–" if np.isnan(value) else value_text(metric, value))
-        inks.setdefault(design.text_on(shown.colors[layer, head]), []).append((head, layer, text))
-    for ink, points in inks.items():
-        font = {"color": ink, "size": 13 if row_px >= 40 else 10}
-        chart.add_scatter(
-            x=[p[0] for p in points],
-            y=[p[1] for p in points],
-            text=[p[2] for p in points],
-            mode="text",
-            textfont=font,
-            selected={"textfont": {"color": ink}},
-            unselected={"textfont": {"color": ink}},
-            hoverinfo="skip",
-            row=1,
-            col=1,
-        )
+def _values(shown: Cells, metric: str) -> list[str] | None:
+    """What stands below the letters, where there is room."""
+    if shown.values is None or metric == "fallback":
+        return None
+    return ["–" if np.isnan(value) else value_text(metric, value) for value in shown.values.ravel()]
 
 
-def _draw_fallback_marks(chart: go.Figure, choices: pd.DataFrame, shown: Cells, row_px: int) -> None:
-    """A square for dense by fallback, a triangle for expanded, in the upper right corner of the cell."""
-    size = 6 if row_px >= 40 else 4
-    for kind, symbol in (("dense", "square"), ("expand", "triangle-up")):
-        units = choices[choices["fallback"] == kind]
-        if units.empty:
-            continue
-        at = zip(units["layer"], units["head"], strict=True)
-        chart.add_scatter(
-            x=units["head"] + 0.36,
-            y=units["layer"] - 0.29,
-            mode="markers",
-            marker={"symbol": symbol, "size": size, "color": [design.text_on(shown.colors[p]) for p in at]},
-            selected={"marker": {"opacity": 1}},
-            unselected={"marker": {"opacity": 1}},
-            hoverinfo="skip",
-            row=1,
-            col=1,
-        )
-
-
-def _draw_click_targets(chart: go.Figure, choices: pd.DataFrame, metric: str, row_px: int) -> None:
-    """Invisible squares that take the click: a heatmap's own selection comes back empty."""
-    lines = []
+def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
     for row in choices.itertuples():
-        text = (
-            f"<b>layer {row.layer}, head {row.head}</b> · {design.NAMES[row.pattern]}"
-            f"<br>keeps {numbers.share(row.density)} of the body's causal area"
-            f"<br>mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}"
-            f"<br>planned {numbers.micros(row.kernel_us)}"
-        )
-        if metric not in ("pattern", "density", "mass", "lower_mass", "fallback"):
-            text += f"<br>{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}"
-        if row.fallback in ("dense", "expand"):
-            text += "<br>" + ("dense by fallback" if row.fallback == "dense" else "expanded by fallback")
-        lines.append(text)
-    chart.add_scatter(
-        x=choices["head"],
-        y=choices["layer"],
-        mode="markers",
-        marker={"symbol": "square", "size": row_px - 6, "opacity": 0},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        customdata=choices[["layer", "head"]].to_numpy(),
-        text=lines,
-        hovertemplate="%{text}<extra></extra>",
-        name="units",
-        row=1,
-        col=1,
-    )
+        lines = [
+            f"layer {row.layer}, head {row.head} · {design.NAMES[row.pattern]}",
+            f"keeps {numbers.share(row.density)} of the body's causal area",
+            f"mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
+            f"planned {numbers.micros(row.kernel_us)}",
+        ]
+        if metric not in _IN_EVERY_HOVER:
+            lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
+        if row.fallback in _MARKS:
+            lines.append("dense by fallback" if row.fallback == "dense" else "expanded by fallback")
+        yield "\n".join(lines)
 
 
 def _fallback_step(pattern: str, fallback: object) -> float:

@@ -23,7 +23,7 @@ def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
     return (
         '<div class="rs-legend">'
         + "".join(items)
-        + "<span>■ dense by fallback</span><span>▲ expanded</span></div>"
+        + "<span>■ dense by fallback</span><span>◥ expanded</span></div>"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,49 +33,59 @@ def figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int
     rows, columns = heatmap.mass.shape
     keys = np.arange(columns) * heatmap.block_pool * block_tokens
     labels = _labels(heatmap)
-    chart = go.Figure()
     # Numbers only, no text per cell: a full probe stays near a megabyte on the wire.
-    chart.add_heatmap(
-        z=heatmap.mass.astype(np.float32),
-        x=keys,
-        y=labels,
-        colorscale=_square_root_scale(theme),
-        zmin=0,
-        zmax=float(heatmap.mass.max(initial=0)) or 1,
-        showscale=False,
-        hovertemplate="row at token %{y}<br>keys from token %{x:,}"
-        "<br>largest mass of a block %{z:.4f}<extra></extra>",
-    )
-    width = keys[-1] * 0.012 + 1
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "heatmap",
+            "z": heatmap.mass.astype(np.float32),
+            "x": keys,
+            "y": labels,
+            "colorscale": _square_root_scale(theme),
+            "zmin": 0,
+            "zmax": float(heatmap.mass.max(initial=0)) or 1,
+            "showscale": False,
+            "hovertemplate": "row at token %{y}<br>keys from token %{x:,}"
+            "<br>largest mass of a block %{z:.4f}<extra></extra>",
+        }
+    ]
+    width = float(keys[-1]) * 0.012 + 1
     for bit, color in enumerate(_kind_colors(theme)):
         at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
-        chart.add_scatter(
-            x=np.full(len(at), -width * (5 - bit)),
-            y=at,
-            mode="markers",
-            marker={"symbol": "square", "size": max(2, min(4, (height - 46) // rows)), "color": color},
-            hoverinfo="skip",
+        size = max(2, min(4, (height - 46) // rows))
+        traces.append(
+            {
+                "type": "scatter",
+                "x": [-width * (5 - bit)] * len(at),
+                "y": at,
+                "mode": "markers",
+                "marker": {"symbol": "square", "size": size, "color": color},
+                "hoverinfo": "skip",
+            }
         )
-    chart.update_yaxes(
-        type="category",
-        categoryorder="array",
-        categoryarray=labels,
-        range=[rows - 0.5, -0.5],
-        showticklabels=False,
-        showgrid=False,
-        zeroline=False,
+    return design.chart(
+        theme,
+        traces,
+        yaxis={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": labels,
+            "range": [rows - 0.5, -0.5],
+            "showticklabels": False,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        xaxis={
+            "range": [-width * 6, float(keys[-1]) * 1.005 + 1],
+            "showgrid": False,
+            "zeroline": False,
+            "nticks": 5,
+            "tickformat": ",",
+            "title": {"text": "key token"},
+        },
+        height=height,
+        showlegend=False,
+        margin={"l": 4, "r": 6, "t": 4, "b": 38},
     )
-    chart.update_xaxes(
-        range=[-width * 6, keys[-1] * 1.005 + 1],
-        showgrid=False,
-        zeroline=False,
-        nticks=5,
-        tickformat=",",
-        title="key token",
-    )
-    margin = {"l": 4, "r": 6, "t": 4, "b": 38}
-    chart.update_layout(template=design.template(theme), height=height, showlegend=False, margin=margin)
-    return chart
 
 
 def legend(heatmap: Heatmap, theme: design.Theme) -> str:

@@ -10,6 +10,7 @@ import streamlit as st
 from routesparse.app import (
     design,
     exports,
+    map_component,
     map_figure,
     map_legend,
     navigate,
@@ -108,7 +109,7 @@ def _map_card(
     theme = design.current_theme()
     with st.container(border=True, key="card-map", gap="xsmall"):
         _metric_selector(shown)
-        chart, cells = map_figure.figure(
+        drawing, cells = map_figure.drawing(
             choices, layers, shown.metric, picked, theme, (run.layers, run.heads)
         )
         st.html(
@@ -116,14 +117,7 @@ def _map_card(
             'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> planned, '
             f'<b style="color:{theme.warn}">|</b> Tℓ; units that fell back</span></div>'
         )
-        st.plotly_chart(
-            chart,
-            key="map",
-            theme=None,
-            on_select=_take_click,
-            selection_mode="points",
-            config=design.chart_config(f"routing-map-{queries.label(run.run_id)}-{shown.metric}"),
-        )
+        map_component.show(drawing, _take_click)
         if shown.metric == "pattern":
             st.html(map_legend.pattern_legend(choices, theme))
         else:
@@ -153,12 +147,7 @@ def _metric_selector(shown: View) -> None:
 
 
 def _take_click() -> None:
-    """A click on a cell becomes part of the address; a second click on it only deselects, so it counts too."""
-    points = st.session_state["map"].selection.points
-    run = st.session_state["run"]
-    data = points[0].get("customdata") if points else st.session_state.get("last-click", {}).get(run)
-    if not data:
-        return
-    st.session_state["last-click"] = {run: data}
-    layer, head = (data["0"], data["1"]) if isinstance(data, dict) else data
-    view.write(layer=int(layer), head=int(head))
+    """A click on a cell becomes part of the address."""
+    cell = map_component.picked()
+    if cell is not None:
+        view.write(layer=cell[0], head=cell[1])

@@ -140,7 +140,7 @@ def test_wide_probe_is_max_pooled_and_says_by_how_much():
     assert shown.mass[1, 864] == np.float32(0.7), "a single key block survives"
     assert "3 rows" not in probe_figure.legend(shown, design.LIGHT)
     chart = probe_figure.figure(shown, design.LIGHT, 64, 300)
-    assert len(set(chart.data[0].y)) == 3, "repeated positions stay rows of their own"
+    assert len(set(chart.to_dict()["data"][0]["y"])) == 3, "repeated positions stay rows of their own"
 
 
 def test_a_large_probe_stays_small_on_the_wire():

@@ -159,7 +159,7 @@ def test_map_escapes_names_from_the_bundle(filled, open_map):
 def test_every_metric_draws_also_where_nothing_was_audited(filled, open_map, metric, run):
     page = open_map(run=run, metric=metric)
     assert not page.exception
-    assert page.get("plotly_chart")
+    assert page.get("bidi_component")
 
 
 def test_unaudited_run_says_not_measured(filled, open_map):

@@ -17,9 +17,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.spool import ingest_samples
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
@@ -138,6 +142,17 @@ def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Pat
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the dashboard did not start:\n{log.read_text()[-2000:]}")
         time.sleep(0.1)
+
+
+def click_cell(page: Page, layer: int, head: int) -> None:
+    """Click the middle of a cell of the routing map."""
+    ring = "([layer, head]) => { const g = document.querySelector('.rs-map').geometry;" + (
+        " return [g.x(head) + g.cell / 2, g.y(layer) + g.row / 2]; }"
+    )
+    drawing = page.locator(".rs-map svg")
+    drawing.wait_for()
+    x, y = page.evaluate(ring, [layer, head])
+    drawing.click(position={"x": x, "y": y})
 
 
 def _forget_samples(home: Path) -> None:

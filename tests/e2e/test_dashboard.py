@@ -24,21 +24,11 @@ def address(serve, record, tmp_path_factory):
         yield running
 
 
-def click_cell(page, layer: int, head: int) -> None:
-    """Click the middle of a map cell: the first subplot's area divided by the run's shape."""
-    box = page.locator(".st-key-map .xy .plot, .st-key-map g.subplot.xy").first
-    box.wait_for()
-    area = page.locator(".st-key-map .draglayer .xy .nsewdrag").first.bounding_box()
-    page.mouse.click(
-        area["x"] + area["width"] * (head + 0.5) / 8, area["y"] + area["height"] * (layer + 0.5) / 8
-    )
-
-
 def reason_of(record, layer: int, head: int) -> str:
     return next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0))
 
 
-def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record):
+def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, click_cell):
     page.goto(address)
     table = page.locator("[data-testid=stDataFrame]")
     table.wait_for()
@@ -63,7 +53,7 @@ def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record):
     assert context.failures == []
 
 
-def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record):
+def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record, click_cell):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
     page.get_by_text("Layer 5, head 5: why").wait_for()
     click_cell(page, 2, 2)

@@ -46,7 +46,7 @@ def submit(page) -> str:
     return page.url
 
 
-def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, home):
+def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, home, click_cell):
     page = context.new_page()
     upload(page, address, "../../etc/x.txt", HOSTILE * 16)
     page.get_by_text("What it will take").wait_for()
@@ -63,8 +63,7 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, ho
     page.get_by_text("Candidates of layer").wait_for()
     page.get_by_text("First token of the text shown").wait_for()
 
-    area = page.locator(".st-key-map .draglayer .xy .nsewdrag").first.bounding_box()
-    page.mouse.click(area["x"] + area["width"] * 4.5 / 8, area["y"] + area["height"] * 3.5 / 8)
+    click_cell(page, 3, 4)
     page.get_by_text("Layer 3, head 4: why").wait_for()
     page.get_by_text("Open this head").click()
     page.wait_for_url(re.compile(r"/head\?.*layer=3&head=4"))
