@@ -60,3 +60,9 @@ def context(browser):
 def page(context):
     """A page in it."""
     return context.new_page()
+
+
+@pytest.fixture(scope="session")
+def click_cell(serve):
+    """click_cell(page, layer, head): click the middle of a cell of the routing map."""
+    return serve.click_cell
