@@ -56,6 +56,10 @@ TERMS: dict[str, str] = {
     "of a prompt share rows, so the prompt is the unit (section 4.2).",
     "residual": "g − g*: what the probe's rows said minus the audited truth of the same statistic; δ_q is a high "
     "quantile of it on calibration prompts (section 3.3).",
+    "paired": "On the same prompt each head is compared with itself, which cancels the prompt; on different prompts "
+    "only the means can be compared (section 4.2).",
+    "choice_entropy": "Entropy in bits of a head's pattern over the domains of the stored runs, each domain with equal "
+    "weight; 0: the head always takes the same pattern (section 2.2).",
     "kernel": "Time of the candidate's kernel as the machine's latency profile predicts it (section 3.5).",
 }
 

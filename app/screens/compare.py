@@ -1,0 +1,376 @@
+"""Compare: runs, or two calibrations on one run, against a pinned baseline: what changed, by how much, how surely."""
+
+from __future__ import annotations
+
+import contextlib
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app import (
+    compare_figures,
+    compare_sides,
+    compare_tables,
+    design,
+    exports,
+    glossary,
+    navigate,
+    numbers,
+    run_header,
+    states,
+    view,
+)
+from routesparse.app.access import access
+from routesparse.app.compare_sides import Sides
+from routesparse.engine import comparison, paths
+from routesparse.engine.errors import InputError
+from routesparse.engine.store import compare_queries, queries
+from routesparse.engine.store.duckdb_store import Store
+
+_KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    st.html('<div class="rs-title">Compare</div>')
+    stored = queries.runs(store)
+    if stored.empty:
+        states.empty(
+            "No runs yet",
+            ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
+            "routesparse analyze FILE",
+        )
+        navigate.link("New run", "new")
+        return
+    kind = "calibrations" if "calibrations" in st.query_params else "runs"
+    st.session_state["kind-choice"] = kind
+    st.segmented_control(
+        "What to compare",
+        list(_KINDS),
+        format_func=_KINDS.__getitem__,
+        key="kind-choice",
+        required=True,
+        label_visibility="collapsed",
+        on_change=_switch_kind,
+    )
+    found = _runs(store, stored) if kind == "runs" else _calibrations(store)
+    if found is None:
+        return
+    sides = found
+    for line in sides.problems:
+        states.field_error(line)
+    _pins(sides)
+    _sides_card(sides)
+    _units(store, sides)
+    _intervals_card(sides)
+    left, right = st.columns([1.25, 1], gap="small")
+    with left:
+        _entropy_card(store, sides, stored)
+    with right:
+        _settings_card(sides)
+
+
+def _switch_kind() -> None:
+    for name in ("baseline", "other", "metric"):
+        st.query_params.pop(name, None)
+    if st.session_state["kind-choice"] == "calibrations":
+        st.query_params["calibrations"] = ",".join(known_calibrations()[:2])
+    else:
+        st.query_params.pop("calibrations", None)
+
+
+def known_calibrations() -> list[str]:
+    """The names of the calibrations that ship."""
+    return sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))
+
+
+def _runs(store: Store, stored: pd.DataFrame) -> Sides | None:
+    labels = {row.run_id: f"{row.prompt_name} · {queries.label(row.run_id)}" for row in stored.itertuples()}
+    wanted = compare_sides.names("runs")
+    found = compare_sides.of_runs(store, wanted)
+    chosen = [side.run.run_id for side in found.all] if isinstance(found, Sides) else _resolved(store, wanted)
+    # The address decides what is chosen; the widget only changes it.
+    st.session_state["runs-choice"] = chosen
+    st.multiselect(
+        "Runs, two to six",
+        list(labels),
+        format_func=labels.__getitem__,
+        key="runs-choice",
+        max_selections=compare_sides.MOST,
+        placeholder="Choose two to six runs",
+        on_change=lambda: view.write(
+            runs=",".join(queries.short_id(store, run_id) for run_id in st.session_state["runs-choice"])
+        ),
+    )
+    if isinstance(found, Sides):
+        return found
+    for line in found:
+        states.field_error(line)
+    states.empty(
+        "Choose two runs",
+        [
+            "Pick two to six runs above, or tick them on the Runs page. The first one is the baseline.",
+            "Runs of the same prompt are paired head by head; runs of different prompts are compared unpaired.",
+        ],
+    )
+    navigate.link("Runs", "runs")
+    return None
+
+
+def _resolved(store: Store, wanted: list[str]) -> list[str]:
+    """The runs among the names of the address that exist, for the field above an empty page."""
+    found = []
+    for name in wanted:
+        with contextlib.suppress(InputError):
+            found.append(queries.resolve(store, name))
+    return found
+
+
+def _calibrations(store: Store) -> Sides | None:
+    run = run_header.open_run(store, "Compare")
+    if run is None:
+        return None
+    run_header.header(run, "Two calibrations on the same prompt")
+    known = known_calibrations()
+    wanted = compare_sides.names("calibrations")
+    st.session_state["calibrations-choice"] = [name for name in wanted if name in known]
+    st.multiselect(
+        "Calibrations",
+        known,
+        key="calibrations-choice",
+        max_selections=compare_sides.MOST,
+        placeholder="Choose two calibrations",
+        on_change=lambda: view.write(calibrations=",".join(st.session_state["calibrations-choice"])),
+    )
+    found = compare_sides.of_calibrations(store, run, wanted)
+    if isinstance(found, Sides):
+        return found
+    for line in found:
+        states.field_error(line)
+    states.empty(
+        "Choose two calibrations",
+        [
+            "Their λ and δ are applied to the stored scores of this run: which heads would have chosen differently?",
+            "Nothing is run again, so certificates, errors and measured times stay those of the run.",
+        ],
+    )
+    return None
+
+
+def _pins(sides: Sides) -> None:
+    """Which side is the baseline, and which one the map shows against it."""
+    keys = {side.key: side.label for side in sides.all}
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pins"):
+        st.session_state["baseline-choice"] = sides.baseline.key
+        st.selectbox(
+            "Baseline",
+            list(keys),
+            format_func=keys.__getitem__,
+            key="baseline-choice",
+            width=300,
+            on_change=lambda: view.write(baseline=st.session_state["baseline-choice"]),
+        )
+        others = [side.key for side in sides.all if side is not sides.baseline]
+        st.session_state["other-choice"] = sides.other.key
+        st.selectbox(
+            "Shown against it",
+            others,
+            format_func=keys.__getitem__,
+            key="other-choice",
+            width=300,
+            on_change=lambda: view.write(other=st.session_state["other-choice"]),
+        )
+
+
+def _sides_card(sides: Sides) -> None:
+    with st.container(border=True, key="card-sides", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">{"Calibrations" if sides.replayed else "Runs"} against the baseline</div>'
+        )
+        st.html(compare_tables.sides_html(sides))
+        st.html(f'<div class="rs-note">{escape(compare_tables.pairing(sides))}</div>')
+        exports.downloads("compared", compare_tables.sides_rows(sides), "sides")
+
+
+def _units(store: Store, sides: Sides) -> None:
+    base, other = sides.baseline, sides.other
+    pairs = comparison.pair(base.choices, other.choices)
+    if pairs.empty:
+        states.empty(
+            "No unit was routed on both sides",
+            ["One of the two is below break-even or holds no decisions. Choose another one to see a map."],
+        )
+        return
+    segments = int(pairs["segment"].max()) + 1
+    text = st.query_params.get("segment", "")
+    segment = int(text) if text.isascii() and text.isdigit() and int(text) < segments else 0
+    left, right = st.columns([1.6, 1], gap="small")
+    with left:
+        _map_card(
+            store,
+            sides,
+            pairs[(pairs["segment"] == segment) & (pairs["batch_index"] == 0)],
+            segment,
+            segments,
+        )
+    with right:
+        _transition_card(sides, pairs)
+
+
+def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, segments: int) -> None:
+    theme = design.current_theme()
+    metrics = {
+        name: values[0]
+        for name, values in compare_figures.MAPS.items()
+        if name == "choice"
+        or not (sides.replayed and name in ("lower_mass", "audited_mass", "audited_error"))
+    }
+    text = st.query_params.get("metric", "choice")
+    metric = text if text in metrics else "choice"
+    run = sides.other.run
+    shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
+    with st.container(border=True, key="card-difference", gap="xsmall"):
+        st.html('<div class="rs-h">What differs, head by head</div>')
+        st.session_state["difference-choice"] = metric
+        st.segmented_control(
+            "Metric",
+            list(metrics),
+            format_func=metrics.__getitem__,
+            key="difference-choice",
+            required=True,
+            label_visibility="collapsed",
+            on_change=lambda: view.write(metric=st.session_state["difference-choice"]),
+        )
+        chart, rows = compare_figures.difference_map(pairs, metric, shape, theme)
+        event: Any = st.plotly_chart(
+            chart,
+            key=f"difference-{sides.other.key}-{segment}",
+            theme=None,
+            on_select="rerun",
+            selection_mode="points",
+            config=design.chart_config(f"difference-{metric}-{sides.baseline.key}-{sides.other.key}"),
+        )
+        _follow(store, sides, event, segment)
+        st.html(compare_tables.map_legend(metric, rows, theme))
+        if segments > 1:
+            st.session_state["segment-choice"] = segment + 1
+            st.slider(
+                "Segment",
+                1,
+                segments,
+                key="segment-choice",
+                width=260,
+                on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+            )
+        changed = int(rows["changed"].sum())
+        exports.chart_foot(
+            f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",
+            f"n = {len(rows)} units of segment {segment + 1}, {changed} with another choice · other minus baseline, "
+            f"{compare_figures.MAPS[metric][1]} · click a cell to open its head · source: "
+            f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
+            rows,
+            "difference",
+        )
+
+
+def _follow(store: Store, sides: Sides, event: Any, segment: int) -> None:
+    for point in event.selection.points:
+        data = point.get("customdata")
+        if data:
+            layer, head = list(data.values()) if isinstance(data, dict) else list(data)
+            unit = queries.Unit(sides.other.run.run_id, int(layer), int(head), segment)
+            navigate.go("head", **view.address_of(store, unit))
+
+
+def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
+    counts = comparison.transitions(pairs)
+    changed = int(pairs["changed"].sum())
+    family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
+    with st.container(border=True, key="card-transition", gap="xsmall"):
+        st.html('<div class="rs-h">From which pattern to which</div>')
+        st.plotly_chart(
+            compare_figures.transition_matrix(counts, design.current_theme()),
+            key="transitions",
+            theme=None,
+            config=design.chart_config(f"transitions-{sides.baseline.key}-{sides.other.key}"),
+        )
+        st.html(
+            f'<div class="rs-sub">{numbers.share(changed / len(pairs))} of the units chose another candidate, '
+            f"{numbers.share(family / len(pairs))} another family.</div>"
+        )
+        exports.chart_foot(
+            f"transitions-{sides.baseline.key}-{sides.other.key}",
+            f"n = {len(pairs):,} units of all segments · rows: {sides.baseline.label}, columns: {sides.other.label}",
+            counts.reset_index(names="baseline"),
+            "transitions",
+        )
+
+
+def _intervals_card(sides: Sides) -> None:
+    found = {
+        side.key: comparison.differences(sides.baseline.choices, side.choices, sides.paired(side))
+        for side in sides.all
+        if side is not sides.baseline
+    }
+    with st.container(border=True, key="card-intervals", gap="xsmall"):
+        st.html(f'<div class="rs-h">Mean differences{glossary.mark("paired")}</div>')
+        st.html(compare_tables.intervals_html(sides, found))
+        exports.chart_foot(
+            f"differences-{sides.baseline.key}",
+            "other minus baseline, mean over units · 95 % interval, resampled by layer: it says how the difference "
+            "varies over heads, not over prompts · bold: the interval leaves out 0 · source: "
+            + ("candidate_score, replayed" if sides.replayed else "head_choice and audit"),
+            compare_tables.intervals_rows(found),
+            "intervals",
+        )
+
+
+def _entropy_card(store: Store, sides: Sides, stored: pd.DataFrame) -> None:
+    run = sides.baseline.run
+    same = stored[stored["model_revision"] == run.model_revision]
+    domains = same["domain"].dropna().nunique()
+    with st.container(border=True, key="card-entropy", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">How much a head’s choice depends on the domain{glossary.mark("choice_entropy")}</div>'
+        )
+        if domains < 2:
+            st.html(
+                '<div class="rs-sub">Needs stored runs of at least two domains with these weights; '
+                f"there {'is one' if domains else 'is none'}. Analyse prompts with a domain set.</div>"
+            )
+            return
+        rows = comparison.choice_entropy(compare_queries.patterns_by_domain(store, list(same["run_id"])))
+        theme = design.current_theme()
+        st.plotly_chart(
+            compare_figures.entropy_map(rows, theme),
+            key="entropy",
+            theme=None,
+            config=design.chart_config(f"choice-entropy-{run.model}"),
+        )
+        exports.chart_foot(
+            f"choice-entropy-{run.model}",
+            f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · bits; "
+            "letter: the most frequent family; pale: the same in every domain · source: head_choice",
+            rows,
+            "entropy",
+        )
+
+
+def _settings_card(sides: Sides) -> None:
+    table = comparison.settings_table({side.key: side.settings for side in sides.all})
+    different = table[~table["equal"]]
+    with st.container(border=True, key="card-settings", gap="xsmall"):
+        st.html('<div class="rs-h">Settings that differ</div>')
+        if different.empty:
+            st.html('<div class="rs-sub">None: the same settings, model, machine and versions.</div>')
+        else:
+            st.html(compare_tables.settings_html(sides, different))
+        exports.chart_foot(
+            "settings",
+            f"{len(table) - len(different)} equal settings are hidden; the files hold all {len(table)}",
+            table.astype(str),
+            "settings",
+        )
