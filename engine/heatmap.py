@@ -1,11 +1,12 @@
 """Probe pictures for people: block mass of a unit's probe rows, float16, max-pooled along keys where large.
 
 Max-pooling keeps verticals and slashes that a mean would wash out. The certificate rows are left out and a quarter
-of the recent rows is kept: a picture needs no census.
+of the recent rows is kept: a picture needs no census. Beside the mass stands what each budget reads (masks.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from routesparse.engine import masks
+from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING, Probe
 from routesparse.engine.readout import Readout
+from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 
 if TYPE_CHECKING:
@@ -26,20 +30,33 @@ RECENT_STEP = 4
 
 @dataclass(frozen=True)
 class Heatmap:
-    """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column."""
+    """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column.
+
+    masks uint8 [2, rows, mask_columns], packed as in masks.py; ``mask_pool`` KV blocks per column of theirs.
+    """
 
     positions: np.ndarray
     kinds: np.ndarray
     mass: np.ndarray
     pool: int
+    masks: np.ndarray
+    mask_pool: int
 
-    def pooled(self, factor: int) -> Heatmap:
-        """The same picture with ``factor`` times fewer columns, by maximum."""
-        if factor <= 1:
+    def reduced(self, row_step: int, factor: int) -> Heatmap:
+        """Every ``row_step``-th row and ``factor`` times fewer columns, by maximum; masks no finer than the mass."""
+        if row_step == factor == 1:
             return self
-        padded = np.pad(self.mass, ((0, 0), (0, -self.mass.shape[1] % factor)))
-        mass = padded.reshape(len(padded), -1, factor).max(-1)
-        return Heatmap(self.positions, self.kinds, mass, self.pool * factor)
+        mass = self.mass[::row_step]
+        padded = np.pad(mass, ((0, 0), (0, -mass.shape[1] % factor)))
+        coarser = -(-self.pool * factor // self.mask_pool)
+        return Heatmap(
+            self.positions[::row_step],
+            self.kinds[::row_step],
+            padded.reshape(len(padded), -1, factor).max(-1),
+            self.pool * factor,
+            masks.pooled(self.masks[:, ::row_step], coarser),
+            self.mask_pool * coarser,
+        )
 
 
 @dataclass(frozen=True)
@@ -49,35 +66,59 @@ class PendingHeatmaps:
     readout: Readout
     kinds: np.ndarray
     pool: int
+    mask_pool: int
 
     def read(self) -> tuple[Heatmap, ...]:
         """One picture per unit, rows sorted by position."""
         values = self.readout.numpy()
         pictures = []
-        for mass, positions in zip(values["mass"], values["positions"], strict=True):
+        for mass, positions, kept in zip(values["mass"], values["positions"], values["masks"], strict=True):
             order = np.argsort(positions, kind="stable")
-            pictures.append(Heatmap(positions[order], self.kinds[order], mass[order], self.pool))
+            place = positions[order], self.kinds[order], mass[order], self.pool
+            pictures.append(Heatmap(*place, kept[:, order], self.mask_pool))
         return tuple(pictures)
 
 
-def draw(probe: Probe, segment: Segment) -> PendingHeatmaps:
-    """One picture per unit of the probe."""
-    rows, kinds = [], []
+def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> PendingHeatmaps:
+    """One picture per unit of the probe, with what the budgets of each family read."""
+    parts, kinds = [], []
     for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
         part = probe.rows.slice_of(kind)
-        rows.append(slice(part.start, part.stop, step))
+        parts.append(slice(part.start, part.stop, step))
         kinds.append(np.full(len(range(part.start, part.stop, step)), kind, np.uint8))
     pool = -(-segment.key_blocks // MAX_COLUMNS)
-    mass = torch.cat([probe.block_mass[:, :, part] for part in rows], 2).half()
+    mass = torch.cat([probe.block_mass[:, :, part] for part in parts], 2).half()
     if pool > 1:
         padded = F.pad(mass, (0, -mass.shape[-1] % pool))
         mass = padded.unflatten(-1, (-1, pool)).amax(-1)
-    positions = torch.cat([probe.rows.rows[:, :, part] for part in rows], 2) + segment.position
-    readout = Readout({"mass": mass.flatten(0, 1), "positions": positions.flatten(0, 1).int()})
-    return PendingHeatmaps(readout, np.concatenate(kinds), pool)
+    rows = torch.cat([probe.rows.rows[:, :, part] for part in parts], 2)
+    mask_pool = pool * -(-mass.shape[-1] // masks.MAX_COLUMNS)
+    levels = [_levels(indices[family], segment, rows, mask_pool).flatten(0, 1) for family in masks.FAMILIES]
+    packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
+    positions = (rows + segment.position).flatten(0, 1).int()
+    readout = Readout({"mass": mass.flatten(0, 1), "positions": positions, "masks": packed})
+    return PendingHeatmaps(readout, np.concatenate(kinds), pool, mask_pool)
 
 
 def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
     """One picture per unit of a decision that still has its probe, rows sorted by position."""
     assert decision.probe is not None
-    return draw(decision.probe, decision.segment).read()
+    return draw(decision.probe, decision.segment, decision.indices).read()
+
+
+def _levels(index: FamilyIndex, segment: Segment, rows: torch.Tensor, pool: int) -> torch.Tensor:
+    """The family's level map seen from rows [B, H, P], ``pool`` KV blocks per column: uint8 [B, H, P, columns]."""
+    batch, heads, _ = rows.shape
+    blocks = index.levels.shape[-1]
+    query_block = (rows // segment.block_q).unsqueeze(-1).expand(-1, -1, -1, blocks)
+    levels = index.levels.expand(batch, heads, -1, -1).gather(2, query_block)
+    if index.columns is not None:
+        # A block of which only single columns are read counts from their smallest level on.
+        of_column = index.column_levels.expand(index.columns.shape)
+        single = torch.full_like(levels[:, :, 0], NEVER)
+        single.scatter_reduce_(-1, index.columns // segment.block_k, of_column, "amin")
+        levels = torch.minimum(levels, single.unsqueeze(2))
+    reach = (rows + segment.position).unsqueeze(-1) // segment.block_k
+    levels = levels.masked_fill(torch.arange(blocks, device=rows.device) > reach, NEVER)
+    padded = F.pad(levels, (0, -blocks % pool), value=NEVER)
+    return padded.unflatten(-1, (-1, pool)).amin(-1).clamp_max(masks.NEVER)

@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from routesparse.engine.trace import PromptTrace, RunInfo, Trace
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
+MOST_ROW_STEP = 3  # rows thin out first, then columns pool: lines of few rows still read as lines
 
 
 def record_prompt(trace: Trace, prompt: PromptTrace, info: RunInfo) -> RunRecord:
@@ -42,13 +44,13 @@ def record_prompt(trace: Trace, prompt: PromptTrace, info: RunInfo) -> RunRecord
     candidates: list[CandidateScoreRow] = []
     events: list[FallbackEventRow] = []
     probes: list[ProbeRow] = []
-    factor = _pool_factor(prompt)
+    reduction = _reduction(prompt)
     for layer_pass in prompt.passes:
         for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
             for unit in range(decision.batch * decision.heads):
                 choices.append(_choice(trace, run_id, decision, unit, prompt.tokens))
                 candidates += _candidates(run_id, decision, unit, trace.config.tau)
-                probes.append(_probe(run_id, decision, unit, pictures[unit].pooled(factor)))
+                probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
             events += _events(run_id, decision, trace.config.tau)
     audits = tuple(replace(a, run_id=run_id) for p in prompt.passes for a in p.audits)
     layers = tuple(_layers(run_id, prompt))
@@ -270,10 +272,24 @@ def _probe(run_id: str, decision: Decision, unit: int, picture: Heatmap) -> Prob
         positions=picture.positions.astype("<i4").tobytes(),
         kinds=picture.kinds.astype(np.uint8).tobytes(),
         mass=np.ascontiguousarray(picture.mass, dtype="<f2").tobytes(),
+        masks=picture.masks.tobytes(),
+        mask_columns=picture.masks.shape[-1],
+        mask_pool=picture.mask_pool,
     )
 
 
-def _pool_factor(prompt: PromptTrace) -> int:
-    """How many heatmap columns become one so that the run's heatmaps stay within PROBE_BYTES."""
-    total = sum(picture.mass.nbytes for p in prompt.passes for unit in p.heatmaps for picture in unit)
-    return max(1, -(-total // PROBE_BYTES))
+def _reduction(prompt: PromptTrace) -> tuple[int, int]:
+    """(row step, column factor) by which the run's heatmaps shrink so that they stay within PROBE_BYTES."""
+    pictures = [picture for p in prompt.passes for unit in p.heatmaps for picture in unit]
+    shapes = Counter((*picture.mass.shape, picture.mask_pool // picture.pool) for picture in pictures)
+
+    def size(row_step: int, factor: int) -> int:
+        """Of mass and masks together, two bytes a cell in both."""
+        return sum(
+            count * 2 * -(-rows // row_step) * (-(-columns // factor) + -(-columns // max(factor, finest)))
+            for (rows, columns, finest), count in shapes.items()
+        )
+
+    row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // PROBE_BYTES)))
+    widest = max((columns for _, columns, _ in shapes), default=1)
+    return row_step, next((f for f in range(1, widest) if size(row_step, f) <= PROBE_BYTES), widest)

@@ -216,6 +216,9 @@ class ProbeRow:
     positions: bytes  # int32 little endian [rows], absolute key-axis positions, sorted
     kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
     mass: bytes  # float16 little endian [rows, columns]
+    masks: bytes | None = None  # uint8 [2, rows, mask_columns]: what each budget reads, packed as in masks.py
+    mask_columns: int | None = None
+    mask_pool: int | None = None  # KV blocks per column of the masks
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ class RoutingSession:
         if self.trace.audit_depth != "none":
             for pending in pendings:
                 audits += self._audit(inputs, pending.read())
-        heads = tuple(draw(p.probe, p.segment) for p in pendings if p.probe is not None)
+        heads = tuple(draw(p.probe, p.segment, p.indices) for p in pendings if p.probe is not None)
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,

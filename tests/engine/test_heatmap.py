@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from routesparse.engine import heatmap as heatmap_module
+from routesparse.engine import masks
+from routesparse.engine.execute import lower
 from routesparse.engine.heatmap import Heatmap, heatmaps
 from routesparse.engine.layer import decide
 from routesparse.engine.probe import BOUNDARY, CERTIFICATE, RECENT, ROUTING
@@ -49,14 +52,55 @@ def test_long_prompts_are_pooled_to_the_column_limit(decision, monkeypatch):
     monkeypatch.setattr(heatmap_module, "MAX_COLUMNS", 20)
     for picture, full in zip(heatmaps(decision), whole, strict=True):
         assert picture.pool == 3 and picture.mass.shape[1] == 19  # 57 blocks
-        np.testing.assert_array_equal(picture.mass, full.pooled(3).mass)
+        np.testing.assert_array_equal(picture.mass, full.reduced(1, 3).mass)
 
 
 @pytest.mark.parametrize(("columns", "factor"), [(57, 1), (57, 2), (57, 4), (57, 57), (57, 100)])
 def test_pooling_takes_the_maximum_of_each_run_of_columns(columns, factor):
     mass = torch.rand(5, columns, generator=torch.Generator().manual_seed(0)).half().numpy()
-    pooled = Heatmap(np.arange(5), np.zeros(5, np.uint8), mass, 2).pooled(factor)
+    kept = np.zeros((2, 5, columns), np.uint8)
+    pooled = Heatmap(np.arange(5), np.zeros(5, np.uint8), mass, 2, kept, 2).reduced(1, factor)
     assert pooled.pool == 2 * factor
     for j in range(pooled.mass.shape[1]):
         np.testing.assert_array_equal(pooled.mass[:, j], mass[:, j * factor : (j + 1) * factor].max(1))
     assert pooled.mass.shape[1] == -(-columns // factor)
+
+
+def test_fewer_rows_keep_their_places_and_masks_get_no_finer_than_the_mass(decision):
+    whole = heatmaps(decision)[0]
+    small = whole.reduced(2, 3)
+    np.testing.assert_array_equal(small.positions, whole.positions[::2])
+    assert len(small.mass) == len(small.kinds) == small.masks.shape[1] == len(small.positions)
+    assert (small.pool, small.mask_pool) == (3, 3) and small.mass.shape[1] == small.masks.shape[2] == 19
+
+
+def read_blocks(decision, candidate):
+    """bool [units, rows, KV blocks]: where the plan of one candidate for all units reads at least one key."""
+    choice = np.full((decision.batch, decision.heads), candidate.index)
+    plan = lower(decision.segment, decision.indices, decision.candidates, choice, None, None, None)
+    keys = plan.to_mask().flatten(0, 1)
+    return F.pad(keys, (0, -keys.shape[-1] % 16)).unflatten(-1, (-1, 16)).any(-1).numpy()
+
+
+def test_masks_show_exactly_what_the_plan_of_every_budget_reads(decision):
+    body = decision.segment.body
+    pictures = heatmaps(decision)
+    for candidate in decision.candidates[:-1]:
+        reads = read_blocks(decision, candidate)
+        for unit, picture in enumerate(pictures):
+            levels = masks.unpack(picture.masks)[masks.FAMILIES.index(candidate.pattern)]
+            rows = picture.positions - decision.segment.position
+            inside = rows < body
+            np.testing.assert_array_equal(levels[inside] <= candidate.level, reads[unit][rows[inside]])
+
+
+@pytest.mark.parametrize("factor", [1, 3, 57, 80])
+def test_a_pooled_mask_cell_is_read_where_any_of_its_parts_is(factor):
+    levels = np.random.default_rng(0).integers(0, masks.NEVER + 1, (4, 6, 57)).astype(np.uint8)
+    packed = masks.pack(levels)
+    np.testing.assert_array_equal(masks.unpack(packed), levels)
+    pooled = masks.pooled(packed, factor)
+    found = masks.decode(pooled.tobytes(), 6, pooled.shape[-1])
+    for family, level in zip(masks.FAMILIES, levels, strict=True):
+        for j in range(pooled.shape[-1]):
+            np.testing.assert_array_equal(found[family][:, j], level[:, j * factor : (j + 1) * factor].min(1))

@@ -235,12 +235,17 @@ def test_heatmap_rows_are_sorted_read_back_and_leave_the_certificate_out(record)
         assert (mass >= 0).all() and (mass.astype(float).sum(1) <= 1.01).all()
 
 
-def test_large_pictures_are_pooled_until_the_run_fits(routed, record, monkeypatch):
-    total = sum(len(p.mass) for p in record.probes)
-    monkeypatch.setattr(recording, "PROBE_BYTES", total // 3)
+@pytest.mark.parametrize("share", [2, 5, 30])
+def test_large_pictures_are_thinned_and_pooled_until_the_run_fits(routed, record, monkeypatch, share):
+    def size(run):
+        return sum(len(p.mass) + len(p.masks) for p in run.probes)
+
+    monkeypatch.setattr(recording, "PROBE_BYTES", size(record) // share)
     small = routed.trace.record()
-    assert sum(len(p.mass) for p in small.probes) <= total // 2
-    assert {p.pool for p in small.probes} == {3}
+    assert size(record) // share // 4 < size(small) <= size(record) // share
+    assert all(p.pool > 1 or p.rows < q.rows for p, q in zip(small.probes, record.probes, strict=True))
+    for picture in small.probes:
+        assert len(picture.masks) == 2 * picture.rows * picture.mask_columns
 
 
 def test_the_configuration_can_be_read_back_from_the_run(routed, record):
