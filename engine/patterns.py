@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,6 +62,12 @@ def library(segment: Segment) -> tuple[Candidate, ...]:
 
     Where a short segment makes two budgets of a family equal, one of them is left out.
     """
+    return _library(segment, _rule())
+
+
+@lru_cache(maxsize=1_024)
+def _library(segment: Segment, rule: tuple[object, ...]) -> tuple[Candidate, ...]:
+    """Placing budgets takes longer than a kernel, and every layer asks again. rule: what the constants are now."""
     causal = segment.last_blocks()[: max(1, segment.body_blocks)] + 1
     items: list[tuple[Pattern, int, int, float]] = []
     for density in A_SHAPE_DENSITIES:
@@ -100,7 +107,12 @@ def blocks_for_density(causal: np.ndarray, density: float) -> int:
 
 def library_hash() -> str:
     """Stamp of the rule that makes the library; calibrations made with another rule are refused."""
-    rule = [
+    return hashlib.sha256(json.dumps(_rule()).encode()).hexdigest()[:16]
+
+
+def _rule() -> tuple[object, ...]:
+    """Everything that the library depends on besides the segment."""
+    return (
         LIBRARY_VERSION,
         A_SHAPE_DENSITIES,
         VERTICAL_SLASH_DENSITIES,
@@ -109,5 +121,4 @@ def library_hash() -> str:
         MAX_COLUMNS,
         COLUMN_SHARE,
         COLUMN_LIMIT,
-    ]
-    return hashlib.sha256(json.dumps(rule).encode()).hexdigest()[:16]
+    )

@@ -58,10 +58,18 @@ class Segment:
 
     def place(self, first_keys: torch.Tensor) -> Place:
         """The segment as the index kernels see it; first_keys int64 [B]."""
+        from routesparse.engine.builders.level_map import LOCAL_BLOCKS
         from routesparse.kernels.index_triton import Place
 
         return Place(
-            self.position, self.rows, self.keys, self.body_blocks, self.block_q, self.block_k, first_keys
+            self.position,
+            self.rows,
+            self.keys,
+            self.body_blocks,
+            self.block_q,
+            self.block_k,
+            LOCAL_BLOCKS,
+            first_keys,
         )
 
     def base_blocks(self) -> np.ndarray:

@@ -32,6 +32,7 @@ def score_levels_kernel(
     softcap,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    LOCAL_BLOCKS: tl.constexpr,
     BUDGETS: tl.constexpr,
     SHARES: tl.constexpr,
     N: tl.constexpr,
@@ -48,8 +49,8 @@ def score_levels_kernel(
     sink = (tl.load(first_key_ptr + batch) // BLOCK_K).to(tl.int32)
     n = tl.arange(0, N)
     causal = (n <= last) & (n >= sink)
-    forced = causal & ((n == sink) | (n >= base))
-    free = causal & (n != sink) & (n < base)
+    forced = causal & ((n == sink) | (n >= base - LOCAL_BLOCKS))
+    free = causal & (n != sink) & (n < base - LOCAL_BLOCKS)
     score = tl.load(scores_ptr + row * key_blocks + n, mask=free, other=0.0).to(tl.float32) * scale
     if SOFTCAP:
         score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
@@ -96,6 +97,7 @@ def slash_levels_kernel(
     segment_keys,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    LOCAL_BLOCKS: tl.constexpr,
     N: tl.constexpr,
 ):
     """One query block: the level of the band that each KV block lies in."""
@@ -113,7 +115,7 @@ def slash_levels_kernel(
         mask=causal & (n < key_blocks),
         other=NEVER,
     ).to(tl.int32)
-    level = tl.where(causal & ((n == sink) | (n >= base)), 0, level)
+    level = tl.where(causal & ((n == sink) | (n >= base - LOCAL_BLOCKS)), 0, level)
     tl.store(levels_ptr + row * key_blocks + n, level.to(tl.uint8), mask=n < key_blocks)
 
 

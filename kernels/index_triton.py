@@ -28,6 +28,7 @@ class Place:
     body_blocks: int
     block_q: int
     block_k: int
+    local_blocks: int  # before the diagonal ones that every plan reads
     first_keys: torch.Tensor  # int64 [B]
 
     @property
@@ -78,6 +79,7 @@ def score_levels(
         softcap or 0.0,
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
+        LOCAL_BLOCKS=place.local_blocks,
         BUDGETS=len(budgets),
         SHARES=len(shares),
         N=width,
@@ -108,6 +110,7 @@ def slash_levels(band_levels: torch.Tensor, place: Place) -> torch.Tensor:
         place.keys,
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
+        LOCAL_BLOCKS=place.local_blocks,
         N=width,
         num_warps=_warps(width),
     )

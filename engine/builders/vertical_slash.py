@@ -58,10 +58,11 @@ def band_mass(diagonal_mass: torch.Tensor, segment: Segment) -> torch.Tensor:
     block, rows = segment.block_k, segment.block_q
     shift = torch.arange(-block + 1, rows, device=diagonal_mass.device)
     weight = ((shift + block).clamp_max(rows) - shift.clamp_min(0)).clamp_min(0).to(diagonal_mass)
-    batch, heads, keys = diagonal_mass.shape
+    keys = diagonal_mass.shape[-1]
     # Offset d meets band D at shift d - D * block - phase.
     left = block - 1 - segment.phase
     right = segment.key_blocks * block + rows - keys
-    padded = F.pad(diagonal_mass.reshape(batch * heads, 1, keys), (left, max(0, right)))
-    bands = F.conv1d(padded, weight.view(1, 1, -1), stride=block)
-    return bands[..., : segment.key_blocks].view(batch, heads, -1)
+    padded = F.pad(diagonal_mass, (left, max(0, right)))
+    # Not a convolution: a GPU may round those to TF32.
+    bands = padded.unfold(-1, len(weight), block) @ weight
+    return bands[..., : segment.key_blocks].contiguous()

@@ -1,0 +1,152 @@
+"""The fused path beside its torch twins, stage by stage on the same inputs; on a GPU, or under Triton's interpreter.
+
+``compare`` runs in a process of its own where Triton interprets, so it returns plain tensors by name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _oracle():
+    if "engine_oracles" not in sys.modules:
+        path = Path(__file__).with_name("oracles.py")
+        spec = importlib.util.spec_from_file_location("engine_oracles", path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["engine_oracles"] = module
+        spec.loader.exec_module(module)
+    return sys.modules["engine_oracles"]
+
+
+def _moved(value: Any, device: str) -> Any:
+    """A dataclass of tensors (or a dict of them) on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: _moved(each, device) for name, each in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        changes = {name: _moved(getattr(value, name), device) for name in value.__dataclass_fields__}
+        return replace(value, **changes)
+    return value
+
+
+def compare(kind: dict[str, Any], changes: dict[str, Any], device: str) -> dict[str, Pair]:
+    """(twin on the CPU, fused) by name, both on the CPU."""
+    from routesparse.engine import coverage, descriptors, device_path, execute
+    from routesparse.engine.builders import build_indices
+    from routesparse.engine.builders.block_sparse import pooled_scores
+    from routesparse.engine.builders.level_map import diagonal_and_sink
+    from routesparse.engine.probe import pool_keys, run_probe
+    from routesparse.kernels import index_triton
+
+    oracle = _oracle()
+    config = replace(oracle.SMALL, **changes)
+    inputs = oracle.draw_inputs(3, **kind)
+    segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
+    covered = coverage.cover(inputs, segment, probe, indices, candidates)
+    described = descriptors.describe(probe, segment)
+    keys = pool_keys(inputs, segment)
+    forced, causal = diagonal_and_sink(segment, inputs)
+    scores = pooled_scores(inputs, segment, forced, causal)
+    choices = [
+        torch.tensor([[(shift + 3 * h + b) % len(candidates) for h in range(inputs.q.shape[1])]
+                      for b in range(inputs.q.shape[0])])
+        for shift in range(0, len(candidates), 2)
+    ]  # fmt: skip
+    plans = [
+        execute.lower(segment, indices, candidates, choice, inputs.key_start, None, None)
+        for choice in choices
+    ]
+
+    pairs: dict[str, Pair] = {}
+    on_cuda = device_path.fused
+    device_path.fused = lambda _: True
+    try:
+        there = _moved(inputs, device)
+        fused_rows, twin_probe = _moved(rows, device), _moved(probe, device)
+        twin_indices = _moved(indices, device)
+        found = run_probe(there, segment, fused_rows, config)
+        for name in ("lse", "block_mass", "sink_mass", "column_mass", "diagonal_mass", "finite"):
+            pairs[f"probe {name}"] = getattr(probe, name), getattr(found, name)
+        pairs["pooled keys"] = keys, pool_keys(there, segment)
+        built = build_indices(there, segment, twin_probe, candidates)
+        pairs["a_shape"] = indices["a_shape"].levels, built["a_shape"].levels
+        pairs["slash levels"] = indices["vertical_slash"].levels, built["vertical_slash"].levels
+        pairs["columns"] = indices["vertical_slash"].columns, built["vertical_slash"].columns
+        for pattern in ("block_sparse", "block_top_p"):
+            pairs[pattern] = indices[pattern].levels, built[pattern].levels
+        budgets = torch.tensor(
+            [c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32
+        )
+        shares = torch.tensor([c.share for c in candidates if c.pattern == "block_top_p"])
+        plain = scores.masked_fill(scores.abs() == torch.inf, 0.0)
+        binned = index_triton.score_levels(
+            plain.to(device), segment.place(there.first_keys()), budgets.to(device), shares.to(device), 1.0, None
+        )  # fmt: skip
+        wanted = binned_levels(scores, forced, causal, budgets, shares)
+        pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned, strict=True)
+        scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
+        for name in ("row_mass", "tiles", "columns", "density"):
+            pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)
+        seen = descriptors.describe(twin_probe, segment)
+        for name in ("entropy", "local_band", "agreement"):
+            pairs[f"describe {name}"] = getattr(described, name), getattr(seen, name)
+        capacity = index_triton.LISTED_SHARE * segment.key_blocks
+        for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
+            lowered = execute.lower(
+                segment, twin_indices, candidates, choice.to(device), there.key_start, None, None
+            ).to("cpu").validate()  # fmt: skip
+            # A row that lists too many blocks is dense by right; nothing else may be.
+            full = plan.block_count > capacity
+            pairs[f"plan {place} dense"] = plan.dense_rows | full, lowered.dense_rows
+            rows_of = (full | plan.dense_rows).repeat_interleave(plan.block_q, 2)[:, :, : plan.n_q, None]
+            pairs[f"plan {place} keys"] = plan.to_mask() & ~rows_of, lowered.to_mask() & ~rows_of
+            held = torch.where(full, 0, plan.column_count)
+            pairs[f"plan {place} singles"] = held, lowered.column_count
+    finally:
+        device_path.fused = on_cuda
+    return {name: (twin.cpu(), other.cpu()) for name, (twin, other) in pairs.items()}
+
+
+def binned_levels(
+    scores: torch.Tensor,
+    forced: torch.Tensor,
+    causal: torch.Tensor,
+    budgets: torch.Tensor,
+    shares: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """score_levels' rule by sorting nothing and binning everything: float32, a row at a time."""
+    from routesparse.kernels.index_triton import SCORE_BINS
+
+    top_k = torch.full(scores.shape, 255, dtype=torch.uint8)
+    top_p = top_k.clone()
+    free, forced = (causal & ~forced).expand_as(scores), forced.expand_as(scores)
+    for b, h, m in itertools.product(*(range(size) for size in scores.shape[:3])):
+        row, open_ = scores[b, h, m], free[b, h, m]
+        top_k[b, h, m, forced[b, h, m]] = top_p[b, h, m, forced[b, h, m]] = 0
+        if not open_.any():
+            continue
+        values = row[open_]
+        width = (values.max() - values.min()).clamp_min(1e-20) / SCORE_BINS
+        place = ((values - values.min()) / width).int().clamp(0, SCORE_BINS - 1)
+        count = torch.bincount(place, minlength=SCORE_BINS).float()
+        weight = count * ((torch.arange(SCORE_BINS) + 0.5 - SCORE_BINS) * width).exp()
+        at_least = torch.tensor([count[bin_:].sum() for bin_ in range(SCORE_BINS)])
+        better = torch.tensor([weight[bin_ + 1 :].sum() for bin_ in range(SCORE_BINS)]) / weight.sum()
+        taken = int(forced[b, h, m].sum())
+        for levels, misses, depth in (
+            (top_k, at_least.unsqueeze(1) > budgets - taken, len(budgets)),
+            (top_p, better.unsqueeze(1) >= shares, len(shares)),
+        ):
+            found = misses.sum(1)[place]
+            levels[b, h, m, open_] = torch.where(found == depth, 255, found).to(torch.uint8)
+    return top_k, top_p
