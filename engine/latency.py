@@ -53,7 +53,7 @@ class LatencyProfile:
     probe_head_us: float
     probe_key_us: float  # per key and head
     median_error: float  # |predicted - measured| / measured over the fitted mixes
-    cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p20_us, p80_us
+    cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p95_us, tiles ...
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: str = ""
     command: str = ""

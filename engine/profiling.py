@@ -115,8 +115,10 @@ def measure(
     generator = torch.Generator().manual_seed(seed)
     total = len(lengths) * (len(mixes) + 2)
 
-    def record(n: int, mix: str, timed: dict[str, float]) -> float:
-        cells.append({"n": n, "mix": mix, **timed})
+    def record(n: int, mix: str, timed: dict[str, float], work: tuple[int, int] | None = None) -> float:
+        """work: KV tiles and (query block, column) pairs of all heads; the probe has neither."""
+        cell: dict[str, Any] = {"n": n, "mix": mix, "repeats": REPEATS, **timed}
+        cells.append(cell if work is None else {**cell, "tiles": work[0], "columns": work[1]})
         progress("profile", len(cells), total)
         return timed["best_us"]
 
@@ -126,8 +128,9 @@ def measure(
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
         tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
         timed = _time_us(lambda inputs=inputs: dense_attention(inputs, None), device)
-        dense_rows.append([heads, heads * segment.causal_tiles(body_only=False)])
-        dense_us.append(record(n, "dense", timed))
+        all_tiles = heads * segment.causal_tiles(body_only=False)
+        dense_rows.append([heads, all_tiles])
+        dense_us.append(record(n, "dense", timed, (all_tiles, 0)))
         for density, columns in mixes:
             plan, tiles, singles = _random_plan(inputs, segment, density, columns, generator)
             timed = _time_us(
@@ -137,7 +140,8 @@ def measure(
                 device,
             )
             sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
-            sparse_us.append(record(n, f"density {density:g}, {columns} columns", timed))
+            work = (tiles + heads * tail, singles)
+            sparse_us.append(record(n, f"density {density:g}, {columns} columns", timed, work))
         timed = _time_us(lambda inputs=inputs, segment=segment: _probe_once(inputs, segment, config), device)
         probe_rows.append([1.0, heads * segment.keys])
         probe_us.append(record(n, "probe, builders, router, certificate", timed))
@@ -268,6 +272,7 @@ def _time_us(call, device: torch.device) -> dict[str, float]:
         "median_us": statistics.median(ordered),
         "p20_us": float(np.quantile(ordered, 0.2)),
         "p80_us": float(np.quantile(ordered, 0.8)),
+        "p95_us": float(np.quantile(ordered, 0.95)),
     }
 
 

@@ -133,7 +133,10 @@ def _calibrations(store: Store) -> Sides | None:
     run = run_header.open_run(store, "Compare")
     if run is None:
         return None
-    run_header.header(run, "Two calibrations on the same prompt")
+    st.html(
+        f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
+        f"{escape(queries.label(run.run_id))}, under each calibration</div>"
+    )
     known = known_calibrations()
     wanted = compare_sides.names("calibrations")
     st.session_state["calibrations-choice"] = [name for name in wanted if name in known]
@@ -191,8 +194,9 @@ def _sides_card(sides: Sides) -> None:
             f'<div class="rs-h">{"Calibrations" if sides.replayed else "Runs"} against the baseline</div>'
         )
         st.html(compare_tables.sides_html(sides))
-        st.html(f'<div class="rs-note">{escape(compare_tables.pairing(sides))}</div>')
-        exports.downloads("compared", compare_tables.sides_rows(sides), "sides")
+        exports.chart_foot(
+            "compared", compare_tables.pairing(sides), compare_tables.sides_rows(sides), "sides"
+        )
 
 
 def _units(store: Store, sides: Sides) -> None:
@@ -257,14 +261,17 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
         st.html(compare_tables.map_legend(metric, rows, theme))
         if segments > 1:
             st.session_state["segment-choice"] = segment + 1
-            st.slider(
-                "Segment",
-                1,
-                segments,
-                key="segment-choice",
-                width=260,
-                on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
-            )
+            with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+                st.html(f'<div class="rs-sub">Segment {segment + 1} of {segments}</div>', width="content")
+                st.slider(
+                    "Segment",
+                    1,
+                    segments,
+                    key="segment-choice",
+                    label_visibility="collapsed",
+                    width=220,
+                    on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+                )
         changed = int(rows["changed"].sum())
         exports.chart_foot(
             f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",

@@ -85,7 +85,10 @@ def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
     monkeypatch.setattr(profiling, "REPEATS", 1)
     found = measure(CPU, torch.float32, **SHAPE, lengths=(512,))
     assert {c["n"] for c in found.cells} == {512}
-    assert all(c["median_us"] > 0 for c in found.cells)
+    assert all(0 < c["median_us"] <= c["p95_us"] for c in found.cells)
+    work = {c["mix"]: (c["tiles"], c["columns"]) for c in found.cells if "tiles" in c}
+    assert len(work) == len(found.cells) - 1, "all but the probe say what they read"
+    assert all(tiles < work["dense"][0] for mix, (tiles, _) in work.items() if mix != "dense")
     assert (found.head_dim, found.groups, found.block_q, found.backend) == (8, 2, 32, "torch")
 
 
