@@ -31,7 +31,7 @@ def claims_html(choice: pd.Series, run: RunRow) -> str:
             choice["conformal_lower_mass"],
             none,
             _verdict(choice["conformal_lower_mass"], run.tau),
-            f"g − δ of calibration {run.calibration}; {confidence} over prompts like those."
+            f"g − δ of calibration {run.calibration}; {confidence} over prompts like those.{_true_gate(choice)}"
             if run.calibration
             else "Made only with a calibration of this model; the in-prompt certificate decides alone.",
         ),
@@ -40,7 +40,8 @@ def claims_html(choice: pd.Series, run: RunRow) -> str:
             choice["row_lower_mass"],
             numbers.NOT_MEASURED,
             "",
-            f"A random row of the body keeps at least this mass, with {confidence}. Not a mean, and not every row.",
+            f"A random row of the body keeps at least this mass, with {confidence}. Not a mean, and not every row."
+            f"{_true_rows(choice)}",
         ),
         _truth(choice),
     ]
@@ -60,6 +61,21 @@ def _verdict(value: Any, tau: float) -> str:
     return f"<em>≥ τ {tau:.2f}</em>" if value >= tau else f'<em class="bad">&lt; τ {tau:.2f}</em>'
 
 
+def _true_gate(choice: pd.Series) -> str:
+    """g*, the truth of the conformal claim: the recent rows are a census, the body is audited."""
+    if numbers.is_missing(choice["audited_mass"]) or numbers.is_missing(choice["conformal_lower_mass"]):
+        return ""
+    truth = min(choice["audited_mass"], choice["recent_mass"])
+    found = "holds" if truth >= choice["conformal_lower_mass"] else "fails"
+    return f" Audited: g* is {numbers.mass(truth)}, so it {found}."
+
+
+def _true_rows(choice: pd.Series) -> str:
+    if numbers.is_missing(choice["row_covered"]):
+        return ""
+    return f" Audited: {numbers.share(choice['row_covered'])} of the rows do."
+
+
 def _truth(choice: pd.Series) -> str:
     if numbers.is_missing(choice["audit_rows"]):
         return _box(
@@ -76,6 +92,13 @@ def _truth(choice: pd.Series) -> str:
         verdict,
         f"Mean over {numbers.count(choice['audit_rows'])} random rows that no other step has read; worst row "
         f"{numbers.mass(choice['audited_min_mass'])}. Output error {numbers.mass(choice['audited_error'], 4)}, worst "
-        f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)}).",
+        f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)}).{_upstream(choice)}",
         "truth",
     )
+
+
+def _upstream(choice: pd.Series) -> str:
+    """Against the dense forward, only with the full audit: errors of the layers before are in it."""
+    if numbers.is_missing(choice["forward_error"]):
+        return ""
+    return f" Against the dense forward, layers before included: {numbers.mass(choice['forward_error'], 4)}."

@@ -13,8 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routesparse.engine import masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import RunRow
+from routesparse.engine.records import Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.duckdb_store import Store
 
@@ -53,6 +54,10 @@ class Heatmap:
     probe_rows: int
     row_pool: int  # probe rows per heatmap row
     block_pool: int  # key blocks per heatmap column
+    levels: dict[Pattern, np.ndarray] | None = (
+        None  # uint8 [rows, mask columns] per family, see engine/masks.py
+    )
+    mask_pool: int = 1  # key blocks per mask column
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,8 @@ def choices(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd
         """
         SELECT c.* EXCLUDE (run_key), a."rows" AS audit_rows, a.mass AS audited_mass,
                a.min_mass AS audited_min_mass, a.covered, a.mean_error AS audited_error,
-               a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations
+               a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations,
+               a.row_covered, a.forward_error
         FROM head_choice c
         LEFT JOIN (SELECT * FROM audit WHERE run_key = ?) a USING (run_key, batch_index, layer, head, segment)
         WHERE run_key = ? AND segment = ? AND batch_index = ? ORDER BY layer, head
@@ -237,6 +243,9 @@ def probe_full(store: Store, unit: Unit) -> Heatmap | None:
     if not found:
         return None
     row = found[0]
+    levels = None
+    if row.get("masks") is not None:
+        levels = masks.decode(row["masks"], row["rows"], row["mask_columns"])
     return Heatmap(
         mass=thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"]),
         positions=np.frombuffer(row["positions"], "<i4"),
@@ -244,6 +253,8 @@ def probe_full(store: Store, unit: Unit) -> Heatmap | None:
         probe_rows=row["rows"],
         row_pool=1,
         block_pool=row["pool"],
+        levels=levels,
+        mask_pool=row.get("mask_pool") or 1,
     )
 
 

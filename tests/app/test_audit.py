@@ -217,3 +217,14 @@ def test_a_unit_of_the_store_is_what_the_head_page_shows(filled, record, open_pa
     choices = queries.choices(access().store, RUN, int(row["segment"]))
     same = choices[(choices["layer"] == row["layer"]) & (choices["head"] == row["head"])].iloc[0]
     assert same["audited_mass"] == row["audited_mass"] and same["lower_mass"] == row["lower_mass"]
+
+
+def test_head_page_holds_each_claim_against_its_own_truth(home, record, open_page):
+    choice, audit = sparse_audits(record)[0]
+    bundle.write_bundle(with_audits(record, row_covered=0.875, forward_error=0.0421), home / "spool")
+    place = {"layer": str(choice.layer), "head": str(choice.head), "segment": str(choice.segment)}
+    html = text_of(open_page("head", run=RUN, **place))
+    truth = min(audit.mass, choice.recent_mass)
+    verdict = "holds" if truth >= choice.conformal_lower_mass else "fails"
+    assert f"g* is {truth:.3f}, so it {verdict}" in html
+    assert "87.5 % of the rows do" in html and "layers before included: 0.0421" in html
