@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from routesparse.app import design
+from routesparse.app import design, mask_overlay, numbers
+from routesparse.app.mask_overlay import Overlay
 from routesparse.engine.store.queries import Heatmap
 from routesparse.engine.store.thumbnail import KINDS
 
@@ -28,27 +30,33 @@ def limited(heatmap: Heatmap) -> Heatmap:
     return replace(heatmap, mass=mass, block_pool=heatmap.block_pool * step)
 
 
-def figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int) -> go.Figure:
+def figure(
+    heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int, mask: Overlay | None = None
+) -> go.Figure:
     """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds."""
     rows, columns = heatmap.mass.shape
-    keys = np.arange(columns) * heatmap.block_pool * block_tokens
+    cell = heatmap.block_pool * block_tokens
+    end = columns * cell
     labels = _labels(heatmap)
     # Numbers only, no text per cell: a full probe stays near a megabyte on the wire.
     traces: list[dict[str, Any]] = [
         {
             "type": "heatmap",
             "z": heatmap.mass.astype(np.float32),
-            "x": keys,
+            "x0": cell / 2,
+            "dx": cell,
             "y": labels,
             "colorscale": _square_root_scale(theme),
             "zmin": 0,
             "zmax": float(heatmap.mass.max(initial=0)) or 1,
             "showscale": False,
-            "hovertemplate": "row at token %{y}<br>keys from token %{x:,}"
+            "hovertemplate": f"row at token %{{y}}<br>{cell:,} keys around token %{{x:,}}"
             "<br>largest mass of a block %{z:.4f}<extra></extra>",
         }
     ]
-    width = float(keys[-1]) * 0.012 + 1
+    if mask is not None:
+        traces.append(mask_overlay.trace(mask, heatmap, labels, theme, block_tokens))
+    width = end * 0.012
     for bit, color in enumerate(_kind_colors(theme)):
         at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
         size = max(2, min(4, (height - 46) // rows))
@@ -75,7 +83,7 @@ def figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int
             "zeroline": False,
         },
         xaxis={
-            "range": [-width * 6, float(keys[-1]) * 1.005 + 1],
+            "range": [-width * 6, end],
             "showgrid": False,
             "zeroline": False,
             "nticks": 5,
@@ -88,15 +96,21 @@ def figure(heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int
     )
 
 
-def legend(heatmap: Heatmap, theme: design.Theme) -> str:
-    """HTML: which strip is which kind of row, and how much was pooled."""
-    marks = "".join(
-        f'<span><i style="background:{color};width:9px;height:9px"></i>{name}</span>'
+def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None) -> str:
+    """HTML: which strip is which kind of row, how much was pooled, and what the overlay means."""
+    kinds = [
+        (color, name)
         for name, color in zip(KINDS, _kind_colors(theme), strict=True)
         if (heatmap.kinds >> KINDS.index(name) & 1).any()
+    ]
+    tints = mask_overlay.legend(mask, heatmap, theme) if mask is not None else []
+    marks = "".join(
+        f'<span><i style="background:{color};width:9px;height:9px"></i>{escape(words)}</span>'
+        for color, words in [*kinds, *tints]
     )
-    pooled = f"a cell: max over {heatmap.row_pool} rows × {heatmap.block_pool} key blocks"
-    return f'<div class="rs-legend">{marks}<span>{pooled}</span></div>'
+    blocks = numbers.several(heatmap.block_pool, "key block")
+    rows = "one row" if heatmap.row_pool == 1 else f"{heatmap.row_pool} rows"
+    return f'<div class="rs-legend">{marks}<span>a cell: max over {rows} × {blocks}</span></div>'
 
 
 def long_rows(heatmap: Heatmap) -> pd.DataFrame:

@@ -7,10 +7,22 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app import design, exports, glossary, head_charts, head_panel, probe_figure, view
+from routesparse.app import (
+    design,
+    exports,
+    glossary,
+    head_charts,
+    head_panel,
+    mask_overlay,
+    navigate,
+    probe_figure,
+    view,
+)
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.duckdb_store import Store
+
+_FULL_HEIGHT = 420
 
 
 def reason_card(
@@ -61,35 +73,102 @@ def candidate_card(
         )
 
 
-def probe_card(
-    store: Store, run: RunRow, unit: queries.Unit, *, full: bool = False, height: int = 236
-) -> None:
-    """The probe's heatmap: the thumbnail, or with ``full`` the float16 one of the bundle while it is there."""
+def probe_card(store: Store, run: RunRow, unit: queries.Unit) -> None:
+    """The probe's 8-bit thumbnail; the Head page has all of it."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
-        heatmap = (queries.probe_full(store, unit) if full else None) or queries.probe_thumbnail(store, unit)
+        heatmap = queries.probe_thumbnail(store, unit)
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
-        theme = design.current_theme()
-        blocks = heatmap.mass.shape[1] * heatmap.block_pool
-        shown = probe_figure.limited(heatmap)
-        st.html(
-            f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
-        )
-        st.plotly_chart(
-            probe_figure.figure(shown, theme, run.block_k, height),
-            key="probe",
-            theme=None,
-            config=design.chart_config(f"probe-{queries.label(run.run_id)}-{unit.layer}-{unit.head}"),
-        )
-        st.html(probe_figure.legend(shown, theme))
-        exports.chart_foot(
-            f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
-            f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: "
-            + ("probe.parquet, float16" if full and heatmap.row_pool == 1 else "probe_meta, 8-bit thumbnail"),
-            probe_figure.long_rows(heatmap),
-            "probe",
-        )
+        _probe_title(heatmap)
+        _probe_picture(run, unit, heatmap, 236)
+        navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
+
+
+def full_probe_card(store: Store, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
+    """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
+    with st.container(border=True, key="card-probe", gap="xsmall"):
+        heatmap = queries.probe_full(store, unit) or queries.probe_thumbnail(store, unit)
+        if heatmap is None:
+            st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
+            return
+        _probe_title(heatmap)
+        mask = None
+        if heatmap.levels is None:
+            st.html('<div class="rs-sub">What each budget reads was not recorded for this run.</div>')
+        elif len(candidates):
+            mask = _mask_choice(heatmap, candidates, run.block_k)
+        _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask)
+
+
+def _mask_choice(
+    heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int
+) -> mask_overlay.Overlay | None:
+    """Whose mask lies over the probe, and against whose; both live in the address."""
+    chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
+    names = {int(row.candidate): mask_overlay.name(row) for row in candidates.itertuples()}
+    names[chosen] += " (chosen)"
+    shown = view.number("mask", len(names), chosen)
+    against = view.number("against", len(names))
+    with st.container(horizontal=True, gap="small"):
+        # The widgets follow the address, also when another head is opened.
+        st.session_state["mask-choice"] = None if st.query_params.get("mask") == "none" else shown
+        st.session_state["against-choice"] = against
+        for label, key, name in (
+            ("Mask of", "mask-choice", "mask"),
+            ("against", "against-choice", "against"),
+        ):
+            st.selectbox(
+                label,
+                list(names),
+                index=None,
+                format_func=names.__getitem__,
+                key=key,
+                placeholder="none",
+                width=300,
+                on_change=_write_mask,
+                args=(name, key),
+            )
+    if st.session_state["mask-choice"] is None:
+        return None
+    return mask_overlay.overlay(heatmap, candidates, block, int(shown or 0), against)
+
+
+def _write_mask(name: str, key: str) -> None:
+    view.write(**{name: "none" if st.session_state[key] is None else st.session_state[key]})
+
+
+def _probe_title(heatmap: queries.Heatmap) -> None:
+    blocks = heatmap.mass.shape[1] * heatmap.block_pool
+    st.html(
+        f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
+    )
+
+
+def _probe_picture(
+    run: RunRow,
+    unit: queries.Unit,
+    heatmap: queries.Heatmap,
+    height: int,
+    mask: mask_overlay.Overlay | None = None,
+) -> None:
+    theme = design.current_theme()
+    shown = probe_figure.limited(heatmap)
+    name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
+    st.plotly_chart(
+        probe_figure.figure(shown, theme, run.block_k, height, mask),
+        key="probe",
+        theme=None,
+        config=design.chart_config(name),
+    )
+    st.html(probe_figure.legend(shown, theme, mask))
+    source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
+    exports.chart_foot(
+        name,
+        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: {source}",
+        probe_figure.long_rows(heatmap),
+        "probe",
+    )
 
 
 def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:

@@ -41,10 +41,10 @@ def read(run: RunRow) -> View:
     metric = st.query_params.get("metric", "pattern")
     return View(
         run_id=run.run_id,
-        layer=_number("layer", run.layers),
-        head=_number("head", run.heads),
-        segment=_number("segment", run.segments) or 0,
-        batch_index=_number("batch", run.batch) or 0,
+        layer=number("layer", run.layers),
+        head=number("head", run.heads),
+        segment=number("segment", run.segments) or 0,
+        batch_index=number("batch", run.batch) or 0,
         metric=metric if metric in METRICS else "pattern",
     )
 
@@ -69,6 +69,7 @@ def first_pick(choices: pd.DataFrame) -> tuple[int, int]:
     return int(best["layer"]), int(best["head"])
 
 
-def _number(name: str, size: int) -> int | None:
+def number(name: str, size: int, default: int | None = None) -> int | None:
+    """A whole number below ``size`` from the address; the default where there is none or another text."""
     text = st.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) < size else None
+    return int(text) if text.isascii() and text.isdigit() and int(text) < size else default

@@ -25,8 +25,6 @@ from routesparse.engine.records import RunRow
 from routesparse.engine.store import head_queries, queries
 from routesparse.engine.store.duckdb_store import Store
 
-_PROBE_HEIGHT = 420
-
 
 def render() -> None:
     """Draw the page."""
@@ -67,7 +65,7 @@ def _unit(store: Store, run: RunRow, unit: queries.Unit, choice: pd.Series) -> N
     candidates = queries.candidates(store, unit)
     left, right = st.columns([1.75, 1], gap="small")
     with left:
-        unit_cards.probe_card(store, run, unit, full=True, height=_PROBE_HEIGHT)
+        unit_cards.full_probe_card(store, run, unit, candidates)
         with st.container(border=True, key="card-claims", gap="xsmall"):
             st.html('<div class="rs-h">Certificates and the truth</div>' + claims.claims_html(choice, run))
     with right:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from routesparse.app import design, probe_figure
+from routesparse.app import design, mask_overlay, probe_figure
 from routesparse.app.access import access
 from routesparse.app.glossary import TERMS, mark
 from routesparse.engine.store import bundle, head_queries, queries
@@ -28,7 +29,7 @@ def test_head_shows_probe_candidates_and_reason(filled, record, open_page):
     probe = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
     assert f"Probe, {probe.rows} rows × {probe.columns * probe.pool} key blocks" in html
     assert len(page.get("plotly_chart")) == 2
-    assert f"max over 1 rows × {probe.pool} key blocks" in html, "the pool factor is printed"
+    assert f"max over one row × {probe.pool} key block" in html, "the pool factor is printed"
 
 
 def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
@@ -152,3 +153,60 @@ def test_a_large_probe_stays_small_on_the_wire():
 
 def test_every_term_names_its_place_in_the_paper_and_is_escaped():
     assert all(mark(term).count("<") == 2 for term in TERMS)
+
+
+def candidates_of(*patterns):
+    frame = pd.DataFrame({"candidate": range(len(patterns)), "pattern": patterns})
+    return frame.assign(budget=[f"budget {i}" for i in range(len(patterns))])
+
+
+@pytest.fixture
+def masked():
+    """Two rows over four mask cells of 2 x 64 tokens; the first row ends in cell 1."""
+    levels = {"a_shape": np.array([[0, 0, 15, 15], [0, 15, 1, 0]], np.uint8)}
+    levels["block_sparse"] = np.array([[0, 0, 15, 15], [0, 0, 15, 0]], np.uint8)
+    return queries.Heatmap(
+        np.ones((2, 8), np.float32), np.array([200, 511]), np.array([2, 2], np.uint8), 2, 1, 1, levels, 2
+    )
+
+
+def test_mask_greys_what_a_budget_does_not_read_and_nothing_after_the_row(masked):
+    candidates = candidates_of("a_shape", "a_shape", "block_sparse", "dense")
+    grey, clear = mask_overlay.NEITHER, mask_overlay.BOTH
+    cells = [mask_overlay.overlay(masked, candidates, 64, i, None).cells.tolist() for i in (0, 1, 3)]
+    assert cells[0] == [[clear] * 4, [clear, grey, grey, clear]]
+    assert cells[1] == [[clear] * 4, [clear, grey, clear, clear]]
+    assert cells[2] == [[clear] * 4] * 2
+
+
+def test_two_masks_differ_where_only_one_reads(masked):
+    candidates = candidates_of("a_shape", "a_shape", "block_sparse", "dense")
+    shown = mask_overlay.overlay(masked, candidates, 64, 1, 2)
+    assert shown.cells[1].tolist() == [
+        mask_overlay.BOTH,
+        mask_overlay.OTHER,
+        mask_overlay.ONE,
+        mask_overlay.BOTH,
+    ]
+    assert "only A · budget 1" in probe_figure.legend(masked, design.LIGHT, shown)
+
+
+def test_mask_of_the_choice_is_shown_and_the_address_names_another(filled, record, open_page):
+    page = open_page("head", run="3f9a1c20", layer="1", head="1")
+    chosen = next(c.candidate for c in record.choices if (c.layer, c.head, c.segment) == (1, 1, 0))
+    assert page.selectbox(key="mask-choice").value == chosen
+    other = (chosen + 1) % 20
+    page.selectbox(key="against-choice").set_value(other).run()
+    assert not page.exception
+    assert page.query_params["against"] == str(other)
+    assert "neither reads a key" in text_of(page)
+    page.selectbox(key="mask-choice").set_value(None).run()
+    assert page.query_params["mask"] == "none" and "reads no key" not in text_of(page)
+
+
+def test_run_without_masks_says_so(home, record, open_page):
+    bare = tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes)
+    bundle.write_bundle(replace(record, probes=bare), home / "spool")
+    page = open_page("head", run=RUN, layer="1", head="1")
+    assert not page.exception
+    assert "was not recorded for this run" in text_of(page)

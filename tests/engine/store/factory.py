@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from routesparse.engine import masks
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.records import (
     AuditRow,
@@ -311,7 +312,29 @@ def _probe(key, taste, shape, body, segment, random):
         positions=positions.tobytes(),
         kinds=kinds.tobytes(),
         mass=mass.astype("<f2").tobytes(),
+        masks=_masks(mass, distance),
+        mask_columns=columns,
+        mask_pool=max(1, end // 64 // columns),
     )
+
+
+def _masks(mass, distance):
+    """Level maps like a builder's: local blocks by distance, the other families by mass; sink and diagonal always."""
+    rank = np.argsort(np.argsort(-mass, axis=1), axis=1) / np.maximum(
+        1, (distance >= 0).sum(1, keepdims=True)
+    )
+    near = np.maximum(distance, 0) / distance.shape[1]
+    levels = []
+    for family in masks.FAMILIES:
+        densities = [density for pattern, _, density in LIBRARY if pattern == family]
+        key = near if family == "a_shape" else rank
+        level = np.searchsorted(densities, key).astype(np.uint8)
+        level[level == len(densities)] = masks.NEVER
+        level[:, 0] = 0
+        level[distance == 0] = 0
+        level[distance < 0] = masks.NEVER
+        levels.append(level)
+    return masks.pack(np.stack(levels)).tobytes()
 
 
 def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, audits, layer_rows, dense):
