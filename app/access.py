@@ -13,6 +13,7 @@ from routesparse.engine.store import spool
 from routesparse.engine.store.duckdb_store import Store
 
 _SPOOL_SECONDS = 1.0
+_LOOK_PATIENCE_S = 5.0
 
 
 class Access:
@@ -22,8 +23,9 @@ class Access:
         self.store = Store(paths.database())
         self.sample_problems = spool.ingest_samples(self.store).rejected
         spool.recover(self.store)
-        self._lock = threading.Lock()
-        self._looked_at = 0.0
+        self._look_lock = threading.Lock()
+        self._queue_lock = threading.Lock()
+        self._looked_at = float("-inf")
         self.waiting: list[str] = []
         self._queue: JobQueue | None = None
 
@@ -33,7 +35,7 @@ class Access:
 
         Errors: StoreError.
         """
-        with self._lock:
+        with self._queue_lock:
             if self._queue is None:
                 self._queue = JobQueue(paths.home())
             return self._queue
@@ -45,14 +47,18 @@ class Access:
             self._queue.close()
 
     def look_into_spool(self) -> None:
-        """Take in new bundles, unless another session is doing so or did a moment ago."""
-        if time.monotonic() - self._looked_at < _SPOOL_SECONDS or not self._lock.acquire(blocking=False):
+        """Take in new bundles, unless somebody did a moment ago.
+
+        A look that another session has begun is waited for: the run that this page shows may be in it.
+        """
+        if not self._look_lock.acquire(timeout=_LOOK_PATIENCE_S):
             return
         try:
-            self._looked_at = time.monotonic()
-            self.waiting = spool.ingest_spool(self.store).waiting
+            if time.monotonic() - self._looked_at >= _SPOOL_SECONDS:
+                self.waiting = spool.ingest_spool(self.store).waiting
+                self._looked_at = time.monotonic()
         finally:
-            self._lock.release()
+            self._look_lock.release()
 
 
 @st.cache_resource(show_spinner=False, on_release=lambda access: access.close())

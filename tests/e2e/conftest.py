@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,6 +19,11 @@ def _module(name: str, path: Path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _host(url: str) -> str | None:
+    """Whom a request goes to; nobody for data in the address itself."""
+    return urlsplit(url.removeprefix("blob:")).hostname
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +52,12 @@ def browser(serve):
 
 @pytest.fixture
 def context(browser):
-    """A browser context; ``seen`` holds the address of every request, ``failures`` what scripts threw."""
+    """A browser context; ``seen`` holds the address of every request, ``hosts()`` whom they went to, ``failures``
+    what scripts threw."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(60_000)
     context.seen, context.failures = [], []
+    context.hosts = lambda: {_host(url) for url in context.seen} - {None}
     context.on("request", lambda request: context.seen.append(request.url))
     context.on("weberror", lambda error: context.failures.append(str(error.error)))
     yield context

@@ -78,10 +78,11 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, ho
     assert page.locator(".st-key-card-reason .rs-sub").first.inner_text() == reason
     assert page.url == link
     page.go_back()
-    page.wait_for_url("**/map?**")
+    page.wait_for_url(re.compile(r"/map\?.*layer=3&head=4"))
+    page.get_by_text("Layer 3, head 4: why").wait_for()
 
     assert not [url for url in context.seen if "canary" in url]
-    assert {re.sub(r"^\w+://([^/:]*).*", r"\1", u) for u in context.seen if "://" in u} <= {"127.0.0.1"}
+    assert context.hosts() == {"127.0.0.1"}
     assert page.evaluate("window.pwned") is None
     assert context.failures == []
     assert [path.name for path in home.parent.iterdir()] == ["home"]
