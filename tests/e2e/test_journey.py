@@ -16,6 +16,8 @@ HOSTILE = (
     f"\u202eSLESSEV\u202c ze\u200bro\ufeff [link](javascript:window.pwned=1) <iframe src='{CANARY}-frame'></iframe> "
     "$$\\frac{1}{2}$$ :material/home: `code` lists tonnage and master, pier by pier, until the evening bell.\n"
 )
+# A name is a label: the last part of a path, and text wherever it is shown.
+NAME = "<img src=canary-name onerror=window.pwned=1> ![](canary-md) :material\u2215home: x.txt"
 SETTINGS = "break_even=1024&segment=1024"
 
 pytestmark = pytest.mark.timeout(240)
@@ -46,9 +48,9 @@ def submit(page) -> str:
     return page.url
 
 
-def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, home, click_cell):
+def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, context, home, click_cell):
     page = context.new_page()
-    upload(page, address, "../../etc/x.txt", HOSTILE * 16)
+    upload(page, address, f"../../etc/{NAME}", HOSTILE * 16)
     page.get_by_text("What it will take").wait_for()
     job = submit(page)
     page.get_by_text("x.txt").first.wait_for()
@@ -85,14 +87,33 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(address, context, ho
     assert context.hosts() == {"127.0.0.1"}
     assert page.evaluate("window.pwned") is None
     assert context.failures == []
+    assert not any("tonnage" in url for url in context.seen), "no prompt text in an address"
     assert [path.name for path in home.parent.iterdir()] == ["home"]
-    assert not list(home.rglob("x.txt"))
+    assert not list(home.rglob("*x.txt"))
+    folders = (home, home / "prompts", home / "spool", serve.REPOSITORY)
+    assert not any(list((folder / "../../etc").glob("*x.txt")) for folder in folders)
     # The control: shown as HTML, the same text does fetch, and this test sees it.
     page.set_content(HOSTILE)
     page.wait_for_function("window.pwned === 1")
     assert [url for url in context.seen if "canary" in url]
     logs = [home / "dashboard.log", home / "worker.log", *(home / "logs").iterdir()]
     assert not any("tonnage" in log.read_text() for log in logs), "no prompt text in a log"
+
+
+@pytest.mark.parametrize("path", ["", "job", "new?from=RUN", "map?run=RUN", "head?run=RUN", "audit?run=RUN"])
+def test_hostile_run_is_text_on_every_page(address, context, home, path):
+    """The run of the test before, by its link."""
+    (run,) = (home / "bundles").iterdir()
+    page = context.new_page()
+    page.goto(f"{address}/{path.replace('RUN', run.name[:8])}")
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.locator(".rs-title").first.wait_for()
+    page.wait_for_timeout(1000)
+    assert page.locator("[data-testid=stException], .rs-state.bad").count() == 0
+    assert page.evaluate("window.pwned") is None
+    assert not [url for url in context.seen if "canary" in url]
+    assert context.hosts() == {"127.0.0.1"}
+    assert context.failures == []
 
 
 def test_running_job_is_cancelled_and_leaves_no_run(address, context, home):
