@@ -1,4 +1,4 @@
-"""The line under every chart: n, unit and source on the left, its rows as CSV and Parquet on the right."""
+"""The line under every chart: n, unit and source on the left, picture and rows to download on the right."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
+from routesparse.app import picture_export
 
-def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str) -> None:
-    """Say what a chart shows and offer its rows; files are made when they are asked for."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", wrap=False):
+
+def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | None = None) -> None:
+    """Say what a chart shows, offer its rows, and the chart with widget key ``chart`` as SVG and PNG.
+
+    Files are made when they are asked for.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
         st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
+        if chart is not None:
+            picture_export.buttons(chart, name)
         downloads(name, rows, key)
 
 

@@ -25,7 +25,7 @@ _FORMATS = {
     "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
     "audited_error": ("relative output error, mean over the audited rows", lambda v: numbers.mass(v, 4)),
 }
-_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback")
+_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback", "probe")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     """The colour of every (layer, head); grey where the metric was not measured."""
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
+    if metric == "probe":
+        return Cells(colors, None, "mass of the probe, every head to its own peak", 0, 1)
     if metric == "pattern":
         kinds = list(zip(choices["pattern"], choices["density"], strict=True))
         known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
@@ -81,9 +83,11 @@ def drawing(
     picked: tuple[int, int],
     theme: design.Theme,
     shape: tuple[int, int],
+    sprite: str | None = None,
 ) -> tuple[dict[str, Any], Cells]:
     """The map of one segment and, per layer, measured and planned time against T_l.
 
+    ``sprite``: a picture that covers all cells, instead of letters.
     ``version`` changes with everything but ``picked``: the browser then only moves the ring.
     """
     layers, heads = shape
@@ -112,6 +116,7 @@ def drawing(
         "letters": "".join(letters.ravel()),
         "marks": "".join(marks.ravel()),
         "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
+        "sprite": sprite,
         "tips": tips.ravel().tolist(),
         "times": map_times.times(layer_rows),
     }

@@ -138,16 +138,16 @@ def _labels(heatmap: Heatmap) -> list[str]:
     return labels
 
 
+def mass_color(theme: design.Theme, share: float) -> str:
+    """The colour of a mass whose square root is ``share`` of the peak's; nothing is the panel itself."""
+    if share < 0.12:
+        return design.blend(theme.panel, theme.scale[0], share / 0.12)
+    return design.scale_color(theme, share)
+
+
 def _square_root_scale(theme: design.Theme) -> list[list[object]]:
     """The sequential scale over the square root of the value."""
-    shares = np.linspace(0, 1, _STOPS)
-    colors = [
-        design.blend(theme.panel, theme.scale[0], share / 0.12)
-        if share < 0.12
-        else design.scale_color(theme, float(share))
-        for share in shares
-    ]
-    return [[float(share**2), color] for share, color in zip(shares, colors, strict=True)]
+    return [[float(s**2), mass_color(theme, float(s))] for s in np.linspace(0, 1, _STOPS)]
 
 
 def _kind_colors(theme: design.Theme) -> tuple[str, ...]:

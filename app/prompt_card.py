@@ -44,6 +44,7 @@ def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
             f"max-pooled · source: probe_meta of run {queries.label(run.run_id)}",
             readers,
             "readers",
+            chart="readers",
         )
         if kept is None:
             st.html('<div class="rs-sub">The text of this prompt was not kept.</div>')

@@ -32,7 +32,9 @@ _STYLE = """
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
-.rs-kpi span.rs-q { display: inline-flex; font-size: 9.5px; }
+.rs-kpi span[class*="st-key-foot-"] > :first-child { flex: 1 1 280px; min-width: 0; }
+[class*="st-key-foot-"] { column-gap: .7rem; row-gap: 0; }
+.rs-q { display: inline-flex; font-size: 9.5px; }
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }

@@ -168,6 +168,7 @@ def _probe_picture(
         f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: {source}",
         probe_figure.long_rows(heatmap),
         "probe",
+        chart="probe",
     )
 
 
@@ -177,15 +178,21 @@ def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int])
         return
     with st.container(border=True, key="card-scatter", gap="xsmall"):
         st.html('<div class="rs-h">Risk against time</div>')
+        name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
         st.plotly_chart(
             head_charts.scatter(candidates, run, design.current_theme()),
             key="scatter",
             theme=None,
-            config=design.chart_config(f"risk-time-{queries.label(run.run_id)}-{picked[0]}-{picked[1]}"),
+            config=design.chart_config(name),
         )
-        st.html(
-            '<div class="rs-note">Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: risk at '
-            f"g = λ and g = τ without disagreement. n = {len(candidates)}; rows as in the table.</div>"
+        exports.chart_foot(
+            name,
+            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: risk at g = λ and g = τ without "
+            f"disagreement. n = {len(candidates)} candidates, µs as predicted · source: candidate_score of run "
+            f"{queries.label(run.run_id)}",
+            candidates,
+            "scatter",
+            chart="scatter",
         )
 
 

@@ -17,6 +17,7 @@ from routesparse.app import (
     numbers,
     prompt_card,
     run_header,
+    sprite_figure,
     states,
     unit_cards,
     view,
@@ -25,6 +26,7 @@ from routesparse.app.access import access
 from routesparse.app.view import METRICS, View
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
+from routesparse.engine.store.sprite import probe_sprite
 
 
 def render() -> None:
@@ -109,9 +111,12 @@ def _map_card(
     theme = design.current_theme()
     with st.container(border=True, key="card-map", gap="xsmall"):
         _metric_selector(shown)
-        drawing, cells = map_figure.drawing(
-            choices, layers, shown.metric, picked, theme, (run.layers, run.heads)
-        )
+        shape = run.layers, run.heads
+        sprite = None
+        if shown.metric == "probe":
+            sprite = probe_sprite(access().store, run.run_id, shown.segment, shown.batch_index, shape)
+        picture = None if sprite is None else sprite_figure.data_uri(sprite, theme)
+        drawing, cells = map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, picture)
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
             'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> planned, '
@@ -120,6 +125,8 @@ def _map_card(
         map_component.show(drawing, _take_click)
         if shown.metric == "pattern":
             st.html(map_legend.pattern_legend(choices, theme))
+        elif sprite is not None:
+            st.html(sprite_figure.legend(sprite, theme))
         else:
             st.html(map_legend.scale_legend(cells, shown.metric, theme))
         run_header.segment_selector(run, shown, choices)
@@ -129,6 +136,7 @@ def _map_card(
             f"source: head_choice, audit and layer_run of run {queries.label(run.run_id)}",
             choices,
             "map",
+            chart="map",
         )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
-from routesparse.app import design, head_charts, map_figure, probe_figure
+from routesparse.app import design, head_charts, map_figure, mask_overlay, probe_figure, sprite_figure
 from routesparse.app.access import access
-from routesparse.engine.store import queries
+from routesparse.engine.store import queries, sprite
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -85,17 +88,29 @@ def test_a_layer_without_a_limit_draws_none(stored):
     json.dumps(data, allow_nan=False)
 
 
+def test_the_sprite_is_one_png_of_the_probes_colors(stored):
+    found = sprite.probe_sprite(stored, RUN, 0, 0, (4, 4))
+    uri = sprite_figure.data_uri(found, design.LIGHT)
+    picture = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+    assert picture.size == found.values.shape[::-1]
+    peak = np.argwhere(found.values == 255)[0]
+    strongest = picture.convert("RGB").getpixel((int(peak[1]), int(peak[0])))
+    assert "#{:02x}{:02x}{:02x}".format(*strongest) == design.LIGHT.scale[2]
+
+
 def test_figures_have_only_properties_that_plotly_knows(stored):
     run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
     readers = pd.DataFrame(
         {"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, 1], "mean_mass": [0.2, 0.3]}
     )
-    heatmap = queries.probe_full(stored, unit)
+    heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
     for theme in (design.LIGHT, design.DARK):
         for chart in (
             head_charts.scatter(queries.candidates(stored, unit), run, theme),
             head_charts.readers_figure(readers, theme, 64, 4),
-            probe_figure.figure(heatmap, theme, 64, 300),
+            probe_figure.figure(
+                heatmap, theme, 64, 300, mask_overlay.overlay(heatmap, candidates, 64, 0, 20)
+            ),
         ):
             go.Figure(json.loads(chart.to_json()))
     with pytest.raises(ValueError, match="Invalid property"):

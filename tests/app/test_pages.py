@@ -153,6 +153,7 @@ def test_map_escapes_names_from_the_bundle(filled, open_map):
         "entropy",
         "fallback",
         "audited_error",
+        "probe",
     ],
 )
 @pytest.mark.parametrize("run", ["3f9a1c20", "c0de17aa"])

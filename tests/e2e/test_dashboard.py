@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
 from routesparse.engine.store import bundle
@@ -62,6 +65,23 @@ def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, rec
     page.get_by_text("Layer 3, head 3: why").wait_for()
     click_cell(page, 2, 2)
     page.get_by_text("Layer 2, head 2: why").wait_for()
+
+
+def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record):
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
+    page.locator(".st-key-scatter .main-svg").first.wait_for()
+    page.locator(".rs-map svg").wait_for()
+    for chart, inside in (("map", b"font-weight"), ("probe", b"<image"), ("scatter", b"predicted kernel")):
+        saved = {}
+        for kind in ("svg", "png"):
+            with page.expect_download() as waiting:
+                page.locator(f".st-key-picture-{chart} .{kind}").click()
+            assert waiting.value.suggested_filename.endswith(f"d4e5b678-segment-0.{kind}") or chart != "map"
+            saved[kind] = Path(waiting.value.path()).read_bytes()
+        tree = ElementTree.fromstring(saved["svg"])
+        assert tree.tag.endswith("svg") and inside in saved["svg"]
+        assert saved["png"].startswith(b"\x89PNG") and len(saved["png"]) > 5_000
+    assert context.failures == []
 
 
 def test_deleted_run_comes_back_with_undo(address, page):
