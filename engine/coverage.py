@@ -24,7 +24,7 @@ from routesparse.engine.probe import (
     Probe,
     column_mass_of_rows,
 )
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import index_triton
@@ -112,11 +112,14 @@ def _cover_fused(
             continue
         depth = len(levels)
         mass = index_triton.cover_rows(probe.block_mass, query_block, index.levels, depth)
-        read = index_triton.count_levels(index.levels, segment.body_blocks, depth)
-        tiles.append(read.sum(-1).float().expand(batch, heads, depth))
+        if index.row_counts is not None:
+            tiles.append(index.row_counts[:, :, : segment.body_blocks].sum(2).float())
+        else:
+            read = index_triton.count_levels(index.levels, segment.body_blocks, depth)
+            tiles.append(read.sum(-1).float().expand(batch, heads, depth))
         singles = torch.zeros(batch, heads, depth, device=device)
         if index.columns is not None:
-            counts = to_device(np.array(index.column_counts), device)
+            counts = constant(np.array(index.column_counts), device)
             mass = mass + index_triton.cover_columns(
                 inputs.q,
                 inputs.k,
@@ -131,6 +134,7 @@ def _cover_fused(
                 scale=inputs.scale,
                 softcap=inputs.softcap,
                 pooled=_pooled_rows(probe) if probe.pooled else None,
+                table=inputs.table,
             )
             uncovered = reach.view(-1, 1, 1, segment.key_blocks) - read
             home = (index.columns // segment.block_k).unsqueeze(2).expand(-1, -1, depth, -1)
@@ -152,7 +156,7 @@ def _reach(segment: Segment, inputs: AttentionInputs) -> torch.Tensor:
     block = torch.arange(segment.key_blocks, device=device)
     sink = (inputs.first_keys() // segment.block_k).view(-1, 1)
     # Query blocks whose last row stands before the block: the last blocks rise, so they are the first ones.
-    last = to_device(segment.last_blocks()[: segment.body_blocks], device)
+    last = constant(segment.last_blocks()[: segment.body_blocks], device)
     after = segment.body_blocks - torch.searchsorted(last, block)
     return torch.where(block >= sink, after, 0).float()
 

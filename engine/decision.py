@@ -17,7 +17,7 @@ from routesparse.engine.errors import NumericsError
 from routesparse.engine.fallback_device import DeviceCertified, read_certified
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import Probe
-from routesparse.engine.readout import Laps, Readout
+from routesparse.engine.readout import Packed, Readout, pack
 from routesparse.engine.records import Pattern
 from routesparse.engine.risk import Scores
 from routesparse.engine.router_device import DeviceRouting
@@ -102,7 +102,6 @@ class Pending:
     limit_us: float | None
     planned_probe_us: float
     choice: torch.Tensor  # int64 [B, H], final
-    laps: Laps  # probe, index, route
     readout: Readout
     probe: Probe | None
     indices: dict[Pattern, FamilyIndex]
@@ -126,7 +125,7 @@ class Pending:
         )
         units = np.arange(self.batch * self.heads)
         kernels_us = float(scores.kernel_us[units, certified.choice].sum())
-        probe_us, index_us, route_us = self.laps.elapsed_us()
+        probe_us, index_us, route_us = values["laps_us"].tolist()
         return Decision(
             layer=self.layer,
             segment=self.segment,
@@ -155,16 +154,27 @@ class Pending:
         )
 
 
-def leaving(
+@dataclass(frozen=True)
+class Computed:
+    """Steps 1 to 5 of one segment, as tensors."""
+
+    candidates: tuple[Candidate, ...]
+    choice: torch.Tensor  # int64 [B, H], final
+    packed: Packed
+    probe: Probe
+    indices: dict[Pattern, FamilyIndex]
+
+
+def packed_decision(
     scores: DeviceScores,
     risk: torch.Tensor,
     routed: DeviceRouting,
     certified: DeviceCertified,
     **others: torch.Tensor,
-) -> Readout:
-    """Everything that ``Pending.read`` needs, on its way to the host."""
+) -> Packed:
+    """Everything that ``Pending.read`` needs, in one tensor."""
     optional = {} if scores.predicted_error is None else {"predicted_error": scores.predicted_error}
-    return Readout(
+    return pack(
         {
             "mass": scores.mass,
             "recent_mass": scores.recent_mass,

@@ -8,7 +8,7 @@ import torch
 from routesparse.engine import device_path
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import index_triton
@@ -33,7 +33,7 @@ def lower(
     batch, heads = choice.shape
     families = list(indices)
     table = [(families.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
-    family, level = to_device(np.array(table), device)[choice].unbind(-1)
+    family, level = constant(np.array(table), device)[choice].unbind(-1)
     if device_path.fused(choice):
         return _lower_fused(segment, indices, family, level, key_start, softcap, sinks)
     mask = torch.zeros(
@@ -48,7 +48,7 @@ def lower(
         mask |= chosen.view(batch, heads, 1, 1) & kept & (index.levels != NEVER)
         if index.columns is not None:
             columns = index.columns
-            counts = to_device(np.array(index.column_counts), device)
+            counts = constant(np.array(index.column_counts), device)
             # Other families may have more levels than this one; their units take no columns.
             column_count = torch.where(chosen, counts[level.clamp_max(len(counts) - 1)], 0)
     rows = torch.arange(segment.query_blocks, device=device) >= segment.body_blocks
@@ -83,13 +83,13 @@ def _lower_fused(
     # The kernel's order of families, whatever the order of the indices is.
     order: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
     renamed = np.array([order.index(pattern) for pattern in indices] + [-1])
-    family = to_device(renamed, device)[family]
+    family = constant(renamed, device)[family]
     slash = indices.get("vertical_slash")
     columns = torch.zeros(*family.shape, 0, dtype=torch.int64, device=device)
     held = torch.zeros_like(family)
     if slash is not None and slash.columns is not None:
         columns = slash.columns
-        counts = to_device(np.array(slash.column_counts), device)
+        counts = constant(np.array(slash.column_counts), device)
         held = torch.where(family == 1, counts[level.clamp_max(len(counts) - 1)], 0)
     first_keys = torch.zeros(len(family), dtype=torch.int64, device=device)
     return index_triton.lower_levels(

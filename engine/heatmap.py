@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from routesparse.engine import masks
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING, Probe
-from routesparse.engine.readout import Readout
+from routesparse.engine.readout import Copies
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 
@@ -63,14 +63,14 @@ class Heatmap:
 class PendingHeatmaps:
     """Pictures of U units on their way to the host; kinds uint8 [rows] are the same for all."""
 
-    readout: Readout
+    copies: Copies
     kinds: np.ndarray
     pool: int
     mask_pool: int
 
     def read(self) -> tuple[Heatmap, ...]:
         """One picture per unit, rows sorted by position."""
-        values = self.readout.numpy()
+        values = self.copies.numpy()
         pictures = []
         for mass, positions, kept in zip(values["mass"], values["positions"], values["masks"], strict=True):
             order = np.argsort(positions, kind="stable")
@@ -96,8 +96,8 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     levels = [_levels(indices[family], segment, rows, mask_pool).flatten(0, 1) for family in masks.FAMILIES]
     packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
     positions = (rows + segment.position).flatten(0, 1).int()
-    readout = Readout({"mass": mass.flatten(0, 1), "positions": positions, "masks": packed})
-    return PendingHeatmaps(readout, np.concatenate(kinds), pool, mask_pool)
+    copies = Copies({"mass": mass.flatten(0, 1), "positions": positions, "masks": packed})
+    return PendingHeatmaps(copies, np.concatenate(kinds), pool, mask_pool)
 
 
 def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:

@@ -7,20 +7,30 @@ waits for the host to read a value.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
 from routesparse.engine import coverage, descriptors, fallback_device, router_device
 from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decision import Decision, DeviceScores, Pending, leaving
+from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import lower
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library
 from routesparse.engine.predictor import PredictorTables
-from routesparse.engine.probe import CERTIFICATE, RECENT, ROUTING, AttentionInputs, draw_rows, run_probe
-from routesparse.engine.readout import Laps
+from routesparse.engine.probe import (
+    CERTIFICATE,
+    RECENT,
+    ROUTING,
+    AttentionInputs,
+    draw_shares,
+    place_rows,
+    run_probe,
+)
+from routesparse.engine.readout import Readout, Stamps, to_device
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
 
@@ -50,9 +60,11 @@ def begin(
     limit_us: float | None,
     seed: int | None = None,
     predictor: PredictorTables | None = None,
+    graphs: Graphs[Computed] | None = None,
 ) -> Pending:
     """Steps 1 to 5. limit_us: this segment's share of T_l, None without a limit. seed: the prompt's (config.seed).
-    predictor: gives the predicted error e of every sparse candidate; dense has none.
+    predictor: gives the predicted error e of every sparse candidate; dense has none. graphs: where a GPU keeps what
+    it captured; the probe and the indices are then good until the next call of the same shape.
 
     Errors: ConfigError where the limit is below the probe's own cost; on a CPU NumericsError for NaN or Inf, which
     on a GPU comes with ``Pending.read``.
@@ -64,22 +76,61 @@ def begin(
             f"the budget leaves {limit_us:.0f} us for segment {segment.index} of a layer, below the probe's "
             f"{planned_probe_us:.0f} us; raise the budget"
         )
-    laps = Laps(inputs.q.device)
+    kernel_limit = None if limit_us is None else limit_us - planned_probe_us
+    base = config.seed if seed is None else seed
+    draws = draw_shares(batch, heads, config, stable_seed(base, layer, segment.index))
+
+    def function(inputs: AttentionInputs, draws: torch.Tensor) -> Computed:
+        return compute(inputs, segment, draws, config, gate, profile, kernel_limit, predictor)
+
+    if graphs is not None and inputs.q.is_cuda and inputs.sinks is None and config.probe == "exact":
+        setting = (replace(segment, index=0), config, gate, id(profile), kernel_limit, id(predictor))
+        shape = (inputs.scale, inputs.softcap, inputs.key_start is None)
+        computed = graphs.run((setting, shape), inputs, draws, function)
+    else:
+        computed = function(inputs, to_device(draws, inputs.q.device))
+    return Pending(
+        layer=layer,
+        segment=segment,
+        batch=batch,
+        heads=heads,
+        candidates=computed.candidates,
+        gate=gate,
+        tau=config.tau,
+        limit_us=limit_us,
+        planned_probe_us=planned_probe_us,
+        choice=computed.choice,
+        readout=Readout(computed.packed),
+        probe=computed.probe,
+        indices=computed.indices,
+    )
+
+
+def compute(
+    inputs: AttentionInputs,
+    segment: Segment,
+    draws: torch.Tensor,
+    config: RouterConfig,
+    gate: float,
+    profile: LatencyProfile,
+    kernel_limit_us: float | None,
+    predictor: PredictorTables | None,
+) -> Computed:
+    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares)."""
+    batch, heads = inputs.q.shape[:2]
+    stamps = Stamps(inputs.q.device, laps=3)
 
     # 1. The shared probe.
-    base = config.seed if seed is None else seed
-    rows = draw_rows(
-        segment, batch, heads, config, stable_seed(base, layer, segment.index), inputs.first_keys()
-    )
+    rows = place_rows(segment, config, draws, inputs.first_keys())
     probe = run_probe(inputs, segment, rows, config)
-    laps.lap()
+    stamps.lap()
 
     # 2. Candidate indices, coverage and uncertainty.
     candidates = library(segment)
     indices = build_indices(inputs, segment, probe, candidates)
     covered = coverage.cover(inputs, segment, probe, indices, candidates)
     described = descriptors.describe(probe, segment)
-    laps.lap()
+    stamps.lap()
 
     # 3. Profiled latency of each candidate.
     def units(x: torch.Tensor) -> torch.Tensor:
@@ -87,60 +138,49 @@ def begin(
 
     kernel_us = profile.sparse_us(segment, units(covered.tiles), units(covered.columns))
     kernel_us[:, -1] = profile.dense_us(segment)
+    mass, recent_mass = (covered.group_mean(probe, kind) for kind in (ROUTING, RECENT))
+    disagreement = covered.disagreement(probe)
     predicted = None
     if predictor is not None:
-        gate_mass = torch.minimum(covered.group_mean(probe, ROUTING), covered.group_mean(probe, RECENT))
-        predicted = predictor(gate_mass, covered.disagreement(probe), described.entropy.unsqueeze(-1))
+        gate_mass = torch.minimum(mass, recent_mass)
+        predicted = predictor(gate_mass, disagreement, described.entropy.unsqueeze(-1))
         predicted[..., -1] = 0.0
         predicted = units(predicted)
     scores = DeviceScores(
-        mass=units(covered.group_mean(probe, ROUTING)),
-        recent_mass=units(covered.group_mean(probe, RECENT)),
-        disagreement=units(covered.disagreement(probe)),
+        mass=units(mass),
+        recent_mass=units(recent_mass),
+        disagreement=units(disagreement),
         density=units(covered.density),
         kernel_us=kernel_us,
         predicted_error=predicted,
     )
 
     # 4. Eq. 6 under the layer's limit.
-    kernel_limit = None if limit_us is None else limit_us - planned_probe_us
     risk = scores.risk(config.alpha, config.beta)
-    routed = router_device.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit)
+    routed = router_device.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = units(covered.row_mass[:, :, rows.slice_of(CERTIFICATE)])
-    spent_us = kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
-    slack = None if kernel_limit is None else kernel_limit - spent_us
+    slack = None
+    if kernel_limit_us is not None:
+        slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
     certified = fallback_device.certify(
         kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, slack
     )
-    laps.lap()
-    return Pending(
-        layer=layer,
-        segment=segment,
-        batch=batch,
-        heads=heads,
-        candidates=candidates,
-        gate=gate,
-        tau=config.tau,
-        limit_us=limit_us,
-        planned_probe_us=planned_probe_us,
-        choice=certified.choice.view(batch, heads),
-        laps=laps,
-        readout=leaving(
-            scores,
-            risk,
-            routed,
-            certified,
-            certificate_mass=certificate_mass,
-            entropy=units(described.entropy),
-            local_band=units(described.local_band),
-            agreement=units(described.agreement),
-            finite=probe.finite,
-        ),
-        probe=probe,
-        indices=indices,
+    stamps.lap()
+    packed = packed_decision(
+        scores,
+        risk,
+        routed,
+        certified,
+        certificate_mass=certificate_mass,
+        entropy=units(described.entropy),
+        local_band=units(described.local_band),
+        agreement=units(described.agreement),
+        finite=probe.finite,
+        laps_us=stamps.elapsed_us(),
     )
+    return Computed(candidates, certified.choice.view(batch, heads), packed, probe, indices)
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:

@@ -48,6 +48,7 @@ class AttentionInputs:
     key_start: torch.Tensor | None = None  # int [B], left padding
     softcap: float | None = None
     sinks: torch.Tensor | None = None  # [H]
+    table: torch.Tensor | None = None  # int64 [2]: addresses of q and k in their place (graphs.py)
 
     @property
     def groups(self) -> int:
@@ -100,20 +101,34 @@ def draw_rows(
     seed: unique per (run, layer, segment). first_keys [B]: rows before it are padding and are never drawn.
     Certificate rows are drawn with replacement: independent, uniform on the body.
     """
-    device = first_keys.device
+    draws = to_device(draw_shares(batch, heads, config, seed), first_keys.device)
+    return place_rows(segment, config, draws, first_keys)
+
+
+def draw_shares(batch: int, heads: int, config: RouterConfig, seed: int) -> torch.Tensor:
+    """Uniform draws in [0, 1) for the routing rows, then the certificate rows: float64 [B, H, R + C], on the host."""
     generator = torch.Generator().manual_seed(seed)
+    counts = (config.routing_rows, config.certificate_rows)
+    return torch.cat(
+        [torch.rand(batch, heads, count, generator=generator, dtype=torch.float64) for count in counts], -1
+    )
+
+
+def place_rows(
+    segment: Segment, config: RouterConfig, draws: torch.Tensor, first_keys: torch.Tensor
+) -> ProbeRows:
+    """The rows that draws [B, H, R + C] fall on, and the rows that are not drawn, on the draws' device."""
+    device = draws.device
+    batch, heads, _ = draws.shape
     low = (first_keys - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
     span = segment.body - low
-
-    def uniform(count: int) -> torch.Tensor:
-        return to_device(torch.rand(batch, heads, count, generator=generator, dtype=torch.float64), device)
+    jitter, uniform = draws.split((config.routing_rows, config.certificate_rows), -1)
 
     recent_count = min(config.recent_rows, segment.rows)
     recent = torch.arange(segment.rows - recent_count, segment.rows, device=device).expand(batch, heads, -1)
-    strata = torch.arange(config.routing_rows, device=device).expand(batch, heads, -1)
-    share = (strata + uniform(config.routing_rows)) / config.routing_rows
-    routing = low + (share * span).long().clamp_max(span - 1)
-    certificate = low + (uniform(config.certificate_rows) * span).long().clamp_max(span - 1)
+    strata = torch.arange(config.routing_rows, device=device)
+    routing = low + ((strata + jitter) / config.routing_rows * span).long().clamp_max(span - 1)
+    certificate = low + (uniform * span).long().clamp_max(span - 1)
     half = min(config.boundary_rows // 2, segment.body)
     edges = [
         torch.arange(half, device=device),
@@ -157,6 +172,7 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
             local_offsets=LOCAL_OFFSETS,
             scale=inputs.scale,
             softcap=inputs.softcap,
+            table=inputs.table,
         )
     else:
         columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
@@ -239,6 +255,7 @@ def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tens
             block_k=segment.block_k,
             scale=inputs.scale,
             softcap=inputs.softcap,
+            table=inputs.table,
         )
     batch, heads, count = rows.shape
     queries = row_queries(inputs, segment, rows)
@@ -314,7 +331,9 @@ def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
     """Keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
     if device_path.fused(inputs.q):
         low = None if inputs.key_start is None else inputs.first_keys()
-        return probe_triton.block_means(inputs.k, 0, segment.keys, segment.block_k, low)
+        return probe_triton.block_means(
+            inputs.k, 0, segment.keys, segment.block_k, low, inputs.table, place=1
+        )
     keys = inputs.k[:, :, : segment.keys].float()
     first_keys = inputs.first_keys()
     if inputs.key_start is not None:

@@ -6,15 +6,20 @@ which is after the prompt. On a CPU they are plain copies and the wall clock.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from routesparse.kernels import probe_triton
 
-class Readout:
+
+class Copies:
     """Tensors on their way to the host; ``numpy`` waits for them once."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -26,6 +31,39 @@ class Readout:
         if self._done is not None:
             self._done.synchronize()
         return {name: tensor.numpy() for name, tensor in self._host.items()}
+
+
+class Readout:
+    """Packed tensors on their way to the host, as one copy."""
+
+    def __init__(self, packed: Packed) -> None:
+        self._layout = packed.layout
+        self._copies = Copies({"values": packed.values})
+
+    def numpy(self) -> dict[str, np.ndarray]:
+        """The tensors by name, once they have arrived."""
+        values, found, start = self._copies.numpy()["values"], {}, 0
+        for name, (shape, dtype) in self._layout.items():
+            end = start + math.prod(shape)
+            found[name] = values[start:end].reshape(shape).astype(dtype)
+            start = end
+        return found
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Tensors by name in one flat float64 tensor (exact for every integer that they hold)."""
+
+    values: torch.Tensor
+    layout: dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+def pack(tensors: Mapping[str, torch.Tensor]) -> Packed:
+    """All of them in one tensor, on their device."""
+    layout = {
+        name: (tuple(x.shape), np.dtype(str(x.dtype).removeprefix("torch."))) for name, x in tensors.items()
+    }
+    return Packed(torch.cat([x.flatten().double() for x in tensors.values()]), layout)
 
 
 class Laps:
@@ -50,6 +88,37 @@ class Laps:
             return [(after - before) * 1e6 for before, after in pairwise(self._times)]
         self._events[-1].synchronize()
         return [before.elapsed_time(after) * 1e3 for before, after in pairwise(self._events)]
+
+
+class Stamps:
+    """Laps as a tensor, by the device's own clock: what runs inside a CUDA graph has no events of its own."""
+
+    def __init__(self, device: torch.device, laps: int) -> None:
+        self._times = torch.zeros(laps + 1, dtype=torch.int64, device=device)
+        self._place = 0
+        self.lap()
+
+    def lap(self) -> None:
+        """End a lap here."""
+        if self._times.is_cuda:
+            probe_triton.stamp(self._times, self._place)
+        else:
+            self._times[self._place] = time.perf_counter_ns()
+        self._place += 1
+
+    def elapsed_us(self) -> torch.Tensor:
+        """float64 [laps]."""
+        return self._times.diff().double() / 1e3
+
+
+def constant(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A table of constants on a device, moved there once. Not to be written to."""
+    return _constant(values.tobytes(), values.dtype.str, values.shape, device)
+
+
+@lru_cache(maxsize=4_096)
+def _constant(data: bytes, dtype: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return to_device(np.frombuffer(data, dtype).reshape(shape).copy(), device)
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:

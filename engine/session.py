@@ -16,14 +16,16 @@ from routesparse.engine import audit as dense_audit
 from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.decision import Computed
 from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
 from routesparse.engine.execute import head_density
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import AttentionInputs
 from routesparse.engine.profiling import device_name, profile_for
-from routesparse.engine.readout import Laps, Readout
+from routesparse.engine.readout import Copies, Laps
 from routesparse.engine.records import AuditRow
 from routesparse.engine.segments import Segment, split
 from routesparse.engine.trace import PendingPass, PromptTrace, Trace
@@ -75,6 +77,7 @@ class RoutingSession:
         self._salt = salt
         self._prompts = 0
         self._predictor: PredictorTables | None = None
+        self._graphs: Graphs[Computed] = Graphs()
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
 
     def attend(
@@ -193,6 +196,7 @@ class RoutingSession:
                     None if limit is None else limit * float(share),
                     self._seed(),
                     self._predictor_on(inputs.q.device),
+                    self._graphs,
                 )
                 for segment, share in zip(segments, shares, strict=True)
             ]
@@ -214,7 +218,7 @@ class RoutingSession:
             pendings=tuple(replace(p, probe=None, indices={}) for p in pendings),
             heatmaps=heads,
             laps=laps,
-            readout=Readout({"density": head_density(plan), "finite": finite}),
+            copies=Copies({"density": head_density(plan), "finite": finite}),
             limit_us=limit,
             audits=tuple(audits),
         )

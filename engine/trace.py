@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from routesparse.engine.decision import Decision, Pending
     from routesparse.engine.heatmap import Heatmap, PendingHeatmaps
     from routesparse.engine.latency import LatencyProfile
-    from routesparse.engine.readout import Laps, Readout
+    from routesparse.engine.readout import Copies, Laps
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class PendingPass:
     pendings: tuple[Pending, ...]  # without their probe tensors
     heatmaps: tuple[PendingHeatmaps, ...]
     laps: Laps
-    readout: Readout  # density float64 [B, H] of the plan that ran, finite bool
+    copies: Copies  # density float64 [B, H] of the plan that ran, finite bool
     limit_us: float | None
     audits: tuple[AuditRow, ...]
 
     def read(self) -> LayerPass:
         """Wait for the device. Errors: NumericsError where it met NaN or Inf."""
-        values = self.readout.numpy()
+        values = self.copies.numpy()
         try:
             decisions = tuple(pending.read() for pending in self.pendings)
             if not values["finite"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.probe_kernel import base2_logits
+from routesparse.kernels.probe_kernel import base2_logits, pointer_from
 
 NEVER = tl.constexpr(255)
 
@@ -20,6 +20,8 @@ def score_levels_kernel(
     scores_ptr,
     top_k_ptr,
     top_p_ptr,
+    top_k_count_ptr,
+    top_p_count_ptr,
     budgets_ptr,
     shares_ptr,
     first_key_ptr,
@@ -72,10 +74,14 @@ def score_levels_kernel(
     taken = tl.sum(forced.to(tl.int32), 0)
     top_k = tl.zeros([BINS], dtype=tl.int32)
     for level in tl.static_range(BUDGETS):
-        top_k += (up_to > tl.load(budgets_ptr + level) - taken).to(tl.int32)
+        over = up_to > tl.load(budgets_ptr + level) - taken
+        top_k += over.to(tl.int32)
+        tl.store(top_k_count_ptr + row * BUDGETS + level, taken + tl.sum(tl.where(over, 0, count), 0))
     top_p = tl.zeros([BINS], dtype=tl.int32)
     for level in tl.static_range(SHARES):
-        top_p += (better >= tl.load(shares_ptr + level)).to(tl.int32)
+        over = better >= tl.load(shares_ptr + level)
+        top_p += over.to(tl.int32)
+        tl.store(top_p_count_ptr + row * SHARES + level, taken + tl.sum(tl.where(over, 0, count), 0))
     top_k = tl.where(top_k == BUDGETS, NEVER, top_k)
     top_p = tl.where(top_p == SHARES, NEVER, top_p)
     found = tl.gather(top_k + top_p * 256, place, 0)
@@ -135,15 +141,18 @@ def count_kernel(
     n = tl.program_id(0) * N + tl.arange(0, N)
     level = tl.arange(0, LEVELS)
     total = tl.zeros([LEVELS, N], dtype=tl.int32)
-    m = tl.arange(0, 16)
-    for start in range(0, body_blocks, 16):
+    m = tl.arange(0, 64)
+    for start in range(0, body_blocks, 64):
         at = start + m
         tile = tl.load(
             levels_ptr + unit * stride_unit + at.to(tl.int64)[:, None] * key_blocks + n[None, :],
             mask=(at < body_blocks)[:, None] & (n < key_blocks)[None, :],
             other=NEVER,
-        ).to(tl.int32)
-        total += tl.sum((tile[None, :, :] <= level[:, None, None]).to(tl.int32), 1)
+        ).to(tl.int64)
+        # Eight counters of a byte each in one sum: 64 rows overflow none.
+        lanes = tl.sum(tl.where(tile < 8, 1 << (8 * tl.minimum(tile, 7)), 0), 0)
+        total += ((lanes[None, :] >> (8 * level[:, None])) & 255).to(tl.int32)
+    total = tl.cumsum(total, 0)
     out = counts_ptr + (unit * levels + level[:, None]) * key_blocks + n[None, :]
     tl.store(out, total, mask=(level < levels)[:, None] & (n < key_blocks)[None, :])
 
@@ -187,6 +196,7 @@ def cover_rows_kernel(
 def cover_columns_kernel(
     q_ptr,
     k_ptr,
+    table_ptr,
     position_ptr,
     lse_ptr,
     mass_ptr,
@@ -207,6 +217,7 @@ def cover_columns_kernel(
     group,
     count,
     width,
+    chunk,
     query_blocks,
     key_blocks,
     levels,
@@ -228,8 +239,12 @@ def cover_columns_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    INDIRECT: tl.constexpr,
 ):
-    """ROWS probe rows of a head x all its ranked columns: mass of each level's columns outside the row's blocks."""
+    """ROWS probe rows of a head x a part of its columns: mass of each level's columns outside the row's blocks."""
+    if INDIRECT:
+        q_ptr = pointer_from(table_ptr, 0, q_ptr)
+        k_ptr = pointer_from(table_ptr, 1, k_ptr)
     unit = tl.program_id(1).to(tl.int64)
     batch, head = unit // heads, unit % heads
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -254,7 +269,8 @@ def cover_columns_kernel(
     level = tl.arange(0, LEVELS)
     held = tl.load(column_counts_ptr + level, mask=level < levels, other=0)
     total = tl.zeros([ROWS, LEVELS], dtype=tl.float32)
-    for start in range(0, width, COLUMNS):
+    begin = tl.program_id(2) * chunk
+    for start in range(begin, tl.minimum(begin + chunk, width), COLUMNS):
         rank = start + slot
         key = tl.load(columns_ptr + unit * width + rank, mask=rank < width, other=0)
         part = tl.load(
@@ -282,7 +298,8 @@ def cover_columns_kernel(
                 single = (read_from > one) & (rank < size)[None, :]
                 part_sum = tl.sum(tl.where(single, mass, 0.0), 1)
                 total += tl.where((level == one)[None, :], part_sum[:, None], 0.0)
-    out = out_ptr + (unit * count + at)[:, None] * levels + level[None, :]
+    part_of_row = (tl.program_id(2) * tl.num_programs(1) + unit) * count + at
+    out = out_ptr + part_of_row[:, None] * levels + level[None, :]
     tl.store(out, total, mask=real[:, None] & (level < levels)[None, :])
 
 

@@ -14,6 +14,8 @@ from routesparse.kernels.interface import RowPlan
 from routesparse.kernels.probe_triton import _numbers, _power_of_two, _warps
 
 SCORE_BINS = 512
+COLUMNS_PER_PROGRAM = 512
+SCORE_WARPS_PER_512 = 1
 # A row of the plan that keeps a larger share of the longest row's blocks is dense: it saves too little to be listed.
 LISTED_SHARE = 0.625
 
@@ -49,9 +51,10 @@ def score_levels(
     shares: torch.Tensor,
     scale: float,
     softcap: float | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Top-k and top-p level maps uint8 [B, H, M, N] of pooled scores [B, H, M, N] (before scale and soft cap).
 
+    And how many blocks each query block reads at each level, int32 [B, H, M, levels] of either family.
     budgets int32 [levels], blocks a row, forced ones included; shares float32 [levels]. A row's scores are cut into
     SCORE_BINS equal bins: a bin belongs to a top-k level where it fits as a whole, and to a top-p level while the
     weight of the better bins is below the share.
@@ -62,11 +65,16 @@ def score_levels(
     batch, heads, query_blocks, key_blocks = scores.shape
     top_k = torch.empty(scores.shape, dtype=torch.uint8, device=scores.device)
     top_p = torch.empty_like(top_k)
+    rows = (batch, heads, query_blocks)
+    top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
+    top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
     width = _power_of_two(key_blocks)
     score_levels_kernel[(batch * heads * query_blocks,)](
         scores,
         top_k,
         top_p,
+        top_k_count,
+        top_p_count,
         budgets,
         shares,
         place.first_keys,
@@ -85,9 +93,9 @@ def score_levels(
         N=width,
         BINS=SCORE_BINS,
         SOFTCAP=bool(softcap),
-        num_warps=_warps(width),
+        num_warps=max(1, min(16, SCORE_WARPS_PER_512 * width // 512)),
     )
-    return top_k, top_p
+    return top_k, top_p, top_k_count, top_p_count
 
 
 def slash_levels(band_levels: torch.Tensor, place: Place) -> torch.Tensor:
@@ -118,7 +126,9 @@ def slash_levels(band_levels: torch.Tensor, place: Place) -> torch.Tensor:
 
 
 def count_levels(levels: torch.Tensor, body_blocks: int, count: int) -> torch.Tensor:
-    """Body query blocks that read each KV block at levels 0 .. count - 1: int32 [B, H, count, N]."""
+    """Body query blocks that read each KV block at levels 0 .. count - 1 (at most 8): int32 [B, H, count, N]."""
+    if count > 8:
+        raise ValueError(f"{count} levels; the counters hold 8")
     from routesparse.kernels.index_kernel import count_kernel
 
     batch, heads, query_blocks, key_blocks = levels.shape
@@ -184,21 +194,24 @@ def cover_columns(
     scale: float,
     softcap: float | None,
     pooled: tuple[int, int, int] | None,
+    table: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mass of single columns that levels 0 .. L - 1 read in each probe row beside its blocks: float32 [B, H, P, L].
 
     positions int64 [B, H, P] (the query is q[position - shift]), lse [B, H, P], mass [B, H, P, N]; columns int64
     [B, H, V] best first, column_counts int32 [L], levels uint8 [B, H, M, N]. pooled: (start, end, start) of the rows
-    that know blocks only, or None.
+    that know blocks only, or None. table: see probe_triton.block_lse.
     """
     from routesparse.kernels.index_kernel import cover_columns_kernel
 
     batch, heads, count = positions.shape
     width, levels_count = columns.shape[-1], len(column_counts)
-    out = torch.empty(batch, heads, count, levels_count, dtype=torch.float32, device=q.device)
-    cover_columns_kernel[(-(-count // 64), batch * heads)](
+    parts = -(-width // COLUMNS_PER_PROGRAM)
+    out = torch.empty(parts, batch, heads, count, levels_count, dtype=torch.float32, device=q.device)
+    cover_columns_kernel[(-(-count // 64), batch * heads, parts)](
         q,
         k,
+        out if table is None else table,
         positions.contiguous(),
         lse,
         mass,
@@ -213,6 +226,7 @@ def cover_columns(
         heads // k.shape[1],
         count,
         width,
+        COLUMNS_PER_PROGRAM,
         place.query_blocks,
         place.key_blocks,
         levels_count,
@@ -228,11 +242,12 @@ def cover_columns(
         LEVELS=_levels(levels_count),
         POOLED=pooled is not None,
         SOFTCAP=bool(softcap),
+        INDIRECT=table is not None,
         **_numbers(q),
         num_warps=4,
         num_stages=2,
     )
-    return out
+    return out.sum(0)
 
 
 def lower_levels(

@@ -29,9 +29,17 @@ def base2_logits(
 
 
 @triton.jit
+def pointer_from(table_ptr, place: tl.constexpr, like):
+    """A tensor's base from a table of addresses, so that a captured graph can be replayed on other tensors."""
+    address = tl.multiple_of(tl.load(table_ptr + place), 16)
+    return tl.multiple_of(address.to(tl.pointer_type(like.dtype.element_ty), bitcast=True), 16)
+
+
+@triton.jit
 def block_lse_kernel(
     q_ptr,
     k_ptr,
+    table_ptr,
     out_ptr,
     order_ptr,
     position_ptr,
@@ -61,8 +69,12 @@ def block_lse_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    INDIRECT: tl.constexpr,
 ):
     """Rows of one KV head in order of position x a chunk of KV blocks. shift: position of a row less its place in q."""
+    if INDIRECT:
+        q_ptr = pointer_from(table_ptr, 0, q_ptr)
+        k_ptr = pointer_from(table_ptr, 1, k_ptr)
     unit = tl.program_id(2).to(tl.int64)
     batch, kv_head = unit // kv_heads, unit % kv_heads
     at = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -180,21 +192,22 @@ def describe_kernel(
     )
     tl.store(local_ptr + row, tl.sum(tl.where(distance < local_blocks, mass, 0.0), 0))
     octave = tl.arange(0, OCTAVES)
-    low = (1 << tl.maximum(octave - 1, 0)) - 1
-    high = (1 << octave) - 1
-    inside = (distance[None, :] >= low[:, None]) & (distance[None, :] < high[:, None]) & (n > 0)[None, :]
-    inside = inside | ((octave == 0)[:, None] & (n == 0)[None, :])
-    tl.store(
-        spread_ptr + row * octaves + octave,
-        tl.sum(tl.where(inside, mass[None, :], 0.0), 1),
-        mask=octave < octaves,
+    prefix = tl.cumsum(mass, 0)
+    # Distances [2^(o - 1) - 1, 2^o - 1) of octave o are the blocks (own - high, own - low], the first block aside.
+    top = own - ((1 << tl.maximum(octave - 1, 0)) - 1)
+    bottom = tl.maximum(own - ((1 << octave) - 1), 0)
+    inside = tl.gather(prefix, tl.maximum(top, 0).to(tl.int32), 0) - tl.gather(prefix, bottom.to(tl.int32), 0)
+    inside = tl.where(
+        octave == 0, tl.sum(tl.where(n == 0, mass, 0.0), 0), tl.where(top > bottom, inside, 0.0)
     )
+    tl.store(spread_ptr + row * octaves + octave, inside, mask=octave < octaves)
 
 
 @triton.jit
 def recent_kernel(
     q_ptr,
     k_ptr,
+    table_ptr,
     lse_ptr,
     column_ptr,
     straight_ptr,
@@ -225,12 +238,16 @@ def recent_kernel(
     SOFTCAP: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    INDIRECT: tl.constexpr,
 ):
     """Up to BLOCK consecutive rows from position ``first`` x a chunk of tiles of BLOCK keys.
 
     Row r, key start + (r + j) % BLOCK lies at offset first - start - j, plus BLOCK where r + j wraps: shearing a tile
-    by a gather along its rows turns its diagonals into columns.
+    by a gather along its keys turns its diagonals into lines.
     """
+    if INDIRECT:
+        q_ptr = pointer_from(table_ptr, 0, q_ptr)
+        k_ptr = pointer_from(table_ptr, 1, k_ptr)
     unit = tl.program_id(1).to(tl.int64)
     batch, head = unit // heads, unit % heads
     r = tl.arange(0, BLOCK)
@@ -241,38 +258,44 @@ def recent_kernel(
         q_ptr
         + batch * stride_qb
         + head * stride_qh
-        + (first_row + r).to(tl.int64)[:, None] * stride_qn
-        + d[None, :] * stride_qd,
-        mask=real[:, None] & (d < HEAD)[None, :],
+        + (first_row + r).to(tl.int64)[None, :] * stride_qn
+        + d[:, None] * stride_qd,
+        mask=real[None, :] & (d < HEAD)[:, None],
         other=0.0,
     )
     lse = tl.load(lse_ptr + unit * count + r, mask=real, other=float("inf")) * LOG2E
-    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[:, None] * stride_kd
+    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[None, :] * stride_kd
     lowest = tl.load(first_key_ptr + batch)
     position = first + r
-    sheared = (r[:, None] + slot[None, :]) % BLOCK
-    wraps = (r[:, None] + slot[None, :]) >= BLOCK
+    # Keys stand along the first axis, so that every sum over rows runs along the second.
+    turned = slot[:, None] + r[None, :]
+    sheared = turned % BLOCK
+    wraps = turned >= BLOCK
     begin = tl.program_id(0) * chunk
     for tile in range(begin, tl.minimum(begin + chunk, tiles)):
         key = (tile * BLOCK + slot).to(tl.int64)
         part = tl.load(
-            k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None] & (key < keys)[None, :], other=0.0
+            k_head + key[:, None] * stride_kn, mask=(d < HEAD)[None, :] & (key < keys)[:, None], other=0.0
         )
-        logits = base2_logits(q, part, scale, softcap, SOFTCAP, UPCAST, PRECISION)
-        mass = tl.exp2(logits - lse[:, None])
-        seen = real[:, None] & (key[None, :] <= position[:, None]) & (key >= lowest)[None, :]
-        mass = tl.where(seen, mass, 0.0)
-        far = key[None, :] <= (position - local_offsets)[:, None]
-        tl.store(column_ptr + unit * keys + key, tl.sum(tl.where(far, mass, 0.0), 0), mask=key < keys)
-        lined_up = tl.gather(mass, sheared, 1)
+        logits = base2_logits(part, q, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        mass = tl.exp2(logits - lse[None, :])
+        if (tile + 1) * BLOCK > first or tile * BLOCK < lowest or count < BLOCK:
+            seen = real[None, :] & (key[:, None] <= position[None, :]) & (key >= lowest)[:, None]
+            mass = tl.where(seen, mass, 0.0)
+        lined_up = tl.gather(mass, sheared, 0)
         diagonal = (unit * tiles + tile) * BLOCK + slot
-        tl.store(straight_ptr + diagonal, tl.sum(tl.where(wraps, 0.0, lined_up), 0))
-        tl.store(wrapped_ptr + diagonal, tl.sum(tl.where(wraps, lined_up, 0.0), 0))
+        wrapped = tl.sum(tl.where(wraps, lined_up, 0.0), 1)
+        tl.store(straight_ptr + diagonal, tl.sum(lined_up, 1) - wrapped)
+        tl.store(wrapped_ptr + diagonal, wrapped)
+        if (tile + 1) * BLOCK > first - local_offsets:
+            mass = tl.where(key[:, None] <= (position - local_offsets)[None, :], mass, 0.0)
+        tl.store(column_ptr + unit * keys + key, tl.sum(mass, 1), mask=key < keys)
 
 
 @triton.jit
 def block_means_kernel(
     x_ptr,
+    table_ptr,
     out_ptr,
     low_ptr,
     stride_b,
@@ -287,8 +310,11 @@ def block_means_kernel(
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
     LOW: tl.constexpr,
+    PLACE: tl.constexpr,
 ):
     """Mean of one block of rows [first, first + rows), of those from low[batch] on where given."""
+    if PLACE >= 0:
+        x_ptr = pointer_from(table_ptr, PLACE, x_ptr)
     block = tl.program_id(0)
     unit = tl.program_id(1).to(tl.int64)
     batch, head = unit // heads, unit % heads
@@ -308,3 +334,12 @@ def block_means_kernel(
     )
     mean = tl.sum(x.to(tl.float32), 0) / tl.maximum(tl.sum(real.to(tl.float32), 0), 1.0)
     tl.store(out_ptr + (unit * blocks + block) * HEAD + d, mean, mask=d < HEAD)
+
+
+@triton.jit
+def stamp_kernel(out_ptr, place):
+    """The GPU's own clock in nanoseconds."""
+    now = tl.inline_asm_elementwise(
+        "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+    )
+    tl.store(out_ptr + place, now)

@@ -12,6 +12,8 @@ import torch
 
 RECENT_BLOCK = 64  # rows and keys of a tile of the recent pass
 BLOCKS_PER_PROGRAM = 32
+LSE_LAUNCH = (128, 8, 3)  # rows of a tile, warps, stages; as measured on an H200
+RECENT_LAUNCH = (4, 2)  # warps, stages
 
 
 def block_lse(
@@ -25,11 +27,13 @@ def block_lse(
     block_k: int,
     scale: float,
     softcap: float | None,
+    table: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Log-sum-exp of each (row, KV block) over the keys that the row sees: float32 [B, H, P, N], -inf where none.
 
     q [B, H, n, D], k [B, Hkv, >= keys, D]; positions int64 [B, H, P]: key position of each row, whose query is
-    q[position - shift]. first_keys int64 [B]: keys before it are hidden.
+    q[position - shift]. first_keys int64 [B]: keys before it are hidden. table int64 [2]: addresses of q and k that
+    count instead of those of the arguments (a captured graph is replayed on other tensors of the same layout).
     """
     from routesparse.kernels.probe_kernel import block_lse_kernel
 
@@ -40,12 +44,12 @@ def block_lse(
     out = torch.empty(batch, heads, count, key_blocks, dtype=torch.float32, device=q.device)
     # Rows in order of position: a tile of rows sees a prefix of the keys.
     position, order = positions.reshape(batch, kv_heads, group * count).sort(-1)
-    # Masked blocks are slow, so a tile of rows should span few positions.
-    rows = 128 if group * count >= 128 else 64
+    rows, warps, stages = LSE_LAUNCH
     grid = (-(-key_blocks // BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
     block_lse_kernel[grid](
         q,
         k,
+        out if table is None else table,
         out,
         order,
         position,
@@ -65,9 +69,10 @@ def block_lse(
         BLOCK=block_k,
         KEY_START=first_keys is not None,
         SOFTCAP=bool(softcap),
+        INDIRECT=table is not None,
         **_numbers(q),
-        num_warps=8 if rows == 128 else 4,
-        num_stages=3,
+        num_warps=warps,
+        num_stages=stages,
     )
     return out
 
@@ -135,6 +140,7 @@ def recent_marginals(
     local_offsets: int,
     scale: float,
     softcap: float | None,
+    table: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Column sums (offsets >= local_offsets) and diagonal sums (by offset) of the last rows' softmax: [B, H, keys].
 
@@ -155,6 +161,7 @@ def recent_marginals(
         recent_kernel[(-(-tiles // BLOCKS_PER_PROGRAM), batch * heads)](
             q,
             k,
+            column if table is None else table,
             lse[..., start : start + rows].contiguous(),
             column,
             straight,
@@ -175,9 +182,10 @@ def recent_marginals(
             softcap or 0.0,
             BLOCK=RECENT_BLOCK,
             SOFTCAP=bool(softcap),
+            INDIRECT=table is not None,
             **_numbers(q),
-            num_warps=4,
-            num_stages=2,
+            num_warps=RECENT_LAUNCH[0],
+            num_stages=RECENT_LAUNCH[1],
         )
         columns += column
         # Slot i of the two lines together holds offset first - i + RECENT_BLOCK.
@@ -189,9 +197,18 @@ def recent_marginals(
 
 
 def block_means(
-    x: torch.Tensor, first: int, rows: int, block: int, low: torch.Tensor | None = None
+    x: torch.Tensor,
+    first: int,
+    rows: int,
+    block: int,
+    low: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    place: int = 0,
 ) -> torch.Tensor:
-    """Means of blocks of x[:, :, first : first + rows], of rows from low int64 [B] on: float32 [B, H, blocks, D]."""
+    """Means of blocks of x[:, :, first : first + rows], of rows from low int64 [B] on: float32 [B, H, blocks, D].
+
+    table[place]: x's address (see block_lse).
+    """
     from routesparse.kernels.probe_kernel import block_means_kernel
 
     batch, heads, _, head_size = x.shape
@@ -199,6 +216,7 @@ def block_means(
     out = torch.empty(batch, heads, blocks, head_size, dtype=torch.float32, device=x.device)
     block_means_kernel[(blocks, batch * heads)](
         x,
+        out if table is None else table,
         out,
         out if low is None else low,
         *x.stride(),
@@ -210,9 +228,17 @@ def block_means(
         HEAD=head_size,
         HEAD_PADDED=_power_of_two(head_size),
         LOW=low is not None,
+        PLACE=-1 if table is None else place,
         num_warps=4,
     )
     return out
+
+
+def stamp(out: torch.Tensor, place: int) -> None:
+    """Write the GPU's clock, in nanoseconds, to out[place] (int64) when the work before is done."""
+    from routesparse.kernels.probe_kernel import stamp_kernel
+
+    stamp_kernel[(1,)](out, place, num_warps=1)
 
 
 def _numbers(q: torch.Tensor) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import torch
 
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.segments import Segment
 
 
@@ -14,7 +14,7 @@ def build(
     segment: Segment, forced: torch.Tensor, causal: torch.Tensor, budgets: list[Candidate]
 ) -> FamilyIndex:
     """Level l keeps the ``budgets[l].blocks`` KV blocks that end at the query block's diagonal. [B, 1, M, N]"""
-    last = to_device(segment.last_blocks(), causal.device).view(1, 1, -1, 1)
+    last = constant(segment.last_blocks(), causal.device).view(1, 1, -1, 1)
     distance = last - torch.arange(segment.key_blocks, device=causal.device)
     levels = torch.full(causal.shape, NEVER, dtype=torch.uint8, device=causal.device)
     for level in reversed(range(len(budgets))):

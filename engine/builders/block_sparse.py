@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import AttentionInputs, pool_keys
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.segments import Segment
 from routesparse.kernels import index_triton, probe_triton
 
@@ -71,20 +71,25 @@ def build_fused(
 ) -> tuple[FamilyIndex, FamilyIndex]:
     """Both families by the kernels: budgets end at edges of score bins instead of at single ranks."""
     device = inputs.q.device
-    means = probe_triton.block_means(inputs.q, segment.first, segment.rows, segment.block_q)
+    means = probe_triton.block_means(
+        inputs.q, segment.first, segment.rows, segment.block_q, table=inputs.table
+    )
     keys = pool_keys(inputs, segment).half()
     # Scaled before they are rounded: a half holds no unscaled product of large activations.
     grouped = (means * inputs.scale).half().unflatten(1, (-1, inputs.groups)).flatten(2, 3)
     scores = (grouped @ keys.transpose(-1, -2)).view(*means.shape[:3], segment.key_blocks)
-    top_k, top_p = index_triton.score_levels(
+    top_k, top_p, top_k_count, top_p_count = index_triton.score_levels(
         scores,
         segment.place(inputs.first_keys()),
-        to_device(np.array([c.blocks for c in budgets], dtype=np.int32), device),
-        to_device(np.array([c.share for c in shares], dtype=np.float32), device),
+        constant(np.array([c.blocks for c in budgets], dtype=np.int32), device),
+        constant(np.array([c.share for c in shares], dtype=np.float32), device),
         1.0,
         inputs.softcap,
     )
-    return FamilyIndex("block_sparse", top_k), FamilyIndex("block_top_p", top_p)
+    return (
+        FamilyIndex("block_sparse", top_k, row_counts=top_k_count),
+        FamilyIndex("block_top_p", top_p, row_counts=top_p_count),
+    )
 
 
 def _ranks(scores: torch.Tensor) -> torch.Tensor:

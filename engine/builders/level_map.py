@@ -9,7 +9,7 @@ import torch
 from routesparse.engine import device_path
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import AttentionInputs, Probe
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 
@@ -29,6 +29,7 @@ class FamilyIndex:
     levels: torch.Tensor
     columns: torch.Tensor | None = None
     column_counts: tuple[int, ...] = ()
+    row_counts: torch.Tensor | None = None  # int32 [B, H, M, levels]: blocks that each row reads, where known
 
     @property
     def column_levels(self) -> torch.Tensor:
@@ -47,8 +48,8 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     outside ``causal`` too.
     """
     device = inputs.q.device
-    base = to_device(segment.base_blocks(), device).view(1, 1, -1, 1)
-    last = to_device(segment.last_blocks(), device).view(1, 1, -1, 1)
+    base = constant(segment.base_blocks(), device).view(1, 1, -1, 1)
+    last = constant(segment.last_blocks(), device).view(1, 1, -1, 1)
     sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
     block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
     causal = (block <= last) & (block >= sink)

@@ -19,7 +19,7 @@ from routesparse.engine import device_path
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import AttentionInputs, Probe
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant
 from routesparse.engine.segments import Segment
 from routesparse.kernels import index_triton
 
@@ -43,7 +43,7 @@ def build(
     if device_path.fused(inputs.q):
         levels = index_triton.slash_levels(band_levels, segment.place(inputs.first_keys()))
     else:
-        base = to_device(segment.base_blocks(), bands.device).view(-1, 1)
+        base = constant(segment.base_blocks(), bands.device).view(-1, 1)
         distance = (base - torch.arange(segment.key_blocks, device=bands.device)).clamp_min(0)
         levels = band_levels[:, :, distance]
         levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)

@@ -92,8 +92,11 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], device: str) -> dict[
         binned = index_triton.score_levels(
             plain.to(device), segment.place(there.first_keys()), budgets.to(device), shares.to(device), 1.0, None
         )  # fmt: skip
+        for depth, levels, counts in zip((len(budgets), len(shares)), binned[:2], binned[2:], strict=True):
+            name = f"row counts of {depth} levels"
+            pairs[name] = torch.stack([(levels <= at).sum(-1) for at in range(depth)], -1).int(), counts
         wanted = binned_levels(scores, forced, causal, budgets, shares)
-        pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned, strict=True)
+        pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned[:2], strict=True)
         scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
         for name in ("row_mass", "tiles", "columns", "density"):
             pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)

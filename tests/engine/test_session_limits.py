@@ -32,7 +32,7 @@ def test_the_limit_is_shared_over_segments_by_their_dense_work(oracle, start, co
     np.testing.assert_allclose([d.dense_us for d in found], dense)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
 def test_strict_never_plans_above_an_attainable_limit(oracle, start, config, share):
     settings = replace(config, tau=0.95, gate=None, policy="strict", budget=LatencyBudget(share, "fraction"))
     routed, call = start(settings)

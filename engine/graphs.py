@@ -1,0 +1,91 @@
+"""CUDA graphs of a whole decision: hundreds of small launches become one (section 3.4: the router must not cost).
+
+A graph is captured per shape and setting and replayed for every later layer and prompt of that shape. What changes
+between replays enters through static buffers: the random draws, the padding, and the addresses of q and k, which the
+kernels read from a table, so no query or key is copied. What leaves lies in the graph's own memory until the next
+replay; everything that reads it is queued on the same stream before that.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from routesparse.engine.probe import AttentionInputs
+from routesparse.engine.readout import to_device
+
+T = TypeVar("T")
+KEPT = 8  # graphs; each holds its level maps
+
+
+@dataclass
+class _Entry(Generic[T]):
+    inputs: AttentionInputs  # static buffers in place of what changes
+    draws: torch.Tensor
+    graph: torch.cuda.CUDAGraph | None = None
+    result: T | None = None
+
+
+class Graphs(Generic[T]):
+    """Runs a function of (inputs, draws) as a graph from its second call of one key on."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+
+    def run(
+        self,
+        key: Hashable,
+        inputs: AttentionInputs,
+        draws: torch.Tensor,
+        function: Callable[[AttentionInputs, torch.Tensor], T],
+    ) -> T:
+        """function's result for these inputs; draws: host tensor. The key names everything else it depends on.
+
+        The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
+        """
+        device = inputs.q.device
+        key = (key, device, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
+        entry: _Entry[T] | None = self._entries.pop(key, None)
+        fresh = entry is None
+        if entry is None:
+            key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
+            table = torch.empty(2, dtype=torch.int64, device=device)
+            entry = _Entry[T](replace(inputs, key_start=key_start, table=table), to_device(draws, device))
+            while len(self._entries) >= KEPT:
+                self._entries.popitem(last=False)
+        self._entries[key] = entry
+        assert entry.inputs.table is not None
+        entry.inputs.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
+        entry.draws.copy_(to_device(draws, device))
+        if inputs.key_start is not None and entry.inputs.key_start is not None:
+            entry.inputs.key_start.copy_(inputs.key_start)
+        if fresh:
+            return function(entry.inputs, entry.draws)
+        if entry.graph is None:
+            entry.graph, entry.result = _capture(entry.inputs, entry.draws, function)
+        entry.graph.replay()
+        assert entry.result is not None
+        return entry.result
+
+
+def _capture(
+    inputs: AttentionInputs, draws: torch.Tensor, function: Callable[[AttentionInputs, torch.Tensor], T]
+) -> tuple[torch.cuda.CUDAGraph, T]:
+    # torch.cuda.graph would wait for the device and empty the allocator's cache first.
+    graph = torch.cuda.CUDAGraph()
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        try:
+            # Nothing computed from a static buffer outside the graph may be read inside.
+            result = function(replace(inputs), draws)
+        finally:
+            graph.capture_end()
+    current.wait_stream(side)
+    return graph, result
