@@ -12,14 +12,17 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import streamlit as st
+from streamlit import net_util
 from streamlit.web import bootstrap, cli
 
 from routesparse.app import guard
 
 MAIN = Path(__file__).with_name("main.py")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             if problem is not None:
                 print(f"error: {problem}", file=sys.stderr)
                 return 2
+            _keep_to_this_machine(context.params)
             cli.main_run.invoke(context)
     except click.exceptions.Exit as ended:  # --help
         return ended.exit_code
@@ -41,6 +45,18 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error.format_message()}", file=sys.stderr)
         return 2
     return 0
+
+
+def _keep_to_this_machine(options: dict[str, Any]) -> None:
+    """Close what Streamlit leaves open to a page of another site in the visitor's browser.
+
+    On loopback a session is opened under loopback names only: a foreign name that its owner lets point here is not
+    ours. And a foreign page's try must not make this process ask the network for its own address.
+    """
+    address = str(st.get_option("server.address"))
+    if guard.is_loopback(address) and not st.get_option("server.allowedHosts"):
+        options["server_allowedHosts"] = (*_LOOPBACK_NAMES, address.strip("[]"))
+    net_util.get_external_ip = lambda: None
 
 
 def _port_problem() -> str | None:
