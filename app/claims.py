@@ -92,7 +92,8 @@ def _truth(choice: pd.Series) -> str:
         verdict,
         f"Mean over {numbers.count(choice['audit_rows'])} random rows that no other step has read; worst row "
         f"{numbers.mass(choice['audited_min_mass'])}. Output error {numbers.mass(choice['audited_error'], 4)}, worst "
-        f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)}).{_upstream(choice)}",
+        f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)})."
+        f"{_upstream(choice)}",
         "truth",
     )
 

@@ -21,6 +21,7 @@ from routesparse.app import (
     share_figure,
     states,
     view,
+    way_back,
 )
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
@@ -35,6 +36,7 @@ _ORDERS = {"error": "Output error", "worst_row": "Worst row", "margin": "Least m
 
 def render() -> None:
     """Draw the page."""
+    way_back.restore("audit")
     store = access().store
     shown = scope.open_scope(store, "Audit")
     if shown is None:
@@ -219,6 +221,7 @@ def _follow(store: Store, event: Any) -> None:
             values = list(data.values()) if isinstance(data, dict) else list(data)
             run_id, layer, head, segment, batch = values
             unit = queries.Unit(str(run_id), int(layer), int(head), int(segment), int(batch))
+            way_back.remember("audit")
             navigate.go("head", **view.address_of(store, unit))
 
 

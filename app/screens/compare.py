@@ -21,6 +21,7 @@ from routesparse.app import (
     run_header,
     states,
     view,
+    way_back,
 )
 from routesparse.app.access import access
 from routesparse.app.compare_sides import Sides
@@ -34,6 +35,7 @@ _KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
 
 def render() -> None:
     """Draw the page."""
+    way_back.restore("compare")
     store = access().store
     st.html('<div class="rs-title">Compare</div>')
     stored = queries.runs(store)
@@ -289,6 +291,7 @@ def _follow(store: Store, sides: Sides, event: Any, segment: int) -> None:
         if data:
             layer, head = list(data.values()) if isinstance(data, dict) else list(data)
             unit = queries.Unit(sides.other.run.run_id, int(layer), int(head), segment)
+            way_back.remember("compare")
             navigate.go("head", **view.address_of(store, unit))
 
 

@@ -21,6 +21,7 @@ from routesparse.app import (
     share_figure,
     states,
     view,
+    way_back,
 )
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
@@ -36,6 +37,7 @@ _MEASURE_WORDS = {"units": "units", "time": "planned kernel time"}
 
 def render() -> None:
     """Draw the page."""
+    way_back.restore("fallbacks")
     store = access().store
     shown = scope.open_scope(store, "Fallbacks")
     if shown is None:
@@ -371,4 +373,5 @@ def _open_head(store: Store, event: pd.Series) -> None:
         int(event["segment"]),
         int(event["batch_index"]),
     )
+    way_back.remember("fallbacks")
     navigate.go("head", **view.address_of(store, unit))

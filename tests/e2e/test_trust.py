@@ -1,0 +1,94 @@
+"""From the audit to a head and on to a comparison in a real browser; every view comes back by its link."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from routesparse.engine.store import bundle
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def record(factory):
+    """A hard prompt of eight layers and eight heads, every unit audited."""
+    made = factory.make_record(hardness=1.2, probe=False, prompt=False)
+    return replace(made, audits=tuple(replace(a, row_covered=0.9) for a in made.audits))
+
+
+@pytest.fixture(scope="module")
+def address(serve, factory, record, tmp_path_factory):
+    home = tmp_path_factory.mktemp("trust")
+    bundle.write_bundle(record, home / "spool")
+    again = factory.make_record("77771c20aaaa5679", hardness=0.4, seed=3, probe=False, prompt=False)
+    bundle.write_bundle(again, home / "spool")
+    code = factory.make_record(
+        "c0de17aa90e1f003", name="router.py.txt", domain="code", seed=5, probe=False, prompt=False
+    )
+    bundle.write_bundle(code, home / "spool")
+    with serve.dashboard(home) as running:
+        yield running
+
+
+def test_from_the_audit_over_a_head_to_a_comparison(address, context, page, record):
+    run = record.run.run_id
+    page.goto(f"{address}/audit?run={run[-8:]}")
+    page.get_by_text("Three certificates, three different claims").wait_for()
+    sparse = sum(a.covered is not None for a in record.audits)
+    assert page.get_by_text(f"{sparse} sparse units").first.is_visible()
+    page.get_by_role("radio", name="Row statement").click()
+    page.wait_for_url("**claim=row**")
+    page.get_by_role("radio", name="Least margin").click()
+    page.wait_for_url("**worst=margin**")
+    page.reload()
+    margins = {
+        (a.layer, a.head, a.segment): a.mass - a.lower_mass for a in record.audits if a.lower_mass is not None
+    }
+    layer, head, segment = min(margins, key=margins.__getitem__)
+    worst = page.locator(".st-key-card-worst td a").first
+    assert worst.inner_text().startswith(f"layer {layer}, head {head}")
+
+    worst.click()
+    page.wait_for_url(re.compile(rf"/head\?.*layer={layer}&head={head}&segment={segment}"))
+    page.get_by_text("Audited truth").wait_for()
+    assert page.get_by_text("90.0 % of the rows do").is_visible()
+
+    page.goto(f"{address}/fallbacks?run={run[-8:]}&limit=0")
+    page.get_by_text("Failure:").wait_for()
+
+    page.goto(f"{address}/compare?runs={run[-8:]},aaaa5679&baseline={run[-8:]}")
+    page.get_by_text("Paired: all runs are of the same prompt").wait_for()
+    page.get_by_role("radio", name="Error").click()
+    page.wait_for_url("**metric=audited_error**")
+    page.reload()
+    page.get_by_text("Paired: all runs are of the same prompt").wait_for()
+    assert page.get_by_role("radio", name="Error").is_checked()
+    page.goto(f"{address}/compare?runs={run[-8:]},90e1f003")
+    page.get_by_text("Unpaired: the prompts differ").wait_for()
+    assert context.failures == []
+    assert context.hosts() == {"127.0.0.1"}
+
+
+def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
+    run = record.run.run_id[-8:]
+    page.goto(f"{address}/audit?run={run}")
+    page.locator(".st-key-card-mass .scatterlayer .point").first.wait_for()
+    box = page.locator(".st-key-card-mass .scatterlayer .point").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_url(re.compile(r"/head\?run=.*layer=\d"))
+    page.get_by_text("Certificates and the truth").wait_for()
+
+    page.goto(f"{address}/compare?runs={run},aaaa5679")
+    area = page.locator(".st-key-card-difference .nsewdrag").first
+    area.wait_for()
+    box = area.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 4.5 / 8, box["y"] + box["height"] * 2.5 / 8)
+    page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=2&head=4"))
+    page.get_by_text("Certificates and the truth").wait_for()
+    page.go_back()
+    page.get_by_text("From which pattern to which").wait_for()
+    page.wait_for_timeout(1500)
+    assert "/compare" in page.url and "aaaa5679" in page.url, "the page stays when one comes back"
