@@ -97,7 +97,8 @@ def doing(job: Job, position: int | None) -> str:
     """What happens right now, in a few words."""
     if job.state == "queued":
         place = "next in line" if position == 1 else f"place {position} in the queue"
-        return f"waiting, {place}" + (f"; taken back from {job.losses} lost worker(s)" if job.losses else "")
+        lost = f"; {numbers.several(job.losses, 'worker')} lost, it will be tried again" if job.losses else ""
+        return f"waiting, {place}{lost}"
     if job.state != "running":
         return STATES[job.state]
     if job.cancel_requested:

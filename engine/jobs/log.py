@@ -75,7 +75,8 @@ def tail(home: Path, job_id: str, limit: int = 50) -> list[dict[str, Any]]:
             continue
         with file.open(encoding="utf-8", errors="replace") as lines:
             for text in lines:
-                line = _parsed(text)
+                # A page asks every second: other jobs' lines aren't parsed.
+                line = _parsed(text) if job_id in text else {}
                 if line.get("job") == job_id:
                     found.append(line)
     return list(found)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from routesparse.app.jobs_view import STAGE_NAMES, failure_title
+from routesparse.engine import errors
+from routesparse.engine.jobs import log
+from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.job import STAGES, FailureKind
+from routesparse.engine.jobs.queue import MAX_LOSSES
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
 
@@ -96,7 +102,49 @@ def test_failure_says_what_happened_and_can_be_tried_again(home, queue, submitte
 
 def test_lost_worker_shows_and_the_job_waits_again(home, queue, submitted, open_page):
     queue.claim("worker-1", lease_s=-1)
-    assert "taken back from 1 lost worker" in text_of(open_page("job", job=submitted))
+    html = text_of(open_page("job", job=submitted))
+    assert "waiting, next in line; 1 worker lost, it will be tried again" in html
+
+
+def test_job_that_loses_its_workers_fails_with_the_likely_reason(home, queue, submitted, open_page):
+    for _ in range(MAX_LOSSES):
+        queue.claim("worker-1", lease_s=-1)
+        queue.requeue_lost()
+    page = open_page("job", job=submitted)
+    html = text_of(page)
+    assert "The worker was lost" in html and "too much memory" in html
+    assert page.button(key="retry")
+
+
+@pytest.mark.parametrize(
+    ("error", "title", "advice"),
+    [
+        (MemoryError(), "Out of memory", "shorten it"),
+        (OSError(errno.ENOSPC, "full"), "The disk is full", "Free space"),
+        (errors.UnsupportedModelError("family x; use y"), "This model family is not supported", "use y"),
+        (errors.ProfileError("measured elsewhere; run profile"), "The latency profile", "run profile"),
+        (errors.CalibrationError("another model; recalibrate"), "The calibration", "recalibrate"),
+        (ValueError(TEXT), "An unexpected error", "ValueError"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_every_failure_has_a_title_and_says_what_to_do(
+    home, queue, submitted, open_page, error, title, advice
+):
+    claim = queue.claim("worker-1")
+    queue.fail(claim, *classify(error, "ab12cd34"), "ab12cd34")
+    html = text_of(open_page("job", job=submitted))
+    assert title in html and advice in html and "ab12cd34" in html
+    assert "harbour" not in html, "an unexpected error's own message may quote the prompt"
+
+
+def test_log_of_the_job_is_at_its_end_and_of_no_other(home, queue, submitted, open_page):
+    writer = log.JobLog(home, "worker-1")
+    writer.write("stage", job=submitted, stage="route")
+    writer.write("stage", job="another", stage="dense")
+    page = open_page("job", job=submitted)
+    (shown,) = [block.value for block in page.code]
+    assert "stage route" in shown and "dense" not in shown
 
 
 def test_text_that_was_not_kept_can_not_be_tried_again(home, queue, open_page):
