@@ -15,6 +15,7 @@ from routesparse.engine import fallback, router
 from routesparse.engine.builders import FamilyIndex
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.fallback_device import DeviceCertified, read_certified
+from routesparse.engine.heatmap import Drawing, PendingHeatmaps
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import Probe
 from routesparse.engine.readout import Packed, Readout, pack
@@ -22,6 +23,7 @@ from routesparse.engine.records import Pattern
 from routesparse.engine.risk import Scores
 from routesparse.engine.router_device import DeviceRouting
 from routesparse.engine.segments import Segment
+from routesparse.kernels.interface import RowPlan
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Pending:
     planned_probe_us: float
     choice: torch.Tensor  # int64 [B, H], final
     readout: Readout
+    heatmaps: PendingHeatmaps
+    plan: RowPlan | None
     probe: Probe | None
     indices: dict[Pattern, FamilyIndex]
 
@@ -163,6 +167,8 @@ class Computed:
     packed: Packed
     probe: Probe
     indices: dict[Pattern, FamilyIndex]
+    drawing: Drawing
+    plan: RowPlan | None  # lowered with the rest where that is fused
 
 
 def packed_decision(

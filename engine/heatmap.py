@@ -79,7 +79,21 @@ class PendingHeatmaps:
         return tuple(pictures)
 
 
-def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> PendingHeatmaps:
+@dataclass(frozen=True)
+class Drawing:
+    """Pictures of U units on the device: mass float16 [U, rows, columns], positions int32 [U, rows], packed masks."""
+
+    tensors: dict[str, torch.Tensor]
+    kinds: np.ndarray
+    pool: int
+    mask_pool: int
+
+    def leave(self) -> PendingHeatmaps:
+        """On their way to the host."""
+        return PendingHeatmaps(Copies(self.tensors), self.kinds, self.pool, self.mask_pool)
+
+
+def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> Drawing:
     """One picture per unit of the probe, with what the budgets of each family read."""
     parts, kinds = [], []
     for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
@@ -96,14 +110,14 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     levels = [_levels(indices[family], segment, rows, mask_pool).flatten(0, 1) for family in masks.FAMILIES]
     packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
     positions = (rows + segment.position).flatten(0, 1).int()
-    copies = Copies({"mass": mass.flatten(0, 1), "positions": positions, "masks": packed})
-    return PendingHeatmaps(copies, np.concatenate(kinds), pool, mask_pool)
+    tensors = {"mass": mass.flatten(0, 1), "positions": positions, "masks": packed}
+    return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
 
 
 def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
     """One picture per unit of a decision that still has its probe, rows sorted by position."""
     assert decision.probe is not None
-    return draw(decision.probe, decision.segment, decision.indices).read()
+    return draw(decision.probe, decision.segment, decision.indices).leave().read()
 
 
 def _levels(index: FamilyIndex, segment: Segment, rows: torch.Tensor, pool: int) -> torch.Tensor:

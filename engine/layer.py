@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import torch
 
-from routesparse.engine import coverage, descriptors, fallback_device, router_device
+from routesparse.engine import coverage, descriptors, device_path, fallback_device, router_device
 from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import lower
 from routesparse.engine.graphs import Graphs
+from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library
 from routesparse.engine.predictor import PredictorTables
@@ -101,6 +102,8 @@ def begin(
         planned_probe_us=planned_probe_us,
         choice=computed.choice,
         readout=Readout(computed.packed),
+        heatmaps=computed.drawing.leave(),
+        plan=computed.plan,
         probe=computed.probe,
         indices=computed.indices,
     )
@@ -180,11 +183,17 @@ def compute(
         finite=probe.finite,
         laps_us=stamps.elapsed_us(),
     )
-    return Computed(candidates, certified.choice.view(batch, heads), packed, probe, indices)
+    choice = certified.choice.view(batch, heads)
+    plan = None
+    if device_path.fused(inputs.q):
+        plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+    return Computed(candidates, choice, packed, probe, indices, draw(probe, segment, indices), plan)
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
     """Step 6, first half: the row plan of the decision; ``sparse_attention`` is the second."""
+    if isinstance(decision, Pending) and decision.plan is not None:
+        return replace(decision.plan, key_start=inputs.key_start)
     return lower(
         decision.segment,
         decision.indices,

@@ -20,7 +20,6 @@ from routesparse.engine.decision import Computed
 from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
 from routesparse.engine.execute import head_density
 from routesparse.engine.graphs import Graphs
-from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import AttentionInputs
@@ -211,12 +210,10 @@ class RoutingSession:
         if self.trace.audit_depth != "none":
             for pending in pendings:
                 audits += self._audit(inputs, pending.read())
-        heads = tuple(draw(p.probe, p.segment, p.indices) for p in pendings if p.probe is not None)
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,
-            pendings=tuple(replace(p, probe=None, indices={}) for p in pendings),
-            heatmaps=heads,
+            pendings=tuple(replace(p, probe=None, indices={}, plan=None) for p in pendings),
             laps=laps,
             copies=Copies({"density": head_density(plan), "finite": finite}),
             limit_us=limit,

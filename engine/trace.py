@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from routesparse.engine.calibration import Calibration
     from routesparse.engine.config import AuditDepth, RouterConfig
     from routesparse.engine.decision import Decision, Pending
-    from routesparse.engine.heatmap import Heatmap, PendingHeatmaps
+    from routesparse.engine.heatmap import Heatmap
     from routesparse.engine.latency import LatencyProfile
     from routesparse.engine.readout import Copies, Laps
 
@@ -42,8 +42,7 @@ class PendingPass:
     """A LayerPass whose numbers may still be on the device. laps: kernel, audit."""
 
     layer: int
-    pendings: tuple[Pending, ...]  # without their probe tensors
-    heatmaps: tuple[PendingHeatmaps, ...]
+    pendings: tuple[Pending, ...]  # without what the next layer needs the memory of
     laps: Laps
     copies: Copies  # density float64 [B, H] of the plan that ran, finite bool
     limit_us: float | None
@@ -64,7 +63,7 @@ class PendingPass:
         return LayerPass(
             layer=self.layer,
             decisions=decisions,
-            heatmaps=tuple(pictures.read() for pictures in self.heatmaps),
+            heatmaps=tuple(pending.heatmaps.read() for pending in self.pendings),
             kernel_us=kernel_us,
             density=float(values["density"].mean()),
             limit_us=self.limit_us,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from routesparse.engine import device_path
@@ -36,7 +37,7 @@ class FamilyIndex:
         """uint8 [V]: the smallest level that holds the column of each rank."""
         assert self.columns is not None
         rank = torch.arange(self.columns.shape[-1], device=self.columns.device)
-        counts = torch.tensor(self.column_counts, device=self.columns.device)
+        counts = constant(np.array(self.column_counts), self.columns.device)
         return torch.searchsorted(counts, rank, right=True).to(torch.uint8)
 
 
