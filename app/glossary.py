@@ -58,8 +58,17 @@ TERMS: dict[str, str] = {
     "quantile of it on calibration prompts (section 3.3).",
     "paired": "On the same prompt each head is compared with itself, which cancels the prompt; on different prompts "
     "only the means can be compared (section 4.2).",
-    "choice_entropy": "Entropy in bits of a head's pattern over the domains of the stored runs, each domain with equal "
-    "weight; 0: the head always takes the same pattern (section 2.2).",
+    "choice_entropy": "Entropy in bits of a head's pattern over the domains of the stored runs, each domain with "
+    "equal weight; 0: the head always takes the same pattern (section 2.2).",
+    "predictor": "e: boosted trees that predict the output error from g, u and entropy, fitted on fold A; weighted by "
+    "β in the risk, never in a certificate (equation 4).",
+    "drift": "Conformal p-value of the prompt's descriptors (entropy, local band, agreement) against the calibration's "
+    "prompts; an alarm voids the conformal claim only (section 3.5).",
+    "folds": "Fold A fits λ, α and e, which are then frozen; fold B measures δ. A document in both would make δ too "
+    "small (section 3.5).",
+    "flops": "The router plans with measured time, because FLOPs miss memory and launch costs: the paper's ablation "
+    "“predicted FLOPs” (sections 3.5 and 4.3).",
+    "planned": "What the latency profile predicted for the layer's plan, and what the clock said (section 3.5).",
     "kernel": "Time of the candidate's kernel as the machine's latency profile predicts it (section 3.5).",
 }
 

@@ -8,7 +8,17 @@ import streamlit as st
 
 from routesparse.app import guard, states, style
 from routesparse.app.access import access
-from routesparse.app.screens import audit, compare, fallbacks, head, job, new_run, routing_map, runs
+from routesparse.app.screens import (
+    audit,
+    calibration,
+    compare,
+    fallbacks,
+    head,
+    job,
+    new_run,
+    routing_map,
+    runs,
+)
 from routesparse.engine.errors import RouteSparseError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
@@ -29,6 +39,7 @@ def main() -> None:
         "head": st.Page(head.render, title="Head", url_path="head"),
         "audit": st.Page(audit.render, title="Audit", url_path="audit"),
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
+        "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
         "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
     }
     st.session_state["pages"] = pages
@@ -36,7 +47,7 @@ def main() -> None:
         {
             "Analyse": [pages["runs"], pages["new"], pages["job"]],
             "Run": [pages["map"], pages["head"]],
-            "Trust": [pages["audit"], pages["fallbacks"], pages["compare"]],
+            "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
         }
     )
     try:

@@ -108,6 +108,7 @@ _STYLE = """
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
   justify-content: center; font: 600 .75rem/1 sans-serif; }
+.rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
 .rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }
 </style>
 """

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app import (
+    calibration_text,
     compare_figures,
     compare_sides,
     compare_tables,
@@ -25,7 +26,7 @@ from routesparse.app import (
 )
 from routesparse.app.access import access
 from routesparse.app.compare_sides import Sides
-from routesparse.engine import comparison, paths
+from routesparse.engine import comparison
 from routesparse.engine.errors import InputError
 from routesparse.engine.store import compare_queries, queries
 from routesparse.engine.store.duckdb_store import Store
@@ -79,14 +80,9 @@ def _switch_kind() -> None:
     for name in ("baseline", "other", "metric"):
         st.query_params.pop(name, None)
     if st.session_state["kind-choice"] == "calibrations":
-        st.query_params["calibrations"] = ",".join(known_calibrations()[:2])
+        st.query_params["calibrations"] = ",".join(calibration_text.known()[:2])
     else:
         st.query_params.pop("calibrations", None)
-
-
-def known_calibrations() -> list[str]:
-    """The names of the calibrations that ship."""
-    return sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))
 
 
 def _runs(store: Store, stored: pd.DataFrame) -> Sides | None:
@@ -139,7 +135,7 @@ def _calibrations(store: Store) -> Sides | None:
         f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
         f"{escape(queries.label(run.run_id))}, under each calibration</div>"
     )
-    known = known_calibrations()
+    known = calibration_text.known()
     wanted = compare_sides.names("calibrations")
     st.session_state["calibrations-choice"] = [name for name in wanted if name in known]
     st.multiselect(
