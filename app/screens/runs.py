@@ -17,6 +17,7 @@ from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries, spool
 
+_MOST_COMPARED = 6
 _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy"}
 
 
@@ -72,8 +73,11 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         baseline = _baseline(opened)
         if baseline is not None:
             _baseline_bar(baseline)
+        table, shared = run_table.rows(runs, baseline)
+        if shared:
+            st.html(run_table.shared_html(shared))
         event: Any = st.dataframe(
-            run_table.rows(runs, baseline),
+            table,
             column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,
@@ -90,9 +94,8 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         _actions(actions, opened, runs, picked)
         exports.chart_foot(
             "runs",
-            "Click a row to open its routing map; tick rows to delete or export them. Prefill: probe, routing, "
-            "attention and all other layers of one prompt. Coverage: share of this prompt's audited sparse units "
-            "whose true mass is at least the certified one; one prompt has no interval.",
+            f"n = {len(runs):,} runs · click a row to open its routing map, tick rows to run again, pin, compare, "
+            "delete or export them; click a heading to sort · source: run",
             picked if len(picked) else runs,
             "runs",
         )
@@ -119,6 +122,14 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
                 args=(opened, picked.iloc[0]["run_id"]),
                 help="Prefill and kept share of the other runs are then shown against it",
             )
+        compared = _compared(opened, list(picked["run_id"]))
+        if 2 <= len(compared) <= _MOST_COMPARED and st.button(
+            "Compare", key="compare-runs", help="Against the pinned baseline, else against the first ticked"
+        ):
+            names = ",".join(queries.short_id(opened.store, run_id) for run_id in compared)
+            navigate.go("compare", runs=names)
+        if len(compared) > _MOST_COMPARED:
+            st.html(f'<div class="rs-sub">At most {_MOST_COMPARED} can be compared</div>', width="content")
         if len(picked):
             st.button(
                 "Delete",
@@ -134,6 +145,14 @@ def _open(opened: Access, run_id: str) -> None:
     st.switch_page(
         st.session_state["pages"]["map"], query_params={"run": queries.short_id(opened.store, run_id)}
     )
+
+
+def _compared(opened: Access, ticked: list[str]) -> list[str]:
+    """The ticked runs behind the pinned baseline: the first one is what Compare compares with."""
+    baseline = _baseline(opened)
+    if not ticked or baseline is None:
+        return ticked
+    return [baseline.run_id, *(run_id for run_id in ticked if run_id != baseline.run_id)]
 
 
 def _run_again(opened: Access, run_id: str) -> None:

@@ -57,6 +57,27 @@ def test_baseline_in_the_address_is_compared_with_and_can_be_unpinned(filled, op
     assert "baseline" not in page.query_params
 
 
+def test_settings_that_all_runs_share_are_said_once(filled, open_runs):
+    page = open_runs()
+    assert "model demo" in text_of(page) and "model" not in page.dataframe[0].value
+    page.multiselect(key="domain").select("code").run()
+    assert page.dataframe[0].value["model"].tolist() == ["demo"], "one run alone shows its own"
+
+
+def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
+    from routesparse.app.screens import runs
+
+    page = open_page("runs")
+    other, pinned = access().store.run_ids() - {record.run.run_id}, record.run.run_id
+    assert not page.exception
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_baseline", lambda opened: record.run)
+        assert runs._compared(access(), [*other, pinned]) == [pinned, *other]
+        assert runs._compared(access(), []) == []
+        patch.setattr(runs, "_baseline", lambda opened: None)
+        assert runs._compared(access(), list(other)) == list(other)
+
+
 def test_deleted_baseline_is_unpinned(filled, open_page):
     page = open_page("runs", baseline="deadbeef")
     assert not page.exception

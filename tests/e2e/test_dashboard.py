@@ -95,6 +95,16 @@ def test_deleted_run_comes_back_with_undo(address, page):
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
 
 
+def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
+    page.goto(f"{address}/?baseline=d4e5b678")
+    page.get_by_text("Baseline:").wait_for()
+    scroller = page.locator("[data-testid=stDataFrame] .dvn-scroller")
+    scroller.wait_for()
+    page.wait_for_timeout(500)
+    wide, seen = scroller.evaluate("e => [e.scrollWidth, e.clientWidth]")
+    assert wide <= seen + 2
+
+
 def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
     page.goto(address)
     page.locator("[data-testid=stDataFrame]").click(position={"x": 90, "y": 48})
