@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 import platform
+import re
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,11 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decision import Computed
 from routesparse.engine.errors import ProfileError
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.readout import Laps
 from routesparse.engine.segments import split
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
@@ -38,10 +41,12 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 QUICK_LENGTHS = (2_048, 6_144)
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
+GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
 FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
 QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
 QUICK: dict[str, Any] = {"lengths": QUICK_LENGTHS, "mixes": QUICK_MIXES}  # a first run: seconds
 REPEATS = 3
+GPU_WARM_UP = 3  # compiles kernels, then captures graphs; a CPU needs one
 FIT_ROUNDS = 12
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -75,6 +80,9 @@ def profile_for(
         path = folder / f"{wanted}.json"
         if path.exists():
             return LatencyProfile.load(path)
+    # A tile costs a head what it costs, however many heads share its keys.
+    for path in sorted((paths.DATA / "profiles").glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json")):
+        return LatencyProfile.load(path)
     profile = measure(
         device,
         dtype,
@@ -97,7 +105,7 @@ def measure(
     heads: int,
     kv_heads: int,
     config: RouterConfig,
-    lengths: tuple[int, ...] = FULL_LENGTHS,
+    lengths: tuple[int, ...] | None = None,
     mixes: tuple[tuple[float, int], ...] = FULL_MIXES,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -106,13 +114,15 @@ def measure(
 
     The fit takes the best of the repeats (the others carry other processes' work) and minimises the sum of absolute
     relative errors; all coefficients are >= 0.
-    mixes: (density, columns) of random plans.
+    mixes: (density, columns) of random plans. lengths: None for the device's own.
     """
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []
     sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
-    generator = torch.Generator().manual_seed(seed)
+    if lengths is None:
+        lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
+    generator = torch.Generator(device).manual_seed(seed)
     total = len(lengths) * (len(mixes) + 2)
 
     def record(n: int, mix: str, timed: dict[str, float], work: tuple[int, int] | None = None) -> float:
@@ -123,6 +133,7 @@ def measure(
         return timed["best_us"]
 
     progress("profile", 0, total)
+    free = _free_profile(config)
     for n in lengths:
         inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
@@ -142,7 +153,13 @@ def measure(
             sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
             work = (tiles + heads * tail, singles)
             sparse_us.append(record(n, f"density {density:g}, {columns} columns", timed, work))
-        timed = _time_us(lambda inputs=inputs, segment=segment: _probe_once(inputs, segment, config), device)
+        graphs: Graphs[Computed] = Graphs()
+        timed = _time_us(
+            lambda inputs=inputs, segment=segment, graphs=graphs: _probe_once(
+                inputs, segment, config, free, graphs
+            ),
+            device,
+        )
         probe_rows.append([1.0, heads * segment.keys])
         probe_us.append(record(n, "probe, builders, router, certificate", timed))
 
@@ -212,7 +229,7 @@ def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
     from routesparse.engine.probe import AttentionInputs
 
     def draw(count: int) -> torch.Tensor:
-        return torch.randn(1, count, n, head_dim, generator=generator).to(device, dtype)
+        return torch.randn(1, count, n, head_dim, generator=generator, device=device).to(dtype)
 
     return AttentionInputs(draw(heads), draw(kv_heads), draw(kv_heads), head_dim**-0.5)
 
@@ -223,9 +240,17 @@ def _random_plan(inputs, segment, density, columns, generator):
 
     forced, causal = diagonal_and_sink(segment, inputs)
     heads = inputs.q.shape[1]
-    draws = torch.rand(1, heads, segment.query_blocks, segment.key_blocks, generator=generator)
-    mask = ((draws.to(forced.device) < density) & causal) | forced
-    chosen = torch.stack([torch.randperm(segment.keys, generator=generator)[:columns] for _ in range(heads)])
+    device = forced.device
+    shape = (1, heads, segment.query_blocks, segment.key_blocks)
+    draws = torch.rand(shape, generator=generator, device=device)
+    mask = ((draws < density) & causal) | forced
+    chosen = torch.stack(
+        [
+            torch.randperm(segment.keys, generator=generator, device=device)[:columns]
+            for _ in range(heads if columns else 0)
+        ]
+        or [torch.zeros(0, dtype=torch.int64, device=device)]
+    )
     dense = torch.arange(segment.query_blocks, device=forced.device) >= segment.body_blocks
     plan = RowPlan.from_block_mask(
         mask,
@@ -233,7 +258,7 @@ def _random_plan(inputs, segment, density, columns, generator):
         n_k=segment.keys,
         block_q=segment.block_q,
         block_k=segment.block_k,
-        columns=chosen.unsqueeze(0).to(forced.device) if columns else None,
+        columns=chosen.unsqueeze(0) if columns else None,
         column_count=torch.full((1, heads), columns, device=forced.device) if columns else None,
         dense_rows=dense.expand(1, heads, -1),
     )
@@ -243,29 +268,34 @@ def _random_plan(inputs, segment, density, columns, generator):
     return plan, tiles, singles
 
 
-def _probe_once(inputs, segment, config: RouterConfig) -> None:
+def _probe_once(
+    inputs, segment, config: RouterConfig, free: LatencyProfile, graphs: Graphs[Computed]
+) -> None:
     """Everything that a routing decision costs besides the kernel."""
     from routesparse.engine import layer
 
-    free = LatencyProfile(
+    policy = replace(config, policy="certified", budget=None, gate=0.5, tau=0.4)
+    pending = layer.begin(inputs, segment, 0, policy, policy.gate_threshold, free, None, graphs=graphs)
+    layer.plan_of(pending, inputs)
+
+
+def _free_profile(config: RouterConfig) -> LatencyProfile:
+    """Costs of the right order, for a router that is only timed."""
+    return LatencyProfile(
         "", "", "", "", 0, 0, 0, config.block_q, config.block_k, 0, 1, 0.1, 0, 1.5, 0, 0, 0, 0
     )
-    policy = replace(config, policy="certified", budget=None, gate=0.5, tau=0.4)
-    decision = layer.decide(inputs, segment, 0, policy, policy.gate_threshold, free, None)
-    layer.plan_of(decision, inputs)
 
 
 def _time_us(call, device: torch.device) -> dict[str, float]:
     samples = []
-    for repeat in range(REPEATS + 1):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
+    # A GPU's times are short enough for more of them.
+    warm_up, repeats = (GPU_WARM_UP, 3 * REPEATS) if device.type == "cuda" else (1, REPEATS)
+    for repeat in range(warm_up + repeats):
+        laps = Laps(device)
         call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if repeat:  # the first run warms up
-            samples.append((time.perf_counter() - started) * 1e6)
+        laps.lap()
+        if repeat >= warm_up:
+            samples += laps.elapsed_us()
     ordered = sorted(samples)
     return {
         "best_us": ordered[0],
