@@ -8,6 +8,7 @@ holds the dashboard's limits.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until stopped; the exit code."""
+    # Runs hold prompts: what is written is for this user only.
+    os.umask(0o077)
     try:
         with cli.main_run.make_context("python -m routesparse.app", [str(MAIN), *arguments]) as context:
             options = {

@@ -56,6 +56,8 @@ def _global_options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; the console script passes it to the shell."""
+    # Runs hold prompts: what is written is for this user only.
+    os.umask(0o077)
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]

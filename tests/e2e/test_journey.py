@@ -96,6 +96,9 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, cont
     page.set_content(HOSTILE)
     page.wait_for_function("window.pwned === 1")
     assert [url for url in context.seen if "canary" in url]
+    (run,) = (home / "bundles").iterdir()
+    made = [home / "jobs.sqlite3", *(home / "prompts").iterdir(), run, *run.iterdir()]
+    assert not [path for path in made if path.stat().st_mode & 0o077], "prompts are for their user only"
     logs = [home / "dashboard.log", home / "worker.log", *(home / "logs").iterdir()]
     assert not any("tonnage" in log.read_text() for log in logs), "no prompt text in a log"
 
