@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
-	@$(BIN)/honcho start -p $(PORT) || test $$? -eq 130 # Ctrl-C
+	@$(BIN)/honcho start -p $(PORT)
 
 test: .venv/.installed
 	$(BIN)/python -m pytest
