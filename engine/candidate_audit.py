@@ -46,10 +46,12 @@ def candidate_masses(
     exact = replace(config, probe="exact")
     parts = []
     for part in rows.split(ROWS_AT_ONCE, dim=-1):
-        only = ProbeRows(part, (0, part.shape[-1], 0, 0))
+        # The segment's last row comes along: a probe's rows see every key.
+        last = torch.full_like(part[..., :1], decision.segment.rows - 1)
+        only = ProbeRows(torch.cat([last, part], dim=-1), (1, part.shape[-1], 0, 0))
         probe = run_probe(inputs, decision.segment, only, exact)
         covered = coverage.cover(inputs, decision.segment, probe, decision.indices, decision.candidates)
-        parts.append(covered.row_mass)
+        parts.append(covered.row_mass[:, :, 1:])
     return torch.cat(parts, dim=2)
 
 

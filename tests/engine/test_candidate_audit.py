@@ -79,3 +79,12 @@ def test_all_rows_are_the_whole_body_in_order(case):
     inputs, decision, _ = case
     rows = draw_body_rows(inputs, decision, None, seed=0)
     assert torch.equal(rows[-1, -1], torch.arange(decision.segment.body))
+
+
+def test_rows_that_see_only_the_first_keys_are_measured_too(case, monkeypatch):
+    inputs, decision, config = case
+    rows = draw_body_rows(inputs, decision, None, seed=0)[..., :150]
+    whole = candidate_masses(inputs, decision, rows, config)
+    monkeypatch.setattr("routesparse.engine.candidate_audit.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("routesparse.engine.probe.KEY_CHUNK", 64)
+    torch.testing.assert_close(candidate_masses(inputs, decision, rows, config), whole, atol=1e-5, rtol=0)

@@ -1,0 +1,143 @@
+"""Prompts for calibrations and studies: documents, the two folds, and windows cut from them (section 3.5).
+
+Folds are split by document, because windows of one document are not independent. Windows take the documents in
+turn, so that each has the same weight; the starts of one document's windows are spread over it, one in each of as
+many equal parts, so that they overlap as little as their number allows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.prompts import read_prompt
+
+SUFFIXES = (".txt", ".md")
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text, tokenized whole, without bos."""
+
+    domain: str
+    name: str
+    sha256: str
+    token_ids: np.ndarray  # int32 [tokens]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A prompt cut from a document: bos where the tokenizer has one, then consecutive tokens."""
+
+    domain: str
+    document: str
+    document_sha256: str
+    start: int  # first token of the document
+    token_ids: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes()).hexdigest()
+
+
+def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
+    """The text file, or every text file of the folder, in order of name.
+
+    Errors: PromptError for a file that is no text; CalibrationError for a folder without any.
+    """
+    files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES) if path.is_dir() else [path]
+    if not files:
+        raise CalibrationError(
+            f"folder {str(path)!r} holds no {' or '.join(SUFFIXES)} file; pass one that does"
+        )
+    documents = []
+    for file in files:
+        prompt = read_prompt(file)
+        ids = tokenizer(prompt.text, add_special_tokens=False, verbose=False)["input_ids"]
+        documents.append(Document(domain, file.stem, prompt.sha256, np.asarray(ids, dtype=np.int32)))
+    return documents
+
+
+def split_folds(
+    documents: Sequence[Document], share_a: float, seed: int
+) -> tuple[list[Document], list[Document]]:
+    """Fold A gets about ``share_a`` of the documents, at least one, and leaves fold B at least one.
+
+    Errors: CalibrationError with fewer than two documents, or where two are the same text.
+    """
+    if len(documents) < 2:
+        raise CalibrationError(
+            f"{len(documents)} document is long enough; the two folds need two, so pass more or longer ones"
+        )
+    names: dict[str, str] = {}
+    for document in documents:
+        if document.sha256 in names:
+            raise CalibrationError(
+                f"documents {names[document.sha256]!r} and {document.name!r} are the same text and could end in "
+                "both folds; pass it once"
+            )
+        names[document.sha256] = document.name
+    shuffled = sorted(documents, key=lambda d: d.sha256)
+    random.Random(seed).shuffle(shuffled)
+    count = min(len(shuffled) - 1, max(1, round(share_a * len(shuffled))))
+    return shuffled[:count], shuffled[count:]
+
+
+def cut(
+    documents: Sequence[Document], count: int, least: int, most: int, tokenizer: Any, seed: int
+) -> list[Window]:
+    """``count`` windows of least to most tokens (bos included), lengths uniform, documents in turn.
+
+    Documents shorter than ``least`` are skipped, shorter ones than a drawn length are taken to their end.
+    Errors: CalibrationError where no document is long enough.
+    """
+    bos = _bos(tokenizer)
+    usable = [d for d in documents if d.tokens + len(bos) >= least]
+    if not usable:
+        raise CalibrationError(
+            f"no document holds {least:,} tokens; ask for shorter prompts or pass longer ones"
+        )
+    windows = []
+    for place, document in enumerate(usable):
+        mine = len(range(place, count, len(usable)))
+        rng = random.Random(f"{seed}/{document.sha256}/{least}/{most}")
+        for j in range(mine):
+            tokens = min(rng.randint(least, most) - len(bos), document.tokens)
+            start = int((j + rng.random()) / mine * (document.tokens - tokens))
+            windows.append(_window(document, start, tokens, bos))
+    return windows
+
+
+def tile(documents: Sequence[Document], tokens: int, tokenizer: Any) -> list[Window]:
+    """Every window of exactly ``tokens`` tokens that the documents hold side by side."""
+    bos = _bos(tokenizer)
+    body = tokens - len(bos)
+    return [
+        _window(document, start, body, bos)
+        for document in documents
+        for start in range(0, document.tokens - body + 1, body)
+    ]
+
+
+def _bos(tokenizer: Any) -> list[int]:
+    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+
+
+def _window(document: Document, start: int, tokens: int, bos: list[int]) -> Window:
+    ids = (*bos, *document.token_ids[start : start + tokens].tolist())
+    return Window(document.domain, document.name, document.sha256, start, ids)
