@@ -1,48 +1,178 @@
 """The contract on Triton: one launch for all heads, block lists first, then gathered single columns.
 
-The launch grid depends on shapes only; programs take the rows from a device permutation, longest first, so
-nothing synchronises with the host. Triton is imported when the first attention runs, never before.
+Three kernels share it, chosen by compute capability and by what the tensors allow, never by a device's name:
+``hopper_kernel`` (capability 9, head sizes 64 and 128, 16-bit), and ``triton_kernel`` with TMA descriptors or with
+pointers, of which the first attention of a kind measures the faster. Nothing else synchronises with the host: the
+launch grid depends on shapes only, and programs take the rows from a device permutation. Triton is imported when the
+first attention runs, never before.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 
 from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.triton_choice import Config, fastest
+
+# How tiles reach the multiprocessor: through producer warps (Hopper), by TMA descriptors, or by pointers.
+Loads = Literal["producer", "descriptor", "pointer"]
 
 # Bytes of one padded head vector; larger tiles do not fit the shared memory of any GPU.
 _MAX_HEAD_BYTES = 512
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RowPlan, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: RowPlan,
+    scale: float,
+    loads: Loads | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out [B, Hq, n_q, D] in q's dtype and lse [B, Hq, n_q] float32; see ``sparse_attention``.
 
+    ``loads`` asks for one kernel (ablations, tests); by default the best that can run.
+
     Raises ValueError for tensors that are not on CUDA (unless Triton interprets), a plan on another device,
-    float64, head sizes above 256 (128 in float32) and block sizes that are no powers of two of at least 16.
+    float64, head sizes above 256 (128 in float32), block sizes that are no powers of two of at least 16, a
+    scale that is not positive, and ``loads`` that these tensors or this device do not have.
     """
     import triton
 
     interpreted = bool(triton.knobs.runtime.interpret)
-    _check_supported(q, plan, interpreted)
+    _check_supported(q, plan, scale, interpreted)
+    possible = possible_loads(q, k, v, plan, interpreted)
+    if loads is not None and loads not in possible:
+        raise ValueError(f"loads {loads!r} are not possible here; pass one of {', '.join(possible)}")
+
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    order = row_order(plan, q.shape[1] // k.shape[1])
+    if loads == "producer" or (loads is None and possible[0] == "producer"):
+        from routesparse.kernels.hopper_backend import launch
+
+        launch(q, k, v, plan, scale, order, out, lse)
+        return out, lse
+
+    def run(config: Config) -> None:
+        _launch(q, k, v, plan, scale, order, out, lse, config, interpreted)
+
+    # Two stages of larger tiles would not fit the shared memory of an A100.
+    stages = 2 if triton.next_power_of_2(q.shape[3]) * q.element_size() <= 256 else 1
+    warps = 8 if plan.block_q >= 128 else 4
+    configs = [
+        Config(way == "descriptor", warps, stages)
+        for way in possible
+        if way != "producer" and loads in (None, way)
+    ]
+    kind = (q.device, q.dtype, q.shape[3], plan.block_q, plan.block_k, *_options(plan), loads)
+    run(fastest(kind, configs, run))
+    return out, lse
+
+
+def row_order(plan: RowPlan, group: int = 1) -> torch.Tensor:
+    """The plan's rows, counted over [B, H, M], as int32 [B * H * M]; no host sync.
+
+    The rows of the ``group`` query heads that share a KV head stay together, so that this head's keys stay in
+    the L2 cache; among them the row with the most tiles comes first.
+    """
+    _, last = plan.query_positions()
+    column_tiles = (plan.column_count + (plan.block_k - 1)) // plan.block_k
+    tiles = torch.where(plan.dense_rows, last // plan.block_k + 1, plan.block_count + column_tiles)
+    tiles = tiles.view(-1, group * plan.query_blocks)
+    start = torch.arange(len(tiles), device=tiles.device)[:, None] * tiles.shape[1]
+    return (tiles.argsort(-1, descending=True) + start).flatten().int()
+
+
+def lists_by_row(lists: torch.Tensor) -> torch.Tensor:
+    """Lists [B, H, M, capacity] as [B * H * M, capacity] with unit stride inside a row; a view if it can be."""
+    rows = lists.flatten(0, 2)
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def fits_descriptor(tensor: torch.Tensor) -> bool:
+    """Whether TMA can read [B, H, n, D]: 16-byte aligned rows with unit stride inside."""
+    size = tensor.element_size()
+    aligned = all(
+        stride > 0 and stride * size % 16 == 0
+        for stride, length in zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
+        if length > 1
+    )
+    return tensor.stride(3) == 1 and aligned and tensor.data_ptr() % 16 == 0
+
+
+def descriptor_strides(tensor: torch.Tensor) -> list[int]:
+    """Strides of a tensor that ``fits_descriptor``; axes of length one get any stride that TMA accepts."""
+    pitch = -(-tensor.shape[3] * tensor.element_size() // 16) * 16 // tensor.element_size()
+    strides = [
+        pitch if length == 1 else stride
+        for stride, length in zip(tensor.stride()[:3], tensor.shape[:3], strict=True)
+    ]
+    return [*strides, 1]
+
+
+def _options(plan: RowPlan) -> tuple[bool, ...]:
+    """Which optional fields the plan has, as the kernel's compile-time flags."""
+    optional = (plan.key_start, plan.window, plan.softcap, plan.sinks)
+    return (plan.columns.shape[3] > 0, *(option is not None for option in optional))
+
+
+def possible_loads(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RowPlan, interpreted: bool
+) -> list[Loads]:
+    """What can run here, the best first."""
+    possible: list[Loads] = ["pointer"]
+    if interpreted or q.element_size() != 2 or torch.cuda.get_device_capability(q.device)[0] < 9:
+        return possible
+    if fits_descriptor(k) and fits_descriptor(v):
+        possible.insert(0, "descriptor")
+        from routesparse.kernels.hopper_backend import can_run
+
+        if fits_descriptor(q) and can_run(q, plan):
+            possible.insert(0, "producer")
+    return possible
+
+
+def _launch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: RowPlan,
+    scale: float,
+    order: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    config: Config,
+    interpreted: bool,
+) -> None:
+    import triton
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     from routesparse.kernels.triton_kernel import sparse_attention_kernel
 
     heads, n_q, head_size = q.shape[1:]
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    blocks, columns = _rows_of(plan.blocks), _rows_of(plan.columns)
+    blocks, columns = lists_by_row(plan.blocks), lists_by_row(plan.columns)
     head_padded = max(16, triton.next_power_of_2(head_size))
+    has_columns, has_key_start, has_window, has_softcap, has_sinks = _options(plan)
     # A soft cap is a tanh, which the kernel takes from a sigmoid of twice the argument.
     scale_log2 = scale * math.log2(math.e) if plan.softcap is None else 2.0 * scale / plan.softcap
-    order = row_order(plan)
+
+    def described(tensor: torch.Tensor) -> TensorDescriptor | None:
+        if not config.descriptor:
+            return None
+        tile = [1, 1, plan.block_k, head_padded]
+        return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), tile)
+
     absent = plan.block_count
     sparse_attention_kernel[(order.numel(),)](
         q,
         k,
         v,
+        described(k),
+        described(v),
         out,
         lse,
         order,
@@ -71,36 +201,21 @@ def attend(
         BLOCK_K=plan.block_k,
         HEAD=head_size,
         HEAD_PADDED=head_padded,
-        COLUMNS=columns.shape[1] > 0,
-        KEY_START=plan.key_start is not None,
-        WINDOW=plan.window is not None,
-        SOFTCAP=plan.softcap is not None,
-        SINKS=plan.sinks is not None,
+        COLUMNS=has_columns,
+        KEY_START=has_key_start,
+        WINDOW=has_window,
+        SOFTCAP=has_softcap,
+        SINKS=has_sinks,
         # The interpreter's bf16 matrix product is silently wrong.
         UPCAST=interpreted,
         PRECISION="ieee" if q.dtype == torch.float32 or interpreted else "tf32",
-        num_warps=8 if plan.block_q >= 128 else 4,
-        # Two stages of larger tiles would not fit the shared memory of an A100.
-        num_stages=2 if head_padded * q.element_size() <= 256 else 1,
+        DESCRIPTOR=config.descriptor,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
     )
-    return out, lse
 
 
-def row_order(plan: RowPlan) -> torch.Tensor:
-    """The plan's rows, counted over [B, H, M], with the most tiles first, int32 [B * H * M]; no host sync."""
-    _, last = plan.query_positions()
-    column_tiles = (plan.column_count + (plan.block_k - 1)) // plan.block_k
-    tiles = torch.where(plan.dense_rows, last // plan.block_k + 1, plan.block_count + column_tiles)
-    return tiles.flatten().argsort(descending=True).int()
-
-
-def _rows_of(lists: torch.Tensor) -> torch.Tensor:
-    """Lists [B, H, M, capacity] as [B * H * M, capacity] with unit stride inside a row; a view if it can be."""
-    rows = lists.flatten(0, 2)
-    return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def _check_supported(q: torch.Tensor, plan: RowPlan, interpreted: bool) -> None:
+def _check_supported(q: torch.Tensor, plan: RowPlan, scale: float, interpreted: bool) -> None:
     if not q.is_cuda and not interpreted:
         raise ValueError(
             f'backend "triton" got tensors on {q.device}; pass CUDA tensors or backend="torch" '
@@ -118,3 +233,5 @@ def _check_supported(q: torch.Tensor, plan: RowPlan, interpreted: bool) -> None:
     for name, size in (("block_q", plan.block_q), ("block_k", plan.block_k)):
         if size < 16 or size & (size - 1):
             raise ValueError(f"{name} {size}: Triton tiles are powers of two of at least 16")
+    if not scale > 0:
+        raise ValueError(f'scale {scale}: backend "triton" takes a positive factor; use backend="torch"')

@@ -1,30 +1,25 @@
-"""The Triton kernel compiles for the GPUs we name and fits their shared memory. Needs no GPU."""
+"""The Triton kernels compile for the GPUs we name and fit their shared memory. Needs no GPU."""
 
 from __future__ import annotations
 
 import pytest
 
 SHARED_BYTES = {80: 166_912, 90: 232_448}
+FLAGS = ("COLUMNS", "KEY_START", "WINDOW", "SOFTCAP", "SINKS")
 
 
-@pytest.mark.parametrize(
-    "capability, head_size, options",
-    [(80, 128, True), (80, 256, False), (90, 64, True), (90, 128, False)],
-    ids=["sm80-d128-all-options", "sm80-d256", "sm90-d64-all-options", "sm90-d128"],
-)
-def test_bf16_kernel_compiles(capability: int, head_size: int, options: bool, tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def triton(tmp_path, monkeypatch):
+    """Triton with an empty cache of its own."""
     triton = pytest.importorskip("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from routesparse.kernels.triton_kernel import sparse_attention_kernel
-
     if triton.knobs.runtime.interpret:
         pytest.skip("Triton interprets in this process")
-    flags = ("COLUMNS", "KEY_START", "WINDOW", "SOFTCAP", "SINKS")
-    constants = {"BLOCK_Q": 128, "BLOCK_K": 64, "HEAD": head_size, "HEAD_PADDED": head_size}
-    constants |= dict.fromkeys(flags, options) | {"UPCAST": False, "PRECISION": "tf32"}
-    constants |= {"stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
-    types = {"lse_ptr": "*fp32", "sinks_ptr": "*fp32", "dense_rows_ptr": "*u8"}
-    types |= {f"{name}_ptr": "*bf16" for name in ("q", "k", "v", "out")}
+    return triton
+
+
+def signature(names: list[str], constants: dict, types: dict) -> dict[str, str]:
+    """Types of the kernel's arguments by their names."""
 
     def type_of(name: str) -> str:
         if name in constants:
@@ -32,13 +27,76 @@ def test_bf16_kernel_compiles(capability: int, head_size: int, options: bool, tm
         default = "*i32" if name.endswith("_ptr") else "fp32" if name.endswith("_log2") else "i32"
         return types.get(name, default)
 
+    return {name: type_of(name) for name in names}
+
+
+def pointer_types(*tensors: str) -> dict[str, str]:
+    types = {"lse_ptr": "*fp32", "sinks_ptr": "*fp32", "dense_rows_ptr": "*u8"}
+    return types | {f"{name}_ptr": "*bf16" for name in tensors}
+
+
+def aligned(names: list[str], constants: dict) -> dict:
+    """Pointers and strides are multiples of 16, as they are for a model's tensors."""
+    return {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(names)
+        if name not in constants and (name.endswith("_ptr") or "stride" in name)
+    }
+
+
+@pytest.mark.parametrize(
+    "capability, head_size, options, descriptor",
+    [(80, 128, True, False), (80, 256, False, False), (90, 64, True, True), (90, 128, False, True)],
+    ids=["sm80-d128-all-options", "sm80-d256", "sm90-d64-descriptor-all-options", "sm90-d128-descriptor"],
+)
+def test_bf16_kernel_compiles(
+    capability: int, head_size: int, options: bool, descriptor: bool, triton
+) -> None:
+    from routesparse.kernels.triton_kernel import sparse_attention_kernel as kernel
+
+    constants = {"BLOCK_Q": 128, "BLOCK_K": 64, "HEAD": head_size, "HEAD_PADDED": head_size}
+    constants |= dict.fromkeys(FLAGS, options) | {"UPCAST": False, "PRECISION": "tf32"}
+    constants |= {"DESCRIPTOR": descriptor, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
+    types = pointer_types("q", "k", "v", "out")
+    for name in ("k_desc", "v_desc"):
+        if descriptor:
+            types[name] = f"tensordesc<bf16[1,1,64,{head_size}]>"
+        else:
+            constants[name] = None
     source = triton.compiler.ASTSource(
-        sparse_attention_kernel,
-        {name: type_of(name) for name in sparse_attention_kernel.arg_names},
+        kernel,
+        signature(kernel.arg_names, constants, types),
         constants,
+        aligned(kernel.arg_names, constants),
     )
     target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
     stages = 2 if head_size <= 128 else 1
     compiled = triton.compile(source, target=target, options={"num_warps": 8, "num_stages": stages})
     assert compiled.metadata.shared <= SHARED_BYTES[capability]
     assert "ld.local" not in compiled.asm["ptx"]
+    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == descriptor
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["blocks", "columns"])
+@pytest.mark.parametrize("head_size", [64, 128], ids=["d64", "d128"])
+def test_hopper_kernel_compiles(head_size: int, columns: bool, triton) -> None:
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from routesparse.kernels.hopper_backend import settings
+    from routesparse.kernels.hopper_kernel import hopper_attention_kernel as kernel
+
+    constants = {"HEAD": head_size, "COLUMNS": columns, "SINKS": True, **settings(head_size)}
+    box = gl.NVMMASharedLayout(128, 16, rank=4)
+    types = pointer_types("k", "v", "out")
+    types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in "qkv"}
+    source = GluonASTSource(
+        kernel,
+        signature(kernel.arg_names, constants, types),
+        constants,
+        aligned(kernel.arg_names, constants),
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    assert compiled.metadata.shared <= SHARED_BYTES[90]
+    assert "wgmma.mma_async" in compiled.asm["ptx"]

@@ -1,0 +1,72 @@
+"""What the Triton backend decides before a launch: row order, descriptors and the fastest configuration."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from routesparse.kernels import triton_choice
+from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.triton_backend import descriptor_strides, fits_descriptor, row_order
+from routesparse.kernels.triton_choice import Config, fastest
+
+
+def test_row_order_keeps_a_kv_head_together_and_puts_its_longest_row_first() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(2, 4, 5, 10, generator=generator) < 0.5
+    columns = torch.randint(0, 640, (2, 4, 200), generator=generator)
+    plan = RowPlan.from_block_mask(mask, 640, 640, columns=columns, dense_rows=torch.rand(2, 4, 5) < 0.3)
+    order = row_order(plan, group=2).long()
+    assert order.sort().values.tolist() == list(range(2 * 4 * 5))
+    tiles = plan.block_count + (plan.column_count + 63) // 64
+    last_block = torch.arange(1, 6) * 2
+    tiles = torch.where(plan.dense_rows, last_block, tiles).flatten()[order].view(4, 10)
+    assert (order.view(4, 10) // 10 == torch.arange(4)[:, None]).all()
+    assert (tiles[:, 1:] <= tiles[:, :-1]).all()
+
+
+@pytest.mark.parametrize(
+    "tensor, fits",
+    [
+        (torch.zeros(2, 3, 50, 64, dtype=torch.bfloat16), True),
+        (torch.zeros(2, 50, 3, 64, dtype=torch.bfloat16).transpose(1, 2), True),
+        (torch.zeros(1, 1, 50, 80, dtype=torch.bfloat16), True),
+        (torch.zeros(2, 3, 50, 65, dtype=torch.bfloat16)[..., :64], False),
+        (torch.zeros(2, 3, 50, 68, dtype=torch.bfloat16)[..., 4:], False),
+        (torch.zeros(2, 3, 64, 50, dtype=torch.bfloat16).mT, False),
+        (torch.zeros(1, 3, 50, 64, dtype=torch.bfloat16).expand(2, -1, -1, -1), False),
+    ],
+    ids=["contiguous", "interleaved", "head-80", "odd-pitch", "odd-start", "transposed", "expanded"],
+)
+def test_descriptors_need_aligned_rows(tensor: torch.Tensor, fits: bool) -> None:
+    assert fits_descriptor(tensor) == fits
+
+
+def test_an_axis_of_length_one_may_have_any_stride() -> None:
+    tensor = torch.zeros(40_000, dtype=torch.bfloat16).as_strided((1, 2, 50, 64), (3, 6400, 128, 1))
+    assert fits_descriptor(tensor)
+    assert descriptor_strides(tensor) == [64, 6400, 128, 1]
+
+
+def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> None:
+    monkeypatch.setattr(triton_choice, "_chosen", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    slow, fast = Config(False, 4, 1), Config(True, 8, 2)
+    measured = []
+
+    def time_ms(run) -> float:
+        measured.append(run())
+        return 1.0 if measured[-1] is fast else 2.0
+
+    monkeypatch.setattr(triton_choice, "_time_ms", time_ms)
+    for _ in range(2):
+        assert fastest("kind", [slow, fast], lambda config: config) is fast
+    assert measured == [slow, fast]
+
+
+def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch) -> None:
+    monkeypatch.setattr(triton_choice, "_chosen", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    first = Config(True, 8, 2)
+    assert fastest("kind", [first, Config(False, 8, 2)], lambda config: pytest.fail("measured")) is first
+    assert triton_choice._chosen == {}
