@@ -8,7 +8,8 @@ TERMS: dict[str, str] = {
     "tau": "τ: the mass of attention that a certificate must reach before a sparse plan is trusted "
     "(section 3.4, step 5).",
     "gate": "g = min(m̂, mean over the recent rows): the statistic that the gate λ reads (with m̂ of equation 4).",
-    "lambda": "λ: the least g of an admissible candidate, a margin above τ so that few certificate tests are wasted.",
+    "lambda": "λ: the least g of an admissible candidate, a margin above τ so that few certificate tests "
+    "are wasted (section 3.4).",
     "disagreement": "u: standard deviation of the means over recent, body and boundary rows; high where some rows "
     "need other keys (equation 4).",
     "risk": "R = 1 − g + α u + β e: what the router weighs against time (equation 4).",
@@ -19,7 +20,7 @@ TERMS: dict[str, str] = {
     "conformal": "g − δ_q: lower mass from calibration prompts; valid for prompts like those (equation 5).",
     "row": "The mass that a random body row of this prompt reaches with the stated confidence; not a mean "
     "(section 3.3).",
-    "density": "Kept share of the causal area of the segment's body; dense attention keeps 100 %.",
+    "density": "Kept share of the causal area of the segment's body; dense attention keeps 100 % (section 3.2).",
     "entropy": "Entropy of the probe rows' attention in nats, their mean: high means spread out (equation 3).",
     "local": "Share of attention inside the local band next to the diagonal (equation 3).",
     "probe": "A few query rows against all keys, shared by all candidates of a head (equation 3).",
@@ -29,8 +30,10 @@ TERMS: dict[str, str] = {
     "(equation 6).",
     "calibration": "Frozen λ and δ_q from prompts of a domain, stamped for one model; without one the in-prompt "
     "certificate decides alone (section 3.5).",
-    "segment": "A contiguous range of query rows with its own decisions; a multiple of 128 tokens.",
-    "audit": "rows: compare a random sample of rows with dense attention. full: all rows and the first token.",
+    "segment": "A contiguous range of query rows with its own decisions; a multiple of 128 tokens "
+    "(abstract, section 3.1).",
+    "audit": "rows: compare a random sample of rows with dense attention. full: all rows and the first "
+    "token (section 4.2).",
     "fallback": "A head whose certificate fails takes the next budget (expand), at last all keys (dense) "
     "(section 3.4, step 5).",
     "fallback_limit": "A higher rate of units that became dense by fallback is a failure: quality is kept, the "
@@ -45,7 +48,7 @@ TERMS: dict[str, str] = {
     "unmet": "Policy strict: the certificate asked for more, T_l had no time for it, and the plan ran uncertified "
     "(section 3.4).",
     "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "
-    "profile.",
+    "profile (section 3.5).",
     "error": "‖O − Õ‖ / ‖O‖ over the audited rows (E_rel, section 4.2).",
     "bounds": "Rows whose error exceeds the paper's bound or the tight one, beyond float32 rounding (equation 5).",
     "tight": "(1 − m)(‖õ‖ + V_max): the error is (1 − m) times the distance of the kept mean from the omitted mean "
@@ -73,12 +76,38 @@ TERMS: dict[str, str] = {
 }
 
 
+_NAMES = {
+    "tau": "τ",
+    "gate": "g, gate statistic",
+    "lambda": "λ, gate",
+    "disagreement": "u, disagreement",
+    "risk": "R, risk",
+    "mass": "m, mass",
+    "certificate": "certificate, in-prompt",
+    "row": "certificate, row statement",
+    "conformal": "certificate, conformal",
+    "budget": "Tℓ, time limit",
+    "density": "kept share, density",
+    "local": "local band",
+    "audit": "audit depth",
+    "error": "output error",
+    "predictor": "e, predicted error",
+    "flops": "FLOPs",
+}
+
+
+def name(term: str) -> str:
+    """A term as the page Terms lists it."""
+    return _NAMES.get(term, term.replace("_", " ").replace("-", " "))
+
+
 def mark(term: str) -> str:
-    """HTML of the question mark; its sentence appears on hover and on keyboard focus."""
+    """HTML of the question mark: its sentence on hover and on keyboard focus, its equation behind the link."""
     text = escape(TERMS[term])
-    return f'<span class="rs-q tip" tabindex="0" role="note" aria-label="{text}" data-tip="{text}">?</span>'
+    return f'<a class="rs-q tip" href="terms?term={term}" target="_blank" aria-label="{text}" data-tip="{text}">?</a>'
 
 
 def heading(label: str, term: str) -> str:
     """HTML of a table heading with its sentence as title: a table would cut the box off."""
-    return f'<th title="{escape(TERMS[term])}">{escape(label)}<span class="rs-q">?</span></th>'
+    link = f'<a class="rs-q" href="terms?term={term}" target="_blank">?</a>'
+    return f'<th title="{escape(TERMS[term])}">{escape(label)}{link}</th>'

@@ -18,6 +18,7 @@ from routesparse.app.screens import (
     new_run,
     routing_map,
     runs,
+    terms,
 )
 from routesparse.engine.errors import RouteSparseError, StoreError
 
@@ -41,6 +42,7 @@ def main() -> None:
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
         "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
         "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
+        "terms": st.Page(terms.render, title="Terms", url_path="terms"),
     }
     st.session_state["pages"] = pages
     page = st.navigation(
@@ -48,6 +50,7 @@ def main() -> None:
             "Analyse": [pages["runs"], pages["new"], pages["job"]],
             "Run": [pages["map"], pages["head"]],
             "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
+            "Help": [pages["terms"]],
         }
     )
     try:

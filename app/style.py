@@ -77,6 +77,14 @@ _STYLE = """
 .rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
   border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
   margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }
+.rs-table th .rs-q, a.rs-q { color: var(--rs-mute); text-decoration: none; }
+.rs-equation { display: grid; grid-template-columns: 2.2rem minmax(270px, 34%) 1fr; gap: 12px; padding: 7px 0;
+  border-bottom: 1px solid var(--rs-line); align-items: baseline; }
+.rs-equation:last-child { border-bottom: 0; }
+.rs-equation span { color: var(--rs-mute); } .rs-equation b { font-weight: 600; font-size: 1.02rem; }
+.rs-equation small { color: var(--rs-mute); font-size: .9rem; }
+.rs-equation code { font-size: .92em; color: var(--rs-mute); }
+.rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;

@@ -94,8 +94,8 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         _actions(actions, opened, runs, picked)
         exports.chart_foot(
             "runs",
-            f"n = {len(runs):,} runs · click a row to open its routing map, tick rows to run again, pin, compare, "
-            "delete or export them; click a heading to sort · source: run",
+            f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to run again, "
+            "pin, compare, delete or export them; click a heading to sort · source: run",
             picked if len(picked) else runs,
             "runs",
         )

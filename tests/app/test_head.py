@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -151,8 +152,26 @@ def test_a_large_probe_stays_small_on_the_wire():
     assert len(chart.to_json()) < 2_000_000
 
 
-def test_every_term_names_its_place_in_the_paper_and_is_escaped():
-    assert all(mark(term).count("<") == 2 for term in TERMS)
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_is_escaped_and_names_its_place_in_the_paper(term):
+    assert mark(term).count("<") == 2
+    assert re.search(r"\(.*(equation|section|abstract)[^)]*\)", TERMS[term]), TERMS[term]
+
+
+def test_question_mark_leads_to_the_term_and_its_equation(home, open_page):
+    assert 'href="terms?term=risk"' in mark("risk")
+    page = open_page("terms", term="risk")
+    assert not page.exception
+    html = text_of(page)
+    assert html.count("α u + β e") >= 3, "the term, its equation, and the equation in the list"
+    assert html.count('<tr class="pick">') == 1
+
+
+@pytest.mark.parametrize("term", ["", "no such <b>term</b>"])
+def test_terms_page_lists_everything_also_for_an_unknown_term(home, open_page, term):
+    page = open_page("terms", term=term)
+    assert not page.exception
+    assert text_of(page).count("<tr") == len(TERMS) and "such" not in text_of(page)
 
 
 def candidates_of(*patterns):
