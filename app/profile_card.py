@@ -129,8 +129,8 @@ def _times_card(store: Store, name: str) -> None:
         )
         exports.chart_foot(
             f"planned-measured-{name}",
-            f"n = {len(times)} layers of {numbers.several(times['run_id'].nunique(), 'run')}, the newest "
-            f"({queries.label(newest)}) filled · probe, index, routing and kernel · source: layer_run",
+            f"n = {len(times)} layers of the newest {numbers.several(times['run_id'].nunique(), 'run')}, run "
+            f"{queries.label(newest)} filled · probe, index, routing and kernel · source: layer_run",
             times,
             "times",
         )

@@ -89,7 +89,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
         template=design.template(theme),
         height=360,
         margin={"l": 56, "r": 8, "t": 8, "b": 40},
-        legend={"orientation": "h", "y": -0.18, "yanchor": "top", "font": {"size": 11}},
+        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "font": {"size": 11}},
     )
     return chart
 

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from routesparse.app import design, numbers
 
+MOST_DOTS = 1500
 _ROW_PX = 38
 
 
@@ -35,6 +36,7 @@ def figure(
     """
     order = list(groups["group"])
     place = {name: i for i, name in enumerate(order)}
+    dots = _few(dots, here)
     chart = go.Figure()
     shift = np.random.default_rng(0).uniform(-0.2, 0.2, len(dots))
     mine = (dots["run_id"] == here).to_numpy()
@@ -104,6 +106,19 @@ def figure(
         showlegend=False,
     )
     return chart
+
+
+def dots_text(count: int) -> str:
+    """What a dot of the figure is, for the line under it."""
+    return "one dot each" if count <= MOST_DOTS else f"{MOST_DOTS:,} of {count:,} dots drawn at random"
+
+
+def _few(dots: pd.DataFrame, here: str | None) -> pd.DataFrame:
+    """At most MOST_DOTS, always the same ones, and always those of the run shown."""
+    if len(dots) <= MOST_DOTS:
+        return dots
+    mine = dots["run_id"] == here
+    return pd.concat([dots[~mine].sample(max(0, MOST_DOTS - int(mine.sum())), random_state=0), dots[mine]])
 
 
 def _hover(row: dict[str, float]) -> str:

@@ -259,8 +259,8 @@ def _coverage_card(store: Store, shown: Scope) -> None:
         exports.chart_foot(
             f"coverage-{claim}-by-{by}-{shown.name}",
             f"n = {rows['run_id'].nunique()} audited runs of {rows['prompt_sha256'].nunique()} prompts, model "
-            f"{shown.run.model}, one dot each · share of a prompt's units; diamond: mean over prompts; bar: 95 % "
-            "interval, resampled by prompt · source: audit",
+            f"{shown.run.model}, {share_figure.dots_text(len(rows))} · share of a prompt's units; "
+            "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: audit",
             groups,
             "coverage",
         )

@@ -108,7 +108,7 @@ def _confidence() -> float:
 
 
 def _facts_cards(shown: list[Calibration]) -> None:
-    for place, one in zip(st.columns(len(shown), gap="small"), shown, strict=True):
+    for place, one in zip(st.columns(SIDE_BY_SIDE, gap="small"), shown, strict=False):
         with place, st.container(border=True, key=f"card-facts-{one.name}", gap="xsmall"):
             st.html(f'<div class="rs-h">{escape(one.name)}</div>' + calibration_text.facts_html(one))
 

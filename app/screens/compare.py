@@ -359,7 +359,7 @@ def _entropy_card(store: Store, sides: Sides, stored: pd.DataFrame) -> None:
         exports.chart_foot(
             f"choice-entropy-{run.model}",
             f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · bits; "
-            "letter: the most frequent family; pale: the same in every domain · source: head_choice",
+            "letter: the most frequent family; near 0: the same in every domain · source: head_choice",
             rows,
             "entropy",
         )

@@ -278,7 +278,7 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
         )
         exports.chart_foot(
             f"fallbacks-by-{by}-{shown.name}",
-            f"n = {len(per_run)} runs of model {shown.run.model}, one dot each"
+            f"n = {len(per_run)} runs of model {shown.run.model}, {share_figure.dots_text(len(per_run))}"
             + ("" if shown.everything else ", this run filled")
             + " · share of units; diamond: mean; bar: 95 % interval, resampled by prompt · source: run",
             groups,

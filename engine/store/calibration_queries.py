@@ -8,17 +8,19 @@ import pandas as pd
 
 from routesparse.engine.store.duckdb_store import Store
 
+MOST_RUNS = 50
+
 
 def layer_times(store: Store, profile: str) -> pd.DataFrame:
-    """Per run and layer what the profile planned and what was measured, probe to kernel, in microseconds."""
+    """Per layer of the newest MOST_RUNS runs: what the profile planned, what was measured, probe to kernel, in us."""
     return store.frame(
         """
         SELECT run.run_id, run.prompt_name, run.tokens, run.created_at, l.layer, l.planned_us,
                l.probe_us + l.index_us + l.route_us + l.kernel_us AS measured_us, l.dense_us
-        FROM run JOIN layer_run l USING (run_key) WHERE run.profile = ? AND run.routed
-        ORDER BY run.created_at, run.run_key, l.layer
+        FROM (SELECT * FROM run WHERE profile = ? AND routed ORDER BY created_at DESC, run_key DESC LIMIT ?) run
+        JOIN layer_run l USING (run_key) ORDER BY run.created_at, run.run_key, l.layer
         """,
-        [profile],
+        [profile, MOST_RUNS],
     )
 
 

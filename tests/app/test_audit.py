@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
-from routesparse.app import audit_claims, audit_figures, design
+from routesparse.app import audit_claims, audit_figures, design, prompt_stats, share_figure
 from routesparse.app.access import access
 from routesparse.engine.store import audit_queries, bundle, queries
 
@@ -228,3 +229,22 @@ def test_head_page_holds_each_claim_against_its_own_truth(home, record, open_pag
     verdict = "holds" if truth >= choice.conformal_lower_mass else "fails"
     assert f"g* is {truth:.3f}, so it {verdict}" in html
     assert "87.5 % of the rows do" in html and "layers before included: 0.0421" in html
+
+
+def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():
+    count = share_figure.MOST_DOTS * 2
+    dots = pd.DataFrame(
+        {
+            "group": "code",
+            "value": 0.9,
+            "label": "",
+            "run_id": ["mine" if i == 5 else f"r{i}" for i in range(count)],
+        }
+    )
+    groups = pd.DataFrame(
+        [("code", count, count, count, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9)], columns=prompt_stats.COLUMNS
+    )
+    chart = share_figure.figure(groups, dots, share_figure.Reference(0.95, "nominal"), design.LIGHT, "mine")
+    assert len(chart.data[0].x) == share_figure.MOST_DOTS
+    assert max(chart.data[0].marker.size) == 9, "the run shown is drawn larger"
+    assert share_figure.dots_text(count).startswith("1,500 of 3,000")

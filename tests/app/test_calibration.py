@@ -132,7 +132,7 @@ def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, 
     html = text_of(page)
     assert "The fitted model misses the measured mixes by 5.0 %" in html and "FLOPs alone" in html
     assert "median and p95 of 3 repeats" in html
-    assert f"n = {record.run.layers + 2} layers of 2 runs" in html
+    assert f"n = {record.run.layers + 2} layers of the newest 2 runs" in html
 
 
 def test_flops_are_set_to_the_longest_dense_measurement(profile):
