@@ -13,9 +13,8 @@ import torch
 from routesparse.kernels.interface import RowPlan
 from routesparse.kernels.probe_triton import _numbers, _power_of_two, _warps
 
-SCORE_BINS = 512
+SCORE_BINS = 256
 COLUMNS_PER_PROGRAM = 512
-SCORE_WARPS_PER_512 = 1
 # A row of the plan that keeps a larger share of the longest row's blocks is dense: it saves too little to be listed.
 LISTED_SHARE = 0.625
 
@@ -93,7 +92,7 @@ def score_levels(
         N=width,
         BINS=SCORE_BINS,
         SOFTCAP=bool(softcap),
-        num_warps=max(1, min(16, SCORE_WARPS_PER_512 * width // 512)),
+        num_warps=_warps(width),
     )
     return top_k, top_p, top_k_count, top_p_count
 

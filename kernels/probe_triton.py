@@ -12,8 +12,9 @@ import torch
 
 RECENT_BLOCK = 64  # rows and keys of a tile of the recent pass
 BLOCKS_PER_PROGRAM = 32
+LSE_BLOCKS_PER_PROGRAM = 64
 LSE_LAUNCH = (128, 8, 3)  # rows of a tile, warps, stages; as measured on an H200
-RECENT_LAUNCH = (4, 2)  # warps, stages
+RECENT_LAUNCH = (4, 3)  # warps, stages
 
 
 def block_lse(
@@ -45,7 +46,7 @@ def block_lse(
     # Rows in order of position: a tile of rows sees a prefix of the keys.
     position, order = positions.reshape(batch, kv_heads, group * count).sort(-1)
     rows, warps, stages = LSE_LAUNCH
-    grid = (-(-key_blocks // BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
+    grid = (-(-key_blocks // LSE_BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
     block_lse_kernel[grid](
         q,
         k,
@@ -61,7 +62,7 @@ def block_lse(
         count,
         keys,
         key_blocks,
-        BLOCKS_PER_PROGRAM,
+        LSE_BLOCKS_PER_PROGRAM,
         shift,
         scale,
         softcap or 0.0,
