@@ -13,7 +13,7 @@ _HTML = (
     '<button class="png" title="This chart as PNG">PNG</button></div>'
 )
 _CSS = """
-.rs-picture { display: flex; gap: 1rem; align-items: center; min-height: 1.5rem; }
+.rs-picture { display: flex; gap: .8rem; margin-top: -2px; align-items: center; min-height: 1.5rem; }
 .rs-picture button { all: unset; cursor: pointer; font-size: .86rem; color: var(--rs-ink); padding: 0 .2rem; }
 .rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
 """

@@ -32,9 +32,7 @@ _STYLE = """
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
-.rs-kpi span[class*="st-key-foot-"] > :first-child { flex: 1 1 280px; min-width: 0; }
-[class*="st-key-foot-"] { column-gap: .7rem; row-gap: 0; }
-.rs-q { display: inline-flex; font-size: 9.5px; }
+.rs-kpi span.rs-q { display: inline-flex; font-size: 9.5px; }
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
@@ -77,6 +75,8 @@ _STYLE = """
 .rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
   border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
   margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }
+.stApp [class*="st-key-foot-"] > :first-child { flex: 1 1 280px; width: auto; min-width: 0; }
+.stApp [class*="st-key-foot-"] { column-gap: .8rem; row-gap: 0; justify-content: flex-end; }
 .rs-table th .rs-q, a.rs-q { color: var(--rs-mute); text-decoration: none; }
 .rs-equation { display: grid; grid-template-columns: 2.2rem minmax(270px, 34%) 1fr; gap: 12px; padding: 7px 0;
   border-bottom: 1px solid var(--rs-line); align-items: baseline; }
