@@ -13,12 +13,14 @@ from routesparse.engine.calibration import (
     STAMPED,
     Bucket,
     Calibration,
+    CostModel,
     conformal_delta,
     load_calibration,
     stamp_of,
 )
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import CalibrationError
+from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library_hash
 
 CONFIG = RouterConfig()
@@ -112,6 +114,43 @@ def test_another_model_is_refused_by_revision():
         CALIBRATION.check("feed", CONFIG)
 
 
+def test_another_dtype_is_refused_once_it_is_known():
+    CALIBRATION.check("0123456789abcdef", CONFIG, "float32")
+    with pytest.raises(CalibrationError, match=r"made in float32, this model runs in bfloat16.*--force"):
+        CALIBRATION.check("0123456789abcdef", CONFIG, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        ({"dense_tile_us": 15.0}, None),
+        ({"row_us": 900.0, "column_us": 3.0}, None),
+        ({"dense_tile_us": 21.0}, "a dense tile costs 1.00 sparse tiles, profile p says 2.10"),
+        ({"dense_tile_us": 4.0}, "a dense tile costs 1.00 sparse tiles, profile p says 0.40"),
+        ({"backend": "triton"}, "cheapest candidate for the torch kernel, this run uses triton"),
+    ],
+    ids=["near", "rows-and-columns", "dear", "cheap", "kernel"],
+)
+def test_another_idea_of_cheapest_is_told(costs, told):
+    made_with = CostModel("p", "torch", 1.0, 0.1, 1.0)
+    profile = LatencyProfile("p", "d", "torch", "float32", 64, 2, 1, 128, 64, 10, 10, 1, 0, 10, 0, 0, 0, 0)
+    found = replace(CALIBRATION, cost_model=made_with).cost_mismatch(replace(profile, **costs))
+    assert found is None if told is None else told in found
+    assert CALIBRATION.cost_mismatch(replace(profile, **costs)) is None
+
+
+def test_documents_in_both_folds_or_in_a_test_set_are_found():
+    def fold(*shas):
+        return {"documents": [{"name": "n", "sha256": sha, "prompts": 1} for sha in shas]}
+
+    calibration = replace(
+        CALIBRATION, documents=("a", "b", "c"), folds={"A": fold("a", "b"), "B": fold("b", "c")}
+    )
+    assert calibration.overlap() == ["b"]
+    assert calibration.overlap_with(["c", "d"]) == ["c"]
+    assert CALIBRATION.overlap() == CALIBRATION.overlap_with(["d"]) == []
+
+
 def test_another_pattern_library_is_refused():
     with pytest.raises(CalibrationError, match="made with pattern library old, this version has"):
         replace(CALIBRATION, library_hash="old").check("0123456789abcdef", CONFIG)
@@ -188,8 +227,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, n
         lambda text: "[]",
         lambda text: '"prose"',
         lambda text: "null",
-        lambda text: text.replace('"schema": 1,', ""),
-        lambda text: text.replace('"schema": 1,', '"schema": "one",'),
+        lambda text: text.replace('"schema": 2,', ""),
+        lambda text: text.replace('"schema": 2,', '"schema": "two",'),
         lambda text: text.replace('"gate"', '"gaet"'),
         lambda text: text.replace('"gate": 0.93', '"gate": "high"'),
         lambda text: text.replace('"gate": 0.93', '"gate": NaN'),
@@ -221,5 +260,5 @@ def test_a_corrupt_file_is_refused(tmp_path, damage):
 def test_a_newer_file_is_refused_with_both_numbers(tmp_path):
     path = CALIBRATION.save(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
-    with pytest.raises(CalibrationError, match="has schema 9; this version reads up to 1"):
+    with pytest.raises(CalibrationError, match="has schema 9; this version reads 2; upgrade"):
         load_calibration(str(path))
