@@ -109,6 +109,27 @@ def residual_figure(
     return chart
 
 
+def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> go.Figure:
+    """One bar per layer: how far its attention output is from the dense forward's."""
+    chart = go.Figure()
+    chart.add_bar(
+        x=errors["layer"],
+        y=errors["forward_error"],
+        marker={"color": design.blend(theme.panel, theme.accent, 0.72), "line": {"width": 0}},
+        hovertemplate="layer %{x}<br>%{y:.4f}<extra></extra>",
+    )
+    chart.update_xaxes(
+        title="layer",
+        dtick=1 if len(errors) <= 16 else 4,
+        showgrid=False,
+        range=[-0.5, errors["layer"].max() + 0.5],
+    )
+    chart.update_yaxes(title="relative error", rangemode="tozero", fixedrange=True)
+    chart = _layout(chart, theme)
+    chart.update_layout(height=220, bargap=0.4)
+    return chart
+
+
 def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
     """``low``, ``high``, ``units``, ``share`` of equal bins over all residuals; empty without any."""
     values = residual.dropna().to_numpy()

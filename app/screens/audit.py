@@ -66,6 +66,8 @@ def render() -> None:
         _coverage_card(store, shown)
     with right:
         _residual_card(shown, units)
+    if not shown.everything:
+        _forward_card(store, shown.run)
     _worst_card(store, shown)
 
 
@@ -312,6 +314,28 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
             f"n = {len(units):,} units · share of mass · source: head_choice and audit of {shown.words}",
             bins,
             "residuals",
+        )
+
+
+def _forward_card(store: Store, run: RunRow) -> None:
+    """Only with the full audit: what the errors of all layers add up to."""
+    errors = audit_queries.forward_errors(store, run.run_id)
+    if errors.empty:
+        return
+    with st.container(border=True, key="card-forward", gap="xsmall"):
+        st.html('<div class="rs-h">Against the dense forward, layer by layer</div>')
+        st.plotly_chart(
+            audit_figures.forward_figure(errors, design.current_theme()),
+            key="audit-forward",
+            theme=None,
+            config=design.chart_config(f"forward-error-{queries.label(run.run_id)}"),
+        )
+        exports.chart_foot(
+            f"forward-error-{queries.label(run.run_id)}",
+            f"n = {len(errors)} layers · error of the attention output relative to the dense forward’s, the errors "
+            f"of the layers before included · source: layer_run of run {queries.label(run.run_id)}",
+            errors,
+            "forward",
         )
 
 

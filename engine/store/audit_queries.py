@@ -90,3 +90,15 @@ def gaps(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
         """,
         [list(run_ids)],
     )
+
+
+def forward_errors(store: Store, run_id: str) -> pd.DataFrame:
+    """Per layer the error of its attention output against the dense forward's, layers before included; empty where
+    the run had no full audit."""
+    return store.frame(
+        """
+        SELECT l.layer, l.forward_error FROM run JOIN layer_run l USING (run_key)
+        WHERE run.run_id = ? AND l.forward_error IS NOT NULL ORDER BY l.layer
+        """,
+        [run_id],
+    )

@@ -136,8 +136,10 @@ def test_forced_calibration_is_named(home, record, open_page):
 
 def test_full_audit_reports_the_next_token(home, record, open_page):
     full = replace(record.run, audit_depth="full", top1_agreement=1.0, kl_nats=0.0123, logit_error=0.02)
-    bundle.write_bundle(replace(record, run=full), home / "spool")
+    layers = tuple(replace(row, forward_error=0.01 * (row.layer + 1)) for row in record.layers)
+    bundle.write_bundle(replace(record, run=full, layers=layers), home / "spool")
     html = text_of(open_page("audit", run=RUN))
+    assert "Against the dense forward, layer by layer" in html and f"n = {len(layers)} layers" in html
     assert "next token agrees with dense" in html and "0.0123 nats" in html
 
 
@@ -228,6 +230,7 @@ def test_head_page_holds_each_claim_against_its_own_truth(home, record, open_pag
     truth = min(audit.mass, choice.recent_mass)
     verdict = "holds" if truth >= choice.conformal_lower_mass else "fails"
     assert f"g* is {truth:.3f}, so it {verdict}" in html
+    assert "audit?run=d4e5b678" in html and "fallbacks?run=d4e5b678" in html
     assert "87.5 % of the rows do" in html and "layers before included: 0.0421" in html
 
 
