@@ -129,6 +129,7 @@ def test_a_wrong_option_is_one_line(start, options):
         ("server.enableCORS", True),
         ("server.enableStaticServing", False),
         ("client.showErrorDetails", "none"),
+        ("client.showErrorLinks", False),
         ("browser.gatherUsageStats", False),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -247,3 +248,19 @@ def test_the_web_process_imports_no_engine_library():
         [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
     )
     assert result.stdout.strip().endswith("[]"), result.stderr
+
+
+def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled, open_dashboard, monkeypatch):
+    def broken():
+        raise ValueError("the prompt says heliotrope")
+
+    monkeypatch.setattr("routesparse.app.screens.runs.render", broken)
+    page = open_dashboard()
+    assert not page.exception
+    (state,) = [element.proto.body for element in page.get("html") if "rs-state" in element.proto.body]
+    (line,) = (filled / "logs" / "worker.jsonl").read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["event"], entry["error"]) == ("page_failed", "ValueError")
+    assert entry["log_id"] in state and "unexpected ValueError" in state
+    assert any("broken" in frame for frame in entry["frames"])
+    assert "heliotrope" not in state + line
