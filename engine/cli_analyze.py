@@ -130,18 +130,19 @@ def profile(
     shape = shape_of(model)
     import torch
 
-    from routesparse.engine.profiling import QUICK, measure
+    from routesparse.engine import profiling
 
     cuda = torch.cuda.is_available()
+    device = torch.device("cuda:0" if cuda else "cpu")
     with report.bars():
-        measured = measure(
-            torch.device("cuda:0" if cuda else "cpu"),
+        measured = profiling.measure(
+            device,
             torch.bfloat16 if cuda else torch.float32,
             head_dim=shape.head_dim,
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             config=RouterConfig(probe=probe),
-            **(QUICK if quick else {}),
+            **(profiling.quick(device) if quick else {}),
             progress=report,
         )
     path = measured.save(target)

@@ -45,6 +45,10 @@ GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
 FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
 QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
 QUICK: dict[str, Any] = {"lengths": QUICK_LENGTHS, "mixes": QUICK_MIXES}  # a first run: seconds
+GPU_QUICK: dict[str, Any] = {
+    "lengths": (8_192, 32_768),
+    "mixes": QUICK_MIXES,
+}  # shorter ones time the launch alone
 REPEATS = 3
 GPU_WARM_UP = 3  # compiles kernels, then captures graphs; a CPU needs one
 FIT_ROUNDS = 12
@@ -90,11 +94,16 @@ def profile_for(
         heads=heads,
         kv_heads=kv_heads,
         config=config,
-        **QUICK,
+        **quick(device),
         progress=progress,
     )
     profile.save(paths.profiles())
     return profile
+
+
+def quick(device: torch.device) -> dict[str, Any]:
+    """Arguments of ``measure`` for a first run of seconds."""
+    return GPU_QUICK if device.type == "cuda" else QUICK
 
 
 def measure(
