@@ -53,6 +53,12 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
     return _from_hub(name_or_path), name_or_path
 
 
+def offered() -> dict[str, str]:
+    """What the dashboard may open, by name: the bundled model and the folders in ``paths.models()``."""
+    folders = sorted(paths.models().glob("*/config.json"))
+    return {DEMO: DEMO} | {file.parent.name: str(file.parent) for file in folders if file.parent.name != DEMO}
+
+
 def check_folder(folder: Path) -> dict[str, Any]:
     """The model's configuration, after checking everything that can be checked without reading weights.
 

@@ -26,9 +26,19 @@ def database() -> Path:
     return home() / "routesparse.duckdb"
 
 
+def models() -> Path:
+    """Model folders that the dashboard offers beside the bundled one: put or link them here. It opens no others."""
+    return home() / "models"
+
+
 def profiles() -> Path:
     """Latency profiles measured on this machine; shipped ones are in data/profiles."""
     return home() / "profiles"
+
+
+def calibrations() -> Path:
+    """Calibrations made on this machine; shipped ones are in data/calibrations."""
+    return home() / "calibrations"
 
 
 def write_json(path: Path, values: dict[str, Any]) -> Path:

@@ -28,6 +28,9 @@ class PromptSize:
     activation_bytes: (
         int  # of one layer: hidden states, queries, keys, values, attention output and MLP, in float32
     )
+    heads: int
+    kv_heads: int
+    head_dim: int
 
     @property
     def memory_bytes(self) -> int:
@@ -53,6 +56,9 @@ def prompt_size(model: str, text: str) -> PromptSize:
         max_tokens=int(config["max_position_embeddings"]),
         weight_bytes=_weight_bytes(folder, config),
         activation_bytes=tokens * per_token * _FLOAT32_BYTES,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
     )
 
 

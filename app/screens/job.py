@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from html import escape
+from pathlib import Path
 
 import streamlit as st
 
@@ -140,7 +141,7 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
     if job.attempt > 1 or job.losses:
         facts.append(("attempt", f"{job.attempt}, after {numbers.several(job.losses, 'lost worker')}"))
     settings = [
-        f"model {request.model}",
+        f"model {Path(request.model).name}",
         f"policy {request.policy}",
         f"τ {request.tau:g}",
         f"Tℓ {numbers.limit(request.config().to_dict()['budget'])}",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -18,7 +20,9 @@ from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
 from routesparse.engine.errors import InputError, ModelError, StoreError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.model_files import DEMO, resolve, revision_of
+from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.model_files import DEMO, offered, resolve, revision_of
+from routesparse.engine.profile_files import stored_for
 from routesparse.engine.store import queries
 from routesparse.engine.token_count import PromptSize, prompt_size
 
@@ -52,9 +56,15 @@ def _request(label: str) -> RunRequest | None:
     wishes: dict[str, Any] = {"label": label}
     one, two, three = st.columns(3)
     with one:
-        wishes["model"] = st.selectbox(
-            "Model", [DEMO], key="with_model", bind="query-params", help="The bundled model needs no download"
+        models = offered()
+        named = st.selectbox(
+            "Model",
+            list(models),
+            key="with_model",
+            bind="query-params",
+            help="The bundled model, and the folders under models in the folder that runs are stored in",
         )
+        wishes["model"] = models[named]
         wishes["policy"] = st.selectbox(
             "Policy", POLICIES, key="with_policy", bind="query-params", help=TERMS["policy"]
         )
@@ -173,13 +183,53 @@ def _take(
             f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
             f"{size.tokens - size.max_tokens:,}."
         )
-    elif request and request.calibration is not None and not _calibrated(request, size):
-        st.html(
-            f'<div class="rs-note rs-warn">Calibration {escape(request.calibration)} has no δ for {size.tokens:,} '
-            "tokens: only the in-prompt and the row certificate will be stated.</div>"
+    elif request is not None:
+        for warns, line in _notes(request, size):
+            st.html(f'<div class="rs-note{" rs-warn" if warns else ""}">{escape(line)}</div>')
+
+
+def _notes(request: RunRequest, size: PromptSize) -> list[tuple[bool, str]]:
+    """(whether it is a warning, words): what doesn't match this prompt, model or machine."""
+    notes = []
+    if request.calibration is not None and not _calibrated(request, size):
+        notes.append(
+            (
+                True,
+                f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt and the "
+                "row certificate will be stated.",
+            )
         )
-    elif request and request.break_even is not None and size.tokens < request.break_even:
-        st.html('<div class="rs-note">Below break-even: dense attention will run untouched.</div>')
+    stored = stored_for(size.head_dim, request.config())
+    if not stored:
+        notes.append(
+            (
+                True,
+                f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
+                "measures this machine first.",
+            )
+        )
+    break_even, source = request.break_even, "the setting"
+    if break_even is None and stored:
+        try:
+            break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads)
+            source = f"the profile of {numbers.device(device)}"
+        except InputError as error:
+            notes.append((True, str(error)))
+    if break_even is not None and size.tokens < break_even:
+        notes.append(
+            (
+                False,
+                f"Below break-even, {break_even:,} tokens by {source}: dense attention will run untouched.",
+            )
+        )
+    return notes
+
+
+@cache
+def _break_even(profile: Path, changed_ns: int, heads: int) -> tuple[int, str]:
+    """Tokens and device of a profile; ``changed_ns`` is part of the key."""
+    loaded = LatencyProfile.load(profile)
+    return loaded.break_even_tokens(heads), loaded.device
 
 
 def _calibrated(request: RunRequest, size: PromptSize) -> bool:
@@ -197,7 +247,7 @@ def _time(
             return numbers.span(
                 past.low_s, past.high_s
             ), f"Time: from {numbers.several(past.jobs, 'earlier job')} like this."
-        runs = queries.runs(opened.store, queries.RunFilter(models=(request.model,)))
+        runs = queries.runs(opened.store, queries.RunFilter(models=(Path(request.model).name,)))
         pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
         prefill = scaled(pairs, size.tokens)
         if prefill is not None:

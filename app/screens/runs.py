@@ -163,6 +163,7 @@ def _run_again(opened: Access, run_id: str) -> None:
     config = json.loads(run.config_json)
     wishes = {
         "from": queries.short_id(opened.store, run_id),
+        "with_model": run.model,
         "with_policy": run.policy,
         "audit": run.audit_depth,
         "calibration": run.calibration,

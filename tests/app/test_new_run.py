@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,10 @@ from routesparse.app.prompt_input import jsonl_prompts
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.token_count import prompt_size
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 TEXT = "The harbour master writes a ledger of vessels. " * 40
 
 
@@ -126,7 +130,7 @@ def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, 
     size = prompt_size("demo", TEXT)
     monkeypatch.setattr(
         "routesparse.app.screens.new_run.prompt_size",
-        lambda model, text: type(size)(size.tokens, size.tokens - 5, 1, 1),
+        lambda model, text: replace(size, max_tokens=size.tokens - 5),
     )
     page = paste(open_page("new_run", source="Paste"))
     assert "shorten it by 5" in text_of(page)
@@ -161,3 +165,64 @@ def test_estimates_span_linear_and_quadratic_growth():
     assert (same.low_s, same.high_s, same.jobs) == (4.0, 4.0, 2)
     longer = scaled([(1_000, 3.0)], 2_000)
     assert (longer.low_s, longer.high_s) == (6.0, 12.0)
+
+
+def profile(**changes):
+    costs = dict.fromkeys(
+        ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us", "probe_base_us", "probe_head_us"),
+        1.0,
+    )
+    shape = {"head_dim": 64, "groups": 4, "threads": 2, "block_q": 128, "block_k": 64}
+    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast CPU", "backend": "torch"}
+    return LatencyProfile(
+        **{
+            **place,
+            **shape,
+            **costs,
+            "dtype": "float32",
+            "probe_key_us": 0.001,
+            "median_error": 0.05,
+            **changes,
+        }
+    )
+
+
+def test_missing_latency_profile_is_announced(demo_home, open_page):
+    assert "No latency profile for heads of size" in text_of(paste(open_page("new_run", source="Paste")))
+
+
+def test_break_even_of_the_stored_profile_is_announced(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
+    stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
+    stored.save(demo_home / "profiles")
+    html = text_of(paste(open_page("new_run", source="Paste")))
+    assert (
+        f"Below break-even, {stored.break_even_tokens(size.heads):,} tokens by the profile of a fast CPU"
+        in html
+    )
+    assert "No latency profile" not in html
+    assert "No latency profile" in text_of(paste(open_page("new_run", source="Paste", probe_mode="pooled")))
+
+
+def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    (demo_home / "profiles").mkdir()
+    (demo_home / "profiles" / f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact.json").write_text("{")
+    page = paste(open_page("new_run", source="Paste"))
+    assert not page.exception
+    assert "is corrupt" in text_of(page)
+
+
+def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_home, open_page, queue, went):
+    other = demo_home / "models" / "copy"
+    other.parent.mkdir()
+    other.symlink_to(REPOSITORY / "data" / "models" / "demo")
+    (demo_home / "models" / "no-model").mkdir()
+    page = paste(open_page("new_run", source="Paste", with_model="/etc"))
+    box = page.selectbox(key="with_model")
+    assert box.options == ["demo", "copy"] and box.value == "demo"
+    box.select("copy").run()
+    assert f"{prompt_size('demo', TEXT).tokens:,}" in text_of(page)
+    page.button(key="submit").click().run()
+    assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
