@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +12,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from routesparse.app import design, numbers
-from routesparse.app.calibration_text import QUANTILES, facts
+from routesparse.app.calibration_text import QUANTILES
 from routesparse.engine.calibration import Calibration
+from routesparse.engine.drift import DriftReference
 
 _DASHES = dict(zip(QUANTILES, ("dot", "dash", "solid"), strict=True))
 
@@ -23,12 +23,12 @@ def residual_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
     """Histogram rows of every calibration, all its buckets together, weighted by their prompts; empty without any."""
     rows = []
     for one in calibrations:
-        buckets = [bucket for bucket in facts(one)["buckets"] if bucket.get("histogram")]
-        total = sum(bucket["prompts"] for bucket in buckets)
+        buckets = [bucket for bucket in one.buckets if bucket.histogram and bucket.prompts]
+        total = sum(bucket.prompts for bucket in buckets)
         for bucket in buckets:
-            edges = bucket["histogram"]["edges"]
-            for low, high, share in zip(edges[:-1], edges[1:], bucket["histogram"]["share"], strict=True):
-                rows.append((one.name, low, high, share * bucket["prompts"] / total))
+            edges = bucket.histogram["edges"]
+            for low, high, share in zip(edges[:-1], edges[1:], bucket.histogram["share"], strict=True):
+                rows.append((one.name, low, high, share * bucket.prompts / total))
     frame = pd.DataFrame(rows, columns=["calibration", "low", "high", "share"])
     return frame.groupby(["calibration", "low", "high"], sort=False, as_index=False)["share"].sum()
 
@@ -71,18 +71,62 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
     return _layout(chart, theme, 70 + 150 * len(names))
 
 
+def prompt_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
+    """One row per calibration window: its fold, document, length, density, and its residuals' mean, q95 and max."""
+    rows = [{"calibration": one.name, **prompt} for one in calibrations for prompt in one.prompts]
+    columns = ["calibration", "fold", "document", "tokens", "units", "mean", "q95", "max", "density"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def by_length(
+    prompts: pd.DataFrame, deltas: pd.DataFrame, confidence: float, theme: design.Theme
+) -> go.Figure:
+    """Per calibration: each window of fold B at its length and 95th percentile of residuals, and its bucket's delta."""
+    names = list(dict.fromkeys(deltas["calibration"]))
+    chart = make_subplots(1, len(names), shared_yaxes=True, horizontal_spacing=0.04)
+    for place, name in enumerate(names, start=1):
+        part = prompts[(prompts["calibration"] == name) & (prompts["fold"] == "B")].dropna(subset=["q95"])
+        chart.add_scatter(
+            x=part["tokens"],
+            y=part["q95"],
+            mode="markers",
+            marker={"size": 6, "color": design.blend(theme.panel, theme.accent, 0.6)},
+            text=[f"{escape(str(row.document))}, {row.units} units" for row in part.itertuples()],
+            hovertemplate="%{text}<br>%{x:,} tokens<br>95th percentile of g − g* %{y:.4f}<extra></extra>",
+            row=1,
+            col=place,
+        )
+        for row in deltas[deltas["calibration"] == name].to_dict("records"):
+            delta = row[f"delta_{confidence:g}"]
+            if numbers.is_missing(delta):
+                continue
+            chart.add_scatter(
+                x=[row["min_tokens"], row["max_tokens"]],
+                y=[delta, delta],
+                mode="lines",
+                line={"color": theme.warn, "width": 2},
+                hovertemplate=f"δ {delta:.4f}, K = {row['windows']} windows<extra></extra>",
+                row=1,
+                col=place,
+            )
+        chart.update_xaxes(title=f"{escape(name)}: tokens", fixedrange=True, tickformat=",", row=1, col=place)
+    chart.update_yaxes(fixedrange=True)
+    chart.update_yaxes(title="g − g*, share of mass", row=1, col=1)
+    return _layout(chart, theme, 260)
+
+
 def drift_threshold(distances: Sequence[float], level: float) -> float:
     """The largest distance without an alarm: beyond it p = (1 + #{reference >= d})/(K + 1) <= level; inf: never one."""
     allowed = math.floor(level * (len(distances) + 1)) - 1
     return sorted(distances)[len(distances) - 1 - allowed] if allowed >= 0 else math.inf
 
 
-def drift(references: dict[str, dict[str, Any]], runs: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: design.Theme) -> go.Figure:
     """Per calibration a strip of its own prompts' distances, the alarm's threshold, and the stored runs as marks."""
     chart = go.Figure()
     names = list(references)
     for place, name in enumerate(names):
-        distances = references[name]["distances"]
+        distances = references[name].distances
         shift = np.random.default_rng(place).uniform(0.08, 0.34, len(distances))
         chart.add_scatter(
             x=distances,
@@ -91,7 +135,7 @@ def drift(references: dict[str, dict[str, Any]], runs: pd.DataFrame, theme: desi
             marker={"size": 4, "color": theme.mute, "opacity": 0.45},
             hovertemplate=f"calibration window of {escape(name)}: %{{x:.2f}}<extra></extra>",
         )
-        threshold = drift_threshold(distances, references[name]["level"])
+        threshold = drift_threshold(distances, references[name].level)
         if math.isfinite(threshold):
             chart.add_scatter(
                 x=[threshold, threshold],

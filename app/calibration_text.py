@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -10,21 +9,10 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app import head_panel, numbers
-from routesparse.engine import paths
 from routesparse.engine.calibration import Calibration
+from routesparse.engine.patterns import library_hash
 
 QUANTILES = ("0.9", "0.95", "0.99")
-_NOT_RECORDED = "not recorded"
-
-
-def known() -> list[str]:
-    """The names of the calibrations that ship."""
-    return sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))
-
-
-def facts(calibration: Calibration) -> dict[str, Any]:
-    """The artifact as plain values, keyed as in its file; a part that it does not carry is missing or None."""
-    return dataclasses.asdict(calibration)
 
 
 def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
@@ -99,8 +87,8 @@ def _prompts(one: Calibration) -> str:
 
 
 def _documents(one: Calibration) -> int:
-    folds = facts(one).get("folds") or {}
-    return len(folds["B"]["documents"]) if "B" in folds else len(one.documents)
+    """Of fold B, which gives delta; of both where the folds were not recorded."""
+    return len(one.folds["B"]["documents"]) if "B" in one.folds else len(one.documents)
 
 
 def _upper(name: str) -> str:
@@ -109,19 +97,24 @@ def _upper(name: str) -> str:
 
 def facts_html(one: Calibration) -> str:
     """The figures of one calibration."""
-    values = facts(one)
-    provenance = values.get("provenance") or {}
-    cost = values.get("cost_model") or {}
+    cost = one.cost_model
     return head_panel.pairs_html(
         [
             ("gate λ", f"{one.gate:.4f}", "lambda"),
-            ("weight α of disagreement", f"{one.alpha:g}", "disagreement"),
-            ("error predictor", "yes" if values.get("predictor") else "none", "predictor"),
-            ("made of", ", ".join(values.get("parts") or []) or one.domain),
-            ("model", f"{one.model} {one.model_revision[:8]}"),
-            ("dtype", str(values.get("dtype") or provenance.get("dtype") or _NOT_RECORDED)),
-            ("cheapest by profile", str(cost.get("profile") or provenance.get("profile") or _NOT_RECORDED)),
-            ("made", str(provenance.get("created_at") or _NOT_RECORDED)[:16].replace("T", " ")),
+            ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
+            ("error predictor", "yes" if one.predictor else "none", "predictor"),
+            ("domains", ", ".join(one.parts) or one.domain),
+            ("model", f"{one.model} {one.model_revision[:8]}, {one.dtype}"),
+            (
+                "a dense tile, in sparse tiles",
+                numbers.NOT_MEASURED if cost is None else f"{cost.dense:.2f}, {cost.backend} kernel",
+                "cost_model",
+            ),
+            (
+                "pattern library",
+                "as in this version" if one.library_hash == library_hash() else "another: runs refuse it",
+            ),
+            ("made", str(one.provenance.get("created_at", numbers.NOT_MEASURED))[:16].replace("T", " ")),
         ]
     )
 
@@ -130,16 +123,16 @@ def delta_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
     """One row per calibration and bucket: lengths, K, documents and delta at each q (NULL: infinite)."""
     rows = []
     for one in calibrations:
-        for bucket in facts(one)["buckets"]:
+        for bucket in one.buckets:
             rows.append(
                 {
                     "calibration": one.name,
-                    "min_tokens": bucket["min_tokens"],
-                    "max_tokens": bucket["max_tokens"],
-                    "windows": bucket["prompts"],
-                    "documents": bucket.get("documents"),
-                    "units": bucket.get("units"),
-                    **{f"delta_{q}": bucket["deltas"].get(q) for q in QUANTILES},
+                    "min_tokens": bucket.min_tokens,
+                    "max_tokens": bucket.max_tokens,
+                    "windows": bucket.prompts,
+                    "documents": bucket.documents,
+                    "units": bucket.units,
+                    **{f"delta_{q}": bucket.deltas.get(q) for q in QUANTILES},
                 }
             )
     return pd.DataFrame(rows)
@@ -166,7 +159,7 @@ def fold_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
     rows = [
         {"calibration": one.name, "fold": fold, **document}
         for one in calibrations
-        for fold, part in (facts(one).get("folds") or {}).items()
+        for fold, part in one.folds.items()
         for document in part["documents"]
     ]
     return pd.DataFrame(rows, columns=["calibration", "fold", "name", "sha256", "prompts"])
@@ -192,14 +185,19 @@ def fold_html(rows: pd.DataFrame) -> str:
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
 
 
-def overlap_text(rows: pd.DataFrame) -> tuple[bool, str]:
+def overlap_text(calibrations: Sequence[Calibration]) -> tuple[bool, str]:
     """Whether the folds are apart, and in words; documents are told apart by the hash of their text."""
     found = []
-    for name, part in rows.groupby("calibration", sort=False):
-        folds = [set(part.loc[part["fold"] == fold, "sha256"]) for fold in ("A", "B")]
-        both = part[part["sha256"].isin(folds[0] & folds[1])]["name"].unique()
-        if len(both):
-            found.append(f"{name}: {', '.join(map(str, both))}")
+    for one in calibrations:
+        both = set(one.overlap())
+        names = {
+            document["name"]
+            for part in one.folds.values()
+            for document in part["documents"]
+            if document["sha256"] in both
+        }
+        if names:
+            found.append(f"{one.name}: {', '.join(sorted(names))}")
     if found:
         return False, f"In both folds, so δ is too small: {'; '.join(found)}. Calibrate again."
     return (

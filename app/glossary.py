@@ -65,6 +65,8 @@ TERMS: dict[str, str] = {
     "equal weight; 0: the head always takes the same pattern (section 2.2).",
     "predictor": "e: boosted trees that predict the output error from g, u and entropy, fitted on fold A; weighted by "
     "β in the risk, never in a certificate (equation 4).",
+    "cost_model": "What decided which candidate is the cheapest when δ was measured; on a machine where a dense tile "
+    "costs twice or half as much, another one is selected and δ does not apply (section 3.5).",
     "drift": "Conformal p-value of the prompt's descriptors (entropy, local band, agreement) against the calibration's "
     "prompts; an alarm voids the conformal claim only (section 3.5).",
     "folds": "Fold A fits λ, α and e, which are then frozen; fold B measures δ. A document in both would make δ too "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -21,7 +20,7 @@ from routesparse.app import (
     view,
 )
 from routesparse.app.access import access
-from routesparse.engine.calibration import Calibration, load_calibration
+from routesparse.engine.calibration import Calibration, known, load_calibration
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.duckdb_store import Store
@@ -41,7 +40,7 @@ def render() -> None:
             f'<div class="rs-plain">{escape(calibration_text.sentence(shown, confidence))}</div>',
         )
         _facts_cards(shown)
-        _delta_card(shown)
+        _delta_card(shown, confidence)
         left, right = st.columns(2, gap="small")
         with left:
             _residual_card(shown)
@@ -54,8 +53,8 @@ def render() -> None:
 
 def _chosen() -> list[Calibration]:
     """The one or two calibrations of the address, else the first two; what can't be read is named."""
-    known = calibration_text.known()
-    if not known:
+    bundled = known()
+    if not bundled:
         states.empty(
             "No calibrations yet",
             [
@@ -66,12 +65,12 @@ def _chosen() -> list[Calibration]:
         )
         return []
     wanted = [name for name in st.query_params.get("names", "").split(",") if name][:SIDE_BY_SIDE]
-    wanted = list(dict.fromkeys(wanted)) or known[:SIDE_BY_SIDE]
+    wanted = list(dict.fromkeys(wanted)) or bundled[:SIDE_BY_SIDE]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        st.session_state["names-choice"] = [name for name in wanted if name in known]
+        st.session_state["names-choice"] = [name for name in wanted if name in bundled]
         st.multiselect(
             "One calibration, or two side by side",
-            known,
+            bundled,
             key="names-choice",
             max_selections=SIDE_BY_SIDE,
             width=420,
@@ -113,11 +112,23 @@ def _facts_cards(shown: list[Calibration]) -> None:
             st.html(f'<div class="rs-h">{escape(one.name)}</div>' + calibration_text.facts_html(one))
 
 
-def _delta_card(shown: list[Calibration]) -> None:
+def _delta_card(shown: list[Calibration], confidence: float) -> None:
     rows = calibration_text.delta_rows(shown)
+    prompts = calibration_figures.prompt_rows(shown)
     with st.container(border=True, key="card-delta", gap="xsmall"):
         st.html(f'<div class="rs-h">What is subtracted, by length{glossary.mark("conformal")}</div>')
         st.html(calibration_text.delta_html(rows))
+        if len(prompts):
+            st.plotly_chart(
+                calibration_figures.by_length(prompts, rows, confidence, design.current_theme()),
+                key="by-length",
+                theme=None,
+                config=design.chart_config("delta-by-length"),
+            )
+            st.html(
+                f'<div class="rs-note">A dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
+                f"of its lengths at q = {confidence:g}.</div>"
+            )
         exports.chart_foot(
             "delta",
             "δ as share of mass; infinite: K windows are too few for that q, so no claim is made (19 for .95, 99 for "
@@ -156,9 +167,7 @@ def _residual_card(shown: list[Calibration]) -> None:
 
 def _drift_card(store: Store, shown: list[Calibration]) -> None:
     runs = calibration_queries.drift(store, [one.name for one in shown])
-    references: dict[str, dict[str, Any]] = {
-        one.name: values for one in shown if (values := calibration_text.facts(one).get("drift"))
-    }
+    references = {one.name: one.drift for one in shown if one.drift is not None}
     assessed = runs.dropna(subset=["drift_distance"])
     with st.container(border=True, key="card-drift", gap="xsmall"):
         st.html(
@@ -212,7 +221,7 @@ def _fold_card(shown: list[Calibration]) -> None:
         if rows.empty:
             st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
             return
-        apart, text = calibration_text.overlap_text(rows)
+        apart, text = calibration_text.overlap_text(shown)
         st.html(f'<div class="{"rs-sub" if apart else "rs-error"}">{escape(text)}</div>')
         st.html(calibration_text.fold_html(rows))
         exports.chart_foot(
@@ -259,9 +268,13 @@ def _predictor_card(shown: list[Calibration]) -> None:
 
 def _fit(one: Calibration) -> str:
     fit = one.predictor.fit if one.predictor is not None else {}
-    names = {"prompts": "windows", "units": "units"}
+    names = {"prompts": "windows", "candidates": "candidates", "held_out_prompts": "windows held out"}
     counts = ", ".join(f"{int(fit[key]):,} {name}" for key, name in names.items() if key in fit)
-    scores = {"r2": "R²", "spearman": "rank correlation", "mean_absolute_error": "mean absolute error"}
+    scores = {
+        "r2": "R² there",
+        "mean_absolute_error": "mean absolute error there",
+        "mean_error": "mean error",
+    }
     scored = ", ".join(f"{name} {fit[key]:.3f}" for key, name in scores.items() if key in fit)
     return (
         ", ".join(part for part in (f"n = {counts}" if counts else "", scored) if part) or "fit not recorded"

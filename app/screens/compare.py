@@ -10,7 +10,6 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app import (
-    calibration_text,
     compare_figures,
     compare_sides,
     compare_tables,
@@ -27,6 +26,7 @@ from routesparse.app import (
 from routesparse.app.access import access
 from routesparse.app.compare_sides import Sides
 from routesparse.engine import comparison
+from routesparse.engine.calibration import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.store import compare_queries, queries
 from routesparse.engine.store.duckdb_store import Store
@@ -80,7 +80,7 @@ def _switch_kind() -> None:
     for name in ("baseline", "other", "metric"):
         st.query_params.pop(name, None)
     if st.session_state["kind-choice"] == "calibrations":
-        st.query_params["calibrations"] = ",".join(calibration_text.known()[:2])
+        st.query_params["calibrations"] = ",".join(known()[:2])
     else:
         st.query_params.pop("calibrations", None)
 
@@ -135,12 +135,12 @@ def _calibrations(store: Store) -> Sides | None:
         f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
         f"{escape(queries.label(run.run_id))}, under each calibration</div>"
     )
-    known = calibration_text.known()
+    bundled = known()
     wanted = compare_sides.names("calibrations")
-    st.session_state["calibrations-choice"] = [name for name in wanted if name in known]
+    st.session_state["calibrations-choice"] = [name for name in wanted if name in bundled]
     st.multiselect(
         "Calibrations",
-        known,
+        bundled,
         key="calibrations-choice",
         max_selections=compare_sides.MOST,
         placeholder="Choose two calibrations",

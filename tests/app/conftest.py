@@ -6,11 +6,17 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from routesparse.engine.calibration import Bucket, Calibration, CostModel, stamp_of
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.drift import fit_reference
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.patterns import library_hash
+from routesparse.engine.predictor import ErrorPredictor
 from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -146,6 +152,104 @@ def demo_home(home, monkeypatch, tmp_path):
     (data / "samples" / "prompts").symlink_to(REPOSITORY / "data" / "samples" / "prompts")
     monkeypatch.setattr("routesparse.engine.paths.DATA", data)
     return home
+
+
+@pytest.fixture
+def make_calibration():
+    """make_calibration(name, gate, delta, revision): an artifact with all its parts, as ``calibrate`` writes one."""
+
+    def make(name: str, gate: float, delta: float, revision: str = "b2adaaece53d832c") -> Calibration:
+        random = np.random.default_rng(int(1e6 * delta))
+        residuals = random.normal(0, delta / 2, 4_000)
+        share, edges = np.histogram(residuals, 24)
+        folds = {
+            fold: {
+                "prompts": 40,
+                "documents": [
+                    {"name": f"{name} {fold}{i}", "sha256": f"{name}{fold}{i}", "prompts": 20}
+                    for i in range(2)
+                ],
+            }
+            for fold in ("A", "B")
+        }
+        tokens = random.integers(4_096, 8_192, 80)
+        values = np.stack([random.normal(3, 0.2, 80), random.normal(0.4, 0.05, 80)], 1)
+        documents = [
+            document["name"] for fold in folds.values() for document in fold["documents"] for _ in range(20)
+        ]
+        curve = {"x": [0.1, 0.5, 0.9], "e": [0.05, 0.06, 0.09]}
+        falling = {"x": [0.1, 0.5, 0.9], "e": [0.2, 0.1, 0.02]}
+        return Calibration(
+            name=name,
+            domain=name,
+            gate=gate,
+            alpha=0.4,
+            model="demo",
+            model_revision=revision,
+            library_hash=library_hash(),
+            stamp=stamp_of(RouterConfig(gate=gate)),
+            buckets=(
+                Bucket(
+                    4_096,
+                    8_192,
+                    40,
+                    {"0.9": delta / 2, "0.95": delta, "0.99": None},
+                    2,
+                    4_000,
+                    {"edges": edges.tolist(), "share": (share / len(residuals)).tolist()},
+                ),
+            ),
+            documents=tuple(d["sha256"] for fold in folds.values() for d in fold["documents"]),
+            seed=0,
+            provenance={"created_at": "2026-11-20T20:53:00+00:00"},
+            cost_model=CostModel("cpu-2", "torch", 4.0, 0.04, 0.6),
+            folds=folds,
+            prompts=tuple(
+                {
+                    "fold": "A" if i < 40 else "B",
+                    "domain": name,
+                    "document": documents[i],
+                    "sha256": f"{i:064d}",
+                    "tokens": int(tokens[i]),
+                    "units": 50,
+                    "mean": 0.0,
+                    "q95": float(random.normal(delta, delta / 6)),
+                    "max": 2 * delta,
+                    "density": 0.4,
+                }
+                for i in range(80)
+            ),
+            parts=(name,),
+            drift=fit_reference(
+                ("entropy 0", "local_band 0"),
+                values,
+                tokens.astype(float),
+                documents,
+                [name] * 80,
+                4_096,
+                8_192,
+            ),
+            predictor=ErrorPredictor(
+                0.05,
+                ((-1,),),
+                ((0.0,),),
+                ((0,),),
+                ((0,),),
+                ((0.0,),),
+                0,
+                {
+                    "candidates": 4_000,
+                    "prompts": 40,
+                    "held_out_prompts": 10,
+                    "r2": 0.61,
+                    "mean_absolute_error": 0.012,
+                    "mean_error": 0.05,
+                    "curves": {"gate": falling, "disagreement": curve, "entropy": curve},
+                },
+            ),
+        )
+
+    return make
 
 
 @pytest.fixture

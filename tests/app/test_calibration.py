@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from routesparse.app import calibration_figures, calibration_text, design, profi
 from routesparse.engine import paths
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.store import bundle
 
 RUN = "3f9a1c20d4e5b678"
 
@@ -23,16 +23,11 @@ def text_of(page) -> str:
 
 
 @pytest.fixture
-def calibrations(home, tmp_path, monkeypatch):
-    """Two calibrations in the data folder: prose, and a code one that asks for more and makes no claim at .99."""
+def calibrations(home, tmp_path, monkeypatch, make_calibration):
+    """Two calibrations in the data folder: prose, and a code one that asks for more; neither makes a claim at .99."""
     data = tmp_path / "data"
-    shipped = json.loads((paths.REPOSITORY / "data" / "calibrations" / "prose.json").read_text())
     for name, gate, delta in (("prose", 0.94, 0.014), ("code", 0.955, 0.031)):
-        bucket = {**shipped["buckets"][0], "deltas": {"0.9": 0.008, "0.95": delta, "0.99": None}}
-        paths.write_json(
-            data / "calibrations" / f"{name}.json",
-            {**shipped, "name": name, "domain": name, "gate": gate, "buckets": [bucket], "predictor": None},
-        )
+        make_calibration(name, gate, delta).save(data / "calibrations")
     monkeypatch.setattr("routesparse.engine.paths.DATA", data)
     return data / "calibrations"
 
@@ -103,7 +98,7 @@ def test_choosing_changes_the_address(calibrations, home, open_page):
 
 
 def test_unreadable_calibration_is_named_and_the_other_shown(calibrations, home, open_page):
-    (calibrations / "code.json").write_text('{"schema": 1, "name": "co')
+    (calibrations / "code.json").write_text('{"schema": 2, "name": "co')
     page = open_page("calibration", names="prose,code")
     assert not page.exception
     html = text_of(page)
@@ -184,20 +179,67 @@ def test_drift_threshold_is_where_the_p_value_crosses_the_level():
     )
 
 
-def test_documents_in_both_folds_are_found():
-    rows = pd.DataFrame(
-        [
-            ("prose", "A", "emma", "11", 5),
-            ("prose", "B", "emma again", "11", 5),
-            ("prose", "B", "alice", "22", 5),
-        ],
-        columns=["calibration", "fold", "name", "sha256", "prompts"],
+def test_documents_in_both_folds_are_an_error_on_the_page(calibrations, home, open_page):
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "No document is in both folds" in html and "prose B1 (20)" in html
+    one = load_calibration("prose")
+    leaked = {"name": "emma", "sha256": one.folds["A"]["documents"][0]["sha256"], "prompts": 1}
+    fold = {**one.folds["B"], "documents": [*one.folds["B"]["documents"], leaked]}
+    replace(one, folds={**one.folds, "B": fold}).save(calibrations)
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "In both folds, so δ is too small: prose: emma" in html and "rs-error" in html
+
+
+def test_all_parts_of_two_calibrations_are_drawn(calibrations, filled, open_page):
+    page = open_page("calibration", names="prose,code")
+    assert not page.exception
+    html = text_of(page)
+    assert len(page.get("plotly_chart")) == 5, "by length, residuals, drift, predictor, plan against clock"
+    assert "n = 40 of prose and 40 of code windows of fold B" in html
+    assert "R² there 0.610" in html and "monotone: down in g" in html
+    assert "as in this version" in html
+
+
+def test_calibration_of_another_library_says_that_runs_refuse_it(calibrations, home, open_page):
+    replace(load_calibration("prose"), library_hash="0" * 16).save(calibrations)
+    assert "another: runs refuse it" in text_of(open_page("calibration", names="prose"))
+
+
+def test_drift_of_stored_runs_is_counted_by_domain(calibrations, home, record, factory, open_page):
+    for number, (domain, alarm) in enumerate(
+        (("prose", False), ("code", True), ("code", True), ("docs", None))
+    ):
+        made = factory.rename(record, f"abcd000{number}abcd000{number}")
+        distance = None if alarm is None else 4.2 if alarm else 1.1
+        run = replace(
+            made.run,
+            domain=domain,
+            drift_alarm=alarm,
+            drift_distance=distance,
+            drift_p=None if alarm is None else 0.01 if alarm else 0.5,
+        )
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "prose on code: 2 alarms in 2 runs" in html and "prose on prose: no alarm in 1 run<" in html
+    assert "n = 3 of 4 stored runs" in html, "a run that was not assessed is not counted as calm"
+
+
+def test_by_length_draws_delta_over_its_bucket_only(calibrations):
+    one = load_calibration("prose")
+    rows = calibration_text.delta_rows([one])
+    prompts = calibration_figures.prompt_rows([one])
+    chart = calibration_figures.by_length(prompts, rows, 0.95, design.DARK)
+    (line,) = [trace for trace in chart.data if trace.mode == "lines"]
+    assert list(line.x) == [4_096, 8_192] and list(line.y) == [0.014, 0.014]
+    assert len(chart.data[0].x) == 40, "fold A gives no delta"
+    assert len(calibration_figures.by_length(prompts, rows, 0.99, design.DARK).data) == 1, (
+        "infinite is no line"
     )
-    apart, text = calibration_text.overlap_text(rows)
-    assert not apart and "emma" in text and "alice" not in text
-    assert calibration_text.overlap_text(rows[rows["name"] != "emma again"])[0]
-    other = rows.assign(calibration=["prose", "code", "code"])
-    assert calibration_text.overlap_text(other)[0], "two calibrations may share a document"
+
+
+def test_residual_histogram_sums_to_one(calibrations):
+    rows = calibration_figures.residual_rows([load_calibration("prose"), load_calibration("code")])
+    assert rows.groupby("calibration")["share"].sum().tolist() == pytest.approx([1.0, 1.0])
 
 
 def test_a_curve_that_turns_back_is_not_monotone():

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from routesparse.app import compare_sides, compare_tables
-from routesparse.engine import paths
 from routesparse.engine.store import bundle
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
@@ -31,22 +30,11 @@ def three(filled, factory):
 
 
 @pytest.fixture
-def calibrations(home, tmp_path, monkeypatch, record):
+def calibrations(home, tmp_path, monkeypatch, record, make_calibration):
     """Two calibrations of the synthetic weights, in the data folder: one careful, one not."""
     data = tmp_path / "data"
-    shipped = json.loads((paths.REPOSITORY / "data" / "calibrations" / "prose.json").read_text())
     for name, gate, delta in (("prose", 0.925, 0.02), ("code", 0.97, 0.05)):
-        bucket = {**shipped["buckets"][0], "min_tokens": 1, "max_tokens": 100_000}
-        bucket["deltas"] = {"0.9": 0.01, "0.95": delta, "0.99": None}
-        values = {
-            **shipped,
-            "name": name,
-            "domain": name,
-            "gate": gate,
-            "model_revision": record.run.model_revision,
-            "buckets": [bucket],
-        }
-        paths.write_json(data / "calibrations" / f"{name}.json", values)
+        make_calibration(name, gate, delta, record.run.model_revision).save(data / "calibrations")
     monkeypatch.setattr("routesparse.engine.paths.DATA", data)
     return data
 
