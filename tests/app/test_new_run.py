@@ -119,7 +119,14 @@ def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"text": "a"}\n{"text', "line 2 is no JSON"), ("[1]", "line 1 has no text"), ("\n\n", "no line")],
+    [
+        ('{"text": "a"}\n{"text', "line 2 is no JSON"),
+        ("[1]", "line 1 has no text"),
+        ("\n\n", "no line"),
+        ('{"prompt":' * 50_000, "line 1 is no JSON"),
+        ('{"prompt": "\\ud800"}', "line 1 escapes half a character"),
+    ],
+    ids=["cut", "list", "blank", "deep", "surrogate"],
 )
 def test_wrong_jsonl_names_the_line(text, message):
     with pytest.raises(PromptError, match=message):
@@ -173,7 +180,7 @@ def profile(**changes):
         1.0,
     )
     shape = {"head_dim": 64, "groups": 4, "threads": 2, "block_q": 128, "block_k": 64}
-    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast CPU", "backend": "torch"}
+    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast machine", "backend": "torch"}
     return LatencyProfile(
         **{
             **place,
@@ -198,7 +205,7 @@ def test_break_even_of_the_stored_profile_is_announced(demo_home, open_page):
     stored.save(demo_home / "profiles")
     html = text_of(paste(open_page("new_run", source="Paste")))
     assert (
-        f"Below break-even, {stored.break_even_tokens(size.heads):,} tokens by the profile of a fast CPU"
+        f"Below break-even, {stored.break_even_tokens(size.heads):,} tokens by the profile of a fast machine"
         in html
     )
     assert "No latency profile" not in html
@@ -226,3 +233,12 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     assert f"{prompt_size('demo', TEXT).tokens:,}" in text_of(page)
     page.button(key="submit").click().run()
     assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
+
+
+def test_text_far_too_long_is_refused_by_its_beginning():
+    with pytest.raises(PromptError, match=r"the first 1,048,576 characters alone have .* at most 131,072"):
+        prompt_size("demo", "harbour " * 200_000)
+
+
+def test_long_text_that_compresses_well_is_counted_whole():
+    assert prompt_size("demo", "-" * 1_600_000).tokens == 100_000 + 1
