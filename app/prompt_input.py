@@ -89,7 +89,7 @@ def jsonl_prompts(text: str) -> list[str]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PromptError(f"line {number} is no JSON; pass one object a line, or a .txt file") from error
         texts = [value[name] for name in _JSONL_FIELDS if isinstance(value, dict) and name in value]
         if not texts or not isinstance(texts[0], str):
@@ -97,6 +97,12 @@ def jsonl_prompts(text: str) -> list[str]:
                 f"line {number} has no text under {', '.join(_JSONL_FIELDS)}; name the prompt like this, "
                 "or pass a .txt file"
             )
+        try:
+            texts[0].encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
+            ) from error
         found.append(texts[0])
     if not found:
         raise PromptError("the file has no line with a prompt; pass one JSON object a line")

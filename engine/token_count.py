@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.errors import ModelError
+from routesparse.engine.errors import ModelError, PromptError
 from routesparse.engine.model_files import resolve
 
 _FLOAT32_BYTES = 4
+_HEAD_CHARACTERS = 8  # per token that the model reads: more text than that rarely fits
 RUNTIME_BYTES = 512 << 20  # what Python with torch takes by itself, measured on Linux without a GPU
 
 
@@ -41,10 +42,21 @@ class PromptSize:
 def prompt_size(model: str, text: str) -> PromptSize:
     """Count the text's tokens. model: "demo" or a local folder (a hub id would be downloaded: not here).
 
-    Errors: ModelError for a missing or unreadable model.
+    Errors: ModelError for a missing or unreadable model, PromptError where the beginning of a long text has more
+    tokens than the model reads: counting 16 MB would take a minute and gigabytes.
     """
     folder = resolve(model)[0]
     config, tokenizer, has_bos = _files(folder)
+    max_tokens = int(config["max_position_embeddings"])
+    head = text[: _HEAD_CHARACTERS * max_tokens]
+    if len(head) < len(text):
+        tokens = len(tokenizer.encode(head, add_special_tokens=False).ids)
+        # A word cut at the end may count for a little more than in the whole text.
+        if tokens > 1.01 * max_tokens:
+            raise PromptError(
+                f"the first {len(head):,} characters alone have {tokens:,} tokens, the model reads at most "
+                f"{max_tokens:,}; shorten the prompt"
+            )
     tokens = len(tokenizer.encode(text, add_special_tokens=False).ids) + has_bos
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads", 1)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
@@ -53,7 +65,7 @@ def prompt_size(model: str, text: str) -> PromptSize:
     )
     return PromptSize(
         tokens=tokens,
-        max_tokens=int(config["max_position_embeddings"]),
+        max_tokens=max_tokens,
         weight_bytes=_weight_bytes(folder, config),
         activation_bytes=tokens * per_token * _FLOAT32_BYTES,
         heads=heads,

@@ -17,7 +17,7 @@ from routesparse.app.jobs_view import worker_note
 from routesparse.engine import paths
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
-from routesparse.engine.errors import InputError, ModelError, StoreError
+from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.latency import LatencyProfile
@@ -153,7 +153,7 @@ def _size(chosen: prompt_input.Chosen | None, request: RunRequest | None) -> Pro
         return prompt_input.remembered(
             "size", (model, chosen.content), lambda: prompt_size(model, chosen.prompt.text)
         )
-    except ModelError as error:
+    except (ModelError, PromptError) as error:
         states.field_error(str(error))
         return None
 
