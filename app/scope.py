@@ -12,7 +12,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app import numbers, run_header, view
+from routesparse.app import numbers, run_header, switch
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.duckdb_store import Store
@@ -65,16 +65,7 @@ def open_scope(store: Store, title: str) -> Scope | None:
         run_header.header(run, title)
     shown = same if everything else same[same["run_id"] == run.run_id]
     with st.container(horizontal=True, gap="medium", vertical_alignment="center", key="scope-row"):
-        st.session_state["scope-choice"] = "all" if everything else "run"
-        st.segmented_control(
-            "Runs",
-            list(_NAMES),
-            format_func=_NAMES.__getitem__,
-            key="scope-choice",
-            required=True,
-            label_visibility="collapsed",
-            on_change=lambda: view.write(scope=st.session_state["scope-choice"]),
-        )
+        switch.render("scope", _NAMES, "all" if everything else "run")
         domains = sorted(same["domain"].dropna().unique())
         if everything and len(domains) > 1:
             chosen = st.multiselect(

@@ -14,14 +14,17 @@ from routesparse.app import (
     design,
     exports,
     glossary,
+    kpi,
     navigate,
     numbers,
     prompt_stats,
     scope,
     share_figure,
     states,
+    switch,
     view,
     way_back,
+    worst_heads,
 )
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
@@ -30,8 +33,6 @@ from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.duckdb_store import Store
 
 MOST_UNITS = 20_000
-_WORST = 15
-_ORDERS = {"error": "Output error", "worst_row": "Worst row", "margin": "Least margin", "mass": "Least mass"}
 
 
 def render() -> None:
@@ -68,7 +69,7 @@ def render() -> None:
         _residual_card(shown, units)
     if not shown.everything:
         _forward_card(store, shown.run)
-    _worst_card(store, shown)
+    worst_heads.card(store, shown)
 
 
 def _nothing(store: Store, shown: Scope) -> None:
@@ -147,13 +148,7 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
             "paper_bound",
         ),
     ]
-    html = "".join(
-        f"<div><span>{escape(name)}{glossary.mark(term)}</span>"
-        f'<b class="{"none" if value == numbers.NOT_MEASURED else ""}">{escape(value)}</b>'
-        f"<small>{escape(note)}</small></div>"
-        for name, value, note, term in boxes
-    )
-    st.html(f'<div class="rs-kpi">{html}</div>')
+    kpi.render(boxes)
 
 
 def _error_card(store: Store, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
@@ -231,14 +226,14 @@ def _coverage_card(store: Store, shown: Scope) -> None:
     """Coverage by group over prompts: one prompt says little, so all runs of these weights are shown."""
     runs = shown.runs if shown.everything else shown.same
     runs = runs[runs["confidence"] == shown.run.confidence]
-    claim, by = _chosen("claim", audit_claims.CLAIMS), _chosen("by", audit_claims.GROUPS)
+    claim, by = switch.chosen("claim", audit_claims.CLAIMS), switch.chosen("by", audit_claims.GROUPS)
     rows = audit_claims.per_prompt(audit_queries.coverage(store, list(runs["run_id"])), runs, claim, by)
     groups = prompt_stats.by_group(rows, "group", "value")
     with st.container(border=True, key="card-coverage", gap="xsmall"):
         st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            _control("claim", {key: value.name for key, value in audit_claims.CLAIMS.items()}, claim)
-            _control("by", audit_claims.GROUPS, by)
+            switch.render("claim", {key: value.name for key, value in audit_claims.CLAIMS.items()}, claim)
+            switch.render("by", audit_claims.GROUPS, by)
         if groups.empty:
             st.html(
                 '<div class="rs-sub">Not measured: no stored run of these weights makes this claim and was audited.'
@@ -266,25 +261,6 @@ def _coverage_card(store: Store, shown: Scope) -> None:
             groups,
             "coverage",
         )
-
-
-def _chosen(name: str, allowed: dict[str, Any]) -> str:
-    text = st.query_params.get(name, "")
-    return text if text in allowed else next(iter(allowed))
-
-
-def _control(name: str, options: dict[str, str], value: str) -> None:
-    key = f"{name}-choice"
-    st.session_state[key] = value
-    st.segmented_control(
-        name,
-        list(options),
-        format_func=options.__getitem__,
-        key=key,
-        required=True,
-        label_visibility="collapsed",
-        on_change=lambda: view.write(**{name: st.session_state[key]}),
-    )
 
 
 def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
@@ -345,69 +321,3 @@ def _deltas(shown: Scope, units: pd.DataFrame) -> list[tuple[str, float]]:
     found = named.assign(delta=named["delta"].round(9)).groupby(["calibration", "delta"]).size()
     largest = found.sort_values(ascending=False).head(4)
     return sorted((f"δ {name} {delta:.3f}", float(delta)) for name, delta in largest.index)
-
-
-def _worst_card(store: Store, shown: Scope) -> None:
-    order = _chosen("worst", _ORDERS)
-    rows = audit_queries.worst(store, shown.run_ids, order, _WORST)
-    with st.container(border=True, key="card-worst", gap="xsmall"):
-        with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
-            st.html('<div class="rs-h">Worst heads</div>', width="content")
-            _control("worst", _ORDERS, order)
-        st.html(_worst_html(store, rows, shown.everything))
-        exports.chart_foot(
-            f"worst-heads-{order}-{shown.name}",
-            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · "
-            f"masses as share of 1, errors relative · source: audit and head_choice of {shown.words}",
-            rows,
-            "worst",
-        )
-
-
-def _worst_html(store: Store, rows: pd.DataFrame, with_run: bool) -> str:
-    theme = design.current_theme()
-    heading = glossary.heading
-    run_head = '<th class="l">prompt</th>' if with_run else ""
-    head = (
-        f'{run_head}<th class="l">head</th><th class="l">choice</th>'
-        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading('row', 'row')}"
-        f"<th>true mass</th><th>worst row’s mass</th>{heading('error', 'error')}<th>worst row’s error</th>"
-        f"{heading('bound', 'tight')}"
-    )
-    body = []
-    for row in rows.itertuples():
-        unit = queries.Unit(
-            str(row.run_id), int(row.layer), int(row.head), int(row.segment), int(row.batch_index)
-        )
-        link = escape(navigate.address("head", **view.address_of(store, unit)))
-        color = design.pattern_color(theme, row.pattern, row.density)
-        run_cells = (
-            f'<td class="l w" title="run {escape(queries.label(unit.run_id))}">{escape(row.prompt_name)}</td>'
-            if with_run
-            else ""
-        )
-        body.append(
-            f'<tr>{run_cells}<td class="l"><a href="{link}" target="_self">layer {row.layer}, head {row.head}'
-            f'{f", segment {row.segment + 1}" if row.segment else ""}</a></td><td class="l"><span class="cell" '
-            f'style="background:{color};color:{design.text_on(color)}">{design.LETTERS[row.pattern]}</span> '
-            f"{escape(row.budget)}</td>"
-            + "".join(
-                f"<td>{_cell(value, digits)}</td>"
-                for value, digits in (
-                    (row.lower_mass, 3),
-                    (row.conformal_lower_mass, 3),
-                    (row.row_lower_mass, 3),
-                    (row.audited_mass, 3),
-                    (row.audited_min_mass, 3),
-                    (row.mean_error, 4),
-                    (row.max_error, 3),
-                    (row.bound_tight, 2),
-                )
-            )
-            + "</tr>"
-        )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
-
-
-def _cell(value: Any, digits: int) -> str:
-    return "–" if numbers.is_missing(value) else numbers.mass(value, digits)

@@ -10,16 +10,17 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app import (
+    compare_cards,
     compare_figures,
     compare_sides,
     compare_tables,
     design,
     exports,
-    glossary,
     navigate,
     numbers,
     run_header,
     states,
+    switch,
     view,
     way_back,
 )
@@ -28,7 +29,7 @@ from routesparse.app.compare_sides import Sides
 from routesparse.engine import comparison
 from routesparse.engine.calibration import known
 from routesparse.engine.errors import InputError
-from routesparse.engine.store import compare_queries, queries
+from routesparse.engine.store import queries
 from routesparse.engine.store.duckdb_store import Store
 
 _KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
@@ -68,12 +69,12 @@ def render() -> None:
     _pins(sides)
     _sides_card(sides)
     _units(store, sides)
-    _intervals_card(sides)
+    compare_cards.intervals(sides)
     left, right = st.columns([1.25, 1], gap="small")
     with left:
-        _entropy_card(store, sides, stored)
+        compare_cards.entropy(store, sides, stored)
     with right:
-        _settings_card(sides)
+        compare_cards.settings(sides)
 
 
 def _switch_kind() -> None:
@@ -230,22 +231,12 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
         if name == "choice"
         or not (sides.replayed and name in ("lower_mass", "audited_mass", "audited_error"))
     }
-    text = st.query_params.get("metric", "choice")
-    metric = text if text in metrics else "choice"
+    metric = switch.chosen("metric", metrics)
     run = sides.other.run
     shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
     with st.container(border=True, key="card-difference", gap="xsmall"):
         st.html('<div class="rs-h">What differs, head by head</div>')
-        st.session_state["difference-choice"] = metric
-        st.segmented_control(
-            "Metric",
-            list(metrics),
-            format_func=metrics.__getitem__,
-            key="difference-choice",
-            required=True,
-            label_visibility="collapsed",
-            on_change=lambda: view.write(metric=st.session_state["difference-choice"]),
-        )
+        switch.render("metric", metrics, metric)
         chart, rows = compare_figures.difference_map(pairs, metric, shape, theme)
         event: Any = st.plotly_chart(
             chart,
@@ -312,71 +303,4 @@ def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
             f"n = {len(pairs):,} units of all segments · rows: {sides.baseline.label}, columns: {sides.other.label}",
             counts.reset_index(names="baseline"),
             "transitions",
-        )
-
-
-def _intervals_card(sides: Sides) -> None:
-    found = {
-        side.key: comparison.differences(sides.baseline.choices, side.choices, sides.paired(side))
-        for side in sides.all
-        if side is not sides.baseline
-    }
-    with st.container(border=True, key="card-intervals", gap="xsmall"):
-        st.html(f'<div class="rs-h">Mean differences{glossary.mark("paired")}</div>')
-        st.html(compare_tables.intervals_html(sides, found))
-        exports.chart_foot(
-            f"differences-{sides.baseline.key}",
-            "other minus baseline, mean over units · 95 % interval, resampled by layer: it says how the difference "
-            "varies over heads, not over prompts · bold: the interval leaves out 0 · source: "
-            + ("candidate_score, replayed" if sides.replayed else "head_choice and audit"),
-            compare_tables.intervals_rows(found),
-            "intervals",
-        )
-
-
-def _entropy_card(store: Store, sides: Sides, stored: pd.DataFrame) -> None:
-    run = sides.baseline.run
-    same = stored[stored["model_revision"] == run.model_revision]
-    domains = same["domain"].dropna().nunique()
-    with st.container(border=True, key="card-entropy", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">How much a head’s choice depends on the domain{glossary.mark("choice_entropy")}</div>'
-        )
-        if domains < 2:
-            st.html(
-                '<div class="rs-sub">Needs stored runs of at least two domains with these weights; '
-                f"there {'is one' if domains else 'is none'}. Analyse prompts with a domain set.</div>"
-            )
-            return
-        rows = comparison.choice_entropy(compare_queries.patterns_by_domain(store, list(same["run_id"])))
-        theme = design.current_theme()
-        st.plotly_chart(
-            compare_figures.entropy_map(rows, theme),
-            key="entropy",
-            theme=None,
-            config=design.chart_config(f"choice-entropy-{run.model}"),
-        )
-        exports.chart_foot(
-            f"choice-entropy-{run.model}",
-            f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · bits; "
-            "letter: the most frequent family; near 0: the same in every domain · source: head_choice",
-            rows,
-            "entropy",
-        )
-
-
-def _settings_card(sides: Sides) -> None:
-    table = comparison.settings_table({side.key: side.settings for side in sides.all})
-    different = table[~table["equal"]]
-    with st.container(border=True, key="card-settings", gap="xsmall"):
-        st.html('<div class="rs-h">Settings that differ</div>')
-        if different.empty:
-            st.html('<div class="rs-sub">None: the same settings, model, machine and versions.</div>')
-        else:
-            st.html(compare_tables.settings_html(sides, different))
-        exports.chart_foot(
-            "settings",
-            f"{len(table) - len(different)} equal settings are hidden; the files hold all {len(table)}",
-            table.astype(str),
-            "settings",
         )

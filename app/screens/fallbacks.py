@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -12,14 +11,16 @@ import streamlit as st
 from routesparse.app import (
     design,
     exports,
+    fallback_events,
     fallback_figure,
     glossary,
-    navigate,
+    kpi,
     numbers,
     prompt_stats,
     scope,
     share_figure,
     states,
+    switch,
     view,
     way_back,
 )
@@ -27,10 +28,9 @@ from routesparse.app.access import access
 from routesparse.app.scope import Scope
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.records import RunRow
-from routesparse.engine.store import fallback_queries, queries
+from routesparse.engine.store import fallback_queries
 from routesparse.engine.store.duckdb_store import Store
 
-MOST_EVENTS = 1000
 _MEASURES = {"units": "By count", "time": "By time"}
 _MEASURE_WORDS = {"units": "units", "time": "planned kernel time"}
 
@@ -50,7 +50,7 @@ def render() -> None:
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
     _banner(kinds, limit)
     _kpis(store, shown, kinds, paid)
-    measure = _measure()
+    measure = switch.chosen("by", _MEASURES)
     left, right = st.columns([1.35, 1], gap="small")
     with left:
         _layers_card(shown, kinds, limit, measure)
@@ -61,7 +61,7 @@ def render() -> None:
         _groups_card(shown, "domain", limit)
     with right:
         _groups_card(shown, "length", limit)
-    _events_card(store, shown, int(paid["events"].sum()))
+    fallback_events.card(store, shown, int(paid["events"].sum()))
 
 
 def _nothing(shown: Scope) -> None:
@@ -146,23 +146,12 @@ def _kpis(store: Store, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -
             "unmet",
         )
     )
-    html = "".join(
-        f"<div><span>{escape(name)}{glossary.mark(term)}</span>"
-        f'<b class="{"none" if value in (numbers.NOT_MEASURED, "no limit") else ""}">{escape(value)}</b>'
-        f"<small>{escape(note)}</small></div>"
-        for name, value, note, term in boxes
-    )
-    st.html(f'<div class="rs-kpi">{html}</div>')
+    kpi.render(boxes)
 
 
 def _share(kinds: pd.DataFrame, kind: str, column: str) -> float:
     total = kinds[column].sum()
     return float(kinds.loc[kinds["kind"] == kind, column].sum() / total) if total else 0.0
-
-
-def _measure() -> str:
-    text = st.query_params.get("by", "units")
-    return text if text in _MEASURES else "units"
 
 
 def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) -> None:
@@ -171,16 +160,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
-            st.session_state["by-choice"] = measure
-            st.segmented_control(
-                "Measure",
-                list(_MEASURES),
-                format_func=_MEASURES.__getitem__,
-                key="by-choice",
-                required=True,
-                label_visibility="collapsed",
-                on_change=lambda: view.write(by=st.session_state["by-choice"]),
-            )
+            switch.render("by", _MEASURES, measure)
         st.plotly_chart(
             fallback_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme),
             key="fallback-layers",
@@ -284,94 +264,3 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
             groups,
             f"by-{by}",
         )
-
-
-def _events_card(store: Store, shown: Scope, total: int) -> None:
-    with st.container(border=True, key="card-events", gap="xsmall"):
-        st.html(f'<div class="rs-h">Failed certificates, the dearest first{glossary.mark("fallback")}</div>')
-        if not total:
-            st.html(
-                '<div class="rs-sub">Every certificate that was tested reached τ: nothing fell back.</div>'
-            )
-            return
-        events = fallback_queries.events(store, shown.run_ids, MOST_EVENTS)
-        table = _event_rows(events, shown.everything)
-        picked = st.dataframe(
-            table,
-            column_config=_event_columns(),
-            hide_index=True,
-            height="auto" if len(table) <= 12 else 420,
-            placeholder=numbers.NOT_MEASURED,
-            on_select="rerun",
-            selection_mode="single-cell",
-            key=f"events-{shown.name}",
-        )
-        if picked.selection.cells:
-            _open_head(store, events.iloc[picked.selection.cells[0][0]])
-        drawn = f"{len(events):,} of {total:,}" if len(events) < total else f"{total:,}"
-        exports.chart_foot(
-            f"fallback-events-{shown.name}",
-            f"n = {drawn} events · masses as share of 1, time as predicted · click a row to open its head · source: "
-            f"fallback_event of {shown.words}",
-            events,
-            "events",
-        )
-
-
-def _event_rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
-    def candidate(side: str) -> pd.Series:
-        letters = events[f"{side}_pattern"].map(design.LETTERS)
-        return letters + " · " + events[f"{side}_budget"]
-
-    run = {"run": events["run_id"].map(queries.label), "prompt": events["prompt_name"]} if with_run else {}
-    return pd.DataFrame(
-        {
-            **run,
-            "layer": events["layer"],
-            "head": events["head"],
-            "segment": events["segment"] + 1,
-            "test": events["test"],
-            "tested": candidate("from"),
-            "certified": events["lower_mass"],
-            "tau": events["tau"],
-            "deficit": events["deficit"],
-            "became": events["kind"].map({"expand": "expanded", "dense": "dense"}),
-            "to": candidate("to"),
-            "paid": events["paid_us"],
-        }
-    )
-
-
-def _event_columns() -> dict[str, Any]:
-    column = st.column_config
-    return {
-        "run": column.TextColumn("Run", width=80),
-        "prompt": column.TextColumn("Prompt", width=130),
-        "layer": column.NumberColumn("Layer", width=60),
-        "head": column.NumberColumn("Head", width=60),
-        "segment": column.NumberColumn("Segment", width=70),
-        "test": column.NumberColumn("Test", width=50, help="Which of the at most s certificates of the head"),
-        "tested": column.TextColumn("Tested", width=190),
-        "certified": column.NumberColumn(
-            "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]
-        ),
-        "tau": column.NumberColumn("τ", format="%.2f", width=50, help=glossary.TERMS["tau"]),
-        "deficit": column.NumberColumn(
-            "Missed by", format="%.3f", width=80, help="τ minus the certified mass"
-        ),
-        "became": column.TextColumn("Became", width=80),
-        "to": column.TextColumn("Now", width=190),
-        "paid": column.NumberColumn("Paid µs", format="%.0f", width=76, help=glossary.TERMS["paid"]),
-    }
-
-
-def _open_head(store: Store, event: pd.Series) -> None:
-    unit = queries.Unit(
-        str(event["run_id"]),
-        int(event["layer"]),
-        int(event["head"]),
-        int(event["segment"]),
-        int(event["batch_index"]),
-    )
-    way_back.remember("fallbacks")
-    navigate.go("head", **view.address_of(store, unit))
