@@ -25,11 +25,15 @@ factory = import_module("factory")
 make_record, rename = factory.make_record, factory.rename
 serve = import_module("serve")
 
+AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
+
 PAGES = {
     "runs": "/",
     "map-pattern": "/map?run=3f9a1c20&layer=5&head=2",
     "map-fallback": "/map?run=3f9a1c20&layer=7&head=3&segment=1&metric=fallback",
     "map-certified": "/map?run=3f9a1c20&layer=2&head=6&metric=lower_mass",
+    "map-probe": "/map?run=3f9a1c20&layer=2&head=6&metric=probe",
+    "map-32x32-probe": "/map?run=32b32b32&layer=17&head=20&metric=probe",
     "map-not-audited": "/map?run=c0de17aa&layer=1&head=1&metric=audited_error",
     "map-32x32": "/map?run=32b32b32&layer=17&head=20",
     "map-bad-link": "/map?run=deadbeef",
@@ -38,8 +42,19 @@ PAGES = {
     "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
     "new-again": "/new?from=d4e5b678&tau=0.85",
     "head": "/head?run=3f9a1c20&layer=5&head=2",
+    "head-two-masks": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11",
+    "terms": "/terms?term=risk",
     "head-not-audited": "/head?run=c0de17aa&layer=1&head=1",
     "head-128k": "/head?run=32b32b32&layer=17&head=20",
+    "audit": "/audit?run=3f9a1c20",
+    "audit-all": "/audit?run=3f9a1c20&scope=all&claim=conformal&by=family",
+    "audit-not-audited": "/audit?run=c0de17aa",
+    "fallbacks": "/fallbacks?run=3f9a1c20",
+    "fallbacks-failure": "/fallbacks?run=3f9a1c20&limit=2&by=time",
+    "compare-paired": f"/compare?runs=3f9a1c20,{AGAIN}&metric=audited_error",
+    "compare-unpaired": "/compare?runs=3f9a1c20,c0de17aa,b81c44aa",
+    "compare-calibrations": "/compare?run=3f9a1c20&calibrations=prose,code",
+    "calibration": "/calibration?names=prose,code",
     "jobs": "/job",
     "job-unknown": "/job?job=deadbeef",
     **{f"job-{state}": f"/job?job={{{state}}}" for state in ("waiting", "running", "failed", "done")},
@@ -50,6 +65,7 @@ def fill(home: Path) -> None:
     """Runs as a user would have them, and one bad bundle."""
     spool = home / "spool"
     write_bundle(make_record(hardness=0.9), spool)
+    write_bundle(make_record(AGAIN, hardness=0.5, seed=2), spool)
     write_bundle(
         make_record(
             "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
@@ -143,7 +159,8 @@ def main(folder: Path) -> None:
         with serve.dashboard(filled) as address:
             pages = {name: path.format(**ids) for name, path in PAGES.items()}
             shoot(browser, address, pages, folder, "filled")
-        few = {"runs": "/", "map": "/map", "new": "/new", "jobs": "/job", "head": "/head"}
+        names = ("map", "new", "job", "head", "audit", "fallbacks", "compare", "calibration")
+        few = {"runs": "/", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty")
         with serve.dashboard(broken) as address:
