@@ -17,7 +17,7 @@ from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decision import Computed
-from routesparse.engine.errors import ConfigError, NumericsError, RouteSparseError
+from routesparse.engine.errors import CalibrationError, ConfigError, NumericsError, RouteSparseError
 from routesparse.engine.execute import head_density
 from routesparse.engine.graphs import Graphs
 from routesparse.engine.latency import LatencyProfile
@@ -103,6 +103,8 @@ class RoutingSession:
         inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
         prompt = self._current_prompt(inputs, layer)
         if prompt is None or n_q == 1:
+            # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
+            self.trace.settle()
             return dense_attention(inputs, window)
         segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
         if window is not None or not self._worth_routing(inputs, segments):
@@ -136,6 +138,7 @@ class RoutingSession:
         prompts = self.trace.prompts
         if n_q == n_k and (not prompts or layer in prompts[-1].layers):
             device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
+            self.trace.settle()
             del prompts[: -KEPT_PROMPTS + 1]
             prompts.append(PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype))
             self._segments = {}
@@ -173,6 +176,10 @@ class RoutingSession:
                 kv_heads=inputs.k.shape[1],
                 config=self.config,
             )
+            calibration = self.trace.calibration
+            differs = None if calibration is None else calibration.cost_mismatch(self.trace.profile)
+            if differs is not None:
+                raise CalibrationError(differs)
         return self.trace.profile
 
     def _route(

@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = study.parser(__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=[32_768, 131_000])
     parser.add_argument("--segments", type=int, nargs="+", default=[16_384, 131_072])
+    parser.add_argument("--break-even", type=int, help="tokens; default: from the latency profile")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tasks", nargs="+", default=["niah_single_2", "niah_multikey_1"])
     parser.add_argument("--prompts", type=int, default=5, help="needle prompts per task and length")
@@ -57,7 +58,11 @@ def main(argv: list[str] | None = None) -> None:
         text = prompt_of(loaded, texts, tokens)
         for segment in arguments.segments:
             request = RunRequest(
-                model=arguments.model, segment=segment, measure_dense=True, seed=arguments.seed
+                model=arguments.model,
+                segment=segment,
+                break_even=arguments.break_even,
+                measure_dense=True,
+                seed=arguments.seed,
             )
             result["runs"].append(timed(analyse, request, text, arguments.repeats))
             study.note(str(result["runs"][-1]))

@@ -39,7 +39,9 @@ def _moved(value: Any, device: str) -> Any:
     return value
 
 
-def compare(kind: dict[str, Any], changes: dict[str, Any], device: str) -> dict[str, Pair]:
+def compare(
+    kind: dict[str, Any], changes: dict[str, Any], device: str, by_table: bool = False
+) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
     from routesparse.engine import coverage, descriptors, device_path, execute
     from routesparse.engine.builders import build_indices
@@ -60,7 +62,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], device: str) -> dict[
     choices = [
         torch.tensor([[(shift + 3 * h + b) % len(candidates) for h in range(inputs.q.shape[1])]
                       for b in range(inputs.q.shape[0])])
-        for shift in range(0, len(candidates), 2)
+        for shift in range(0, len(candidates), 4)
     ]  # fmt: skip
     plans = [
         execute.lower(segment, indices, candidates, choice, inputs.key_start, None, None)
@@ -71,7 +73,11 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], device: str) -> dict[
     on_cuda = device_path.fused
     device_path.fused = lambda _: True
     try:
-        there = _moved(inputs, device)
+        real = _moved(inputs, device)
+        # The arguments say how q and k lie, the table where: as in a replayed graph.
+        addresses = torch.tensor([real.q.data_ptr(), real.k.data_ptr()], device=device)
+        blank = replace(real, q=torch.zeros_like(real.q), k=torch.zeros_like(real.k), table=addresses)
+        there = blank if by_table else real
         fused_rows, twin_probe = _moved(rows, device), _moved(probe, device)
         twin_indices = _moved(indices, device)
         found = run_probe(there, segment, fused_rows, config)

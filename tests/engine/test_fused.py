@@ -14,6 +14,7 @@ import torch
 
 KINDS = {
     "ragged-n333": ({"n_q": 333}, {}),
+    "by-address-n210": ({"n_q": 210}, {}, True),
     "chunk-nq150-nk411": ({"n_q": 150, "n_k": 411}, {}),
     "padded-b2-n250": ({"n_q": 250, "batch": 2, "key_start": [0, 77]}, {}),
     "softcap-sinks-n230": ({"n_q": 230, "softcap": 3.0, "sinks": True}, {}),
@@ -24,20 +25,20 @@ KINDS = {
 EXACT = ("a_shape", "slash levels", "plan", "cover tiles", "cover columns", "probe finite", "row counts")
 
 
-def _compare(kind, changes, device):
+def _compare(kind, changes, device, by_table):
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("fused_run", Path(__file__).with_name("fused_run.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.compare(kind, changes, device)
+    return module.compare(kind, changes, device, by_table)
 
 
 @pytest.fixture(scope="module")
 def compare():
-    """compare(kind, changes) -> {name: (twin, fused)}."""
+    """compare(kind, changes, by_table) -> {name: (twin, fused)}."""
     if torch.cuda.is_available():
-        yield lambda kind, changes: _compare(kind, changes, "cuda")
+        yield lambda kind, changes, by_table=False: _compare(kind, changes, "cuda", by_table)
         return
     pytest.importorskip("triton")
     before = os.environ.get("TRITON_INTERPRET")
@@ -48,7 +49,9 @@ def compare():
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
-        yield lambda kind, changes: pool.submit(_compare, kind, changes, "cpu").result()
+        yield lambda kind, changes, by_table=False: pool.submit(
+            _compare, kind, changes, "cpu", by_table
+        ).result()
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())

@@ -114,3 +114,44 @@ def test_importing_the_engine_imports_no_torch():
         "assert 'torch' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(monkeypatch):
+    """A GPU is not waited for inside the layers: what it found is raised here."""
+    from routesparse.engine.errors import NumericsError
+    from routesparse.engine.session import RoutingSession
+
+    model, session, told = llama(), RoutingSession(CONFIG), []
+    monkeypatch.setattr(session, "finish", lambda: told.append(len(session.trace.prompts)))
+    with torch.no_grad():
+        with hf.routed_by(model, session):
+            for _ in range(2):
+                model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    assert told == [1, 2]
+
+    def fail():
+        raise NumericsError("layer 0: NaN or Inf in the attention scores")
+
+    monkeypatch.setattr(session, "finish", fail)
+    with pytest.raises(NumericsError), torch.no_grad(), hf.routed_by(model, session):
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
+    """As on a GPU, where the flag is read after the forward."""
+    from routesparse.engine.errors import NumericsError
+    from routesparse.engine.readout import Copies
+    from routesparse.engine.session import RoutingSession
+    from routesparse.engine.trace import PendingPass
+
+    model, session = llama(), RoutingSession(CONFIG)
+    with torch.no_grad(), hf.routed_by(model, session):
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})
+    session.trace.prompts[-1].add(PendingPass(1, (), None, bad, None, ()))
+    with pytest.raises(NumericsError, match="layer 1: NaN or Inf in the attention output"):
+        session.finish()
+    assert not session.trace.prompts
+    session.finish()
