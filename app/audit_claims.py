@@ -112,6 +112,8 @@ def _spread(row: pd.Series) -> str:
     count = f"{numbers.several(int(row['prompts']), 'prompt')}, {int(row['units']):,} sparse units"
     if numbers.is_missing(row["low"]):
         return f"{count}; one prompt has no interval. "
+    if row["sd"] == 0:
+        return f"{count}; every prompt alike, so resampling them gives no interval. "
     return (
         f"{count}; 95 % interval {numbers.share(row['low'], 2)} to {numbers.share(row['high'], 2)}, spread "
         f"{numbers.share(row['sd'], 2)}, lowest prompt {numbers.share(row['least'], 1)}. "

@@ -38,7 +38,10 @@ def _claims(one: Calibration, confidence: float) -> str:
     share = f"{100 * confidence:g} of 100 selected heads"
     if delta is None:
         return f"It makes no conformal claim at this confidence: {_prompts(one)} are too few."
-    return f"From what the probe says it subtracts δ = {delta:.3f}; the rest is then a true lower bound for {share}."
+    return (
+        f"From what the probe says it subtracts δ = {delta:.3f}; on prompts like its own the rest is then a true lower "
+        f"bound for {share}."
+    )
 
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:

@@ -80,8 +80,8 @@ def sides_html(sides: Sides) -> str:
             )
         body.append(
             f'<tr class="{"pick" if row["baseline"] else ""}"><td class="l w">{escape(side.label)}{pin}</td>'
-            f'<td class="l">{escape(str(row["domain"] or "–"))}</td><td>{row["tokens"]:,}</td>'
-            f'<td class="l">{escape(str(row["calibration"] or "none"))}</td><td>{row["lambda"]:.3f}</td>'
+            f'<td class="l">{escape(_dash(row["domain"], str))}</td><td>{row["tokens"]:,}</td>'
+            f'<td class="l">{escape(_dash(row["calibration"], str))}</td><td>{row["lambda"]:.3f}</td>'
             f"<td>{_dash(row['kept'], numbers.share)}</td><td>{row['sparse_units']:,} of {row['units']:,}</td>"
             f"<td>{numbers.micros(row['planned_us'])}</td>"
             f"<td>{_dash(row['conformal_at_tau'], numbers.share)}</td>{more}</tr>"

@@ -57,6 +57,13 @@ def render() -> None:
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
         st.html(audit_claims.cards_html(coverage, shown.runs, gaps, shown.run.confidence))
+        exports.chart_foot(
+            f"claims-{shown.name}",
+            "share of selected sparse units whose audited truth is at least the claim; mean over prompts, 95 % "
+            f"interval resampled by prompt · source: audit and head_choice of {shown.words}",
+            coverage,
+            "claims",
+        )
     left, right = st.columns(2, gap="small")
     with left:
         _error_card(store, shown, units, gaps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -81,9 +82,12 @@ def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, o
             seed=number,
             probe=False,
         )
-        bundle.write_bundle(other, filled / "spool")
+        bundle.write_bundle(with_audits(other, covered=number > 0), filled / "spool")
     html = text_of(open_page("audit", run=RUN, scope="all"))
-    assert "4 prompts" in html and "95 % interval" in html
+    assert re.search(r"4 prompts, \d+ sparse units; 95 % interval 25\.00 % to 100\.00 %", html)
+    assert "every prompt alike, so resampling them gives no interval" in html, (
+        "the conformal claim held everywhere"
+    )
     assert "one prompt has no interval" in text_of(open_page("audit", run=RUN))
 
 

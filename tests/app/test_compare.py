@@ -61,6 +61,15 @@ def test_a_mixed_set_names_the_unpaired_ones(three, open_page):
     assert "<b>router</b>" not in html
 
 
+def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    plain = factory.rename(record, AGAIN)
+    bundle.write_bundle(replace(plain, run=replace(plain.run, calibration=None, domain=None)), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    table = html[html.index("against the baseline") :].split("</table>")[0]
+    assert "nan" not in table and "None" not in table and table.count('<td class="l">–</td>') == 2
+
+
 def test_equal_settings_are_hidden(three, open_page):
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
     card = html[html.index("Settings that differ") :]
