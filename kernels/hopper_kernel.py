@@ -5,15 +5,12 @@ Importing this module imports Gluon, Triton's explicit dialect, so only ``hopper
 The grid is one program per multiprocessor; each draws its rows from a counter. The producer copies a row's Q, then
 pairs of KV blocks (TMA), then 128 single columns at a time (16-byte asynchronous copies) into rings of shared memory
 that mbarriers guard, and runs ahead over the end of a row. A consumer issues Q K^T of tile t + 1 and P V of tile t
-together and computes the softmax of t + 1 while P V runs (FlashAttention-3's order), also across the end of a row.
+together and computes the softmax of t + 1 while P V runs (FlashAttention-3's order).
 
 The diagonal blocks are read by position, not from the list, and every listed key is clamped below them: the kernel is
 causal whatever the plan says. Base-2 online softmax as in ``triton_kernel``.
 
-Bundles that functions pass on (Gluon's tuples):
-    ring     tiles, boxes (the same bytes as one copy fills them), full and empty barriers
-    lists    order, blocks, block_count, columns, column_count, dense_rows, blocks_stride, columns_stride
-    sizes    heads, group, query_blocks, n_q, n_k
+``tiles`` and ``boxes`` are the same shared memory, as the matrix unit reads it and as one copy fills it.
 """
 
 from triton.experimental import gluon
@@ -27,33 +24,48 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Argument lists of kernels read better filled than one to a line.
+# fmt: off
+
+# Gluon renamed it after Triton 3.6.
+_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+
 
 @gluon.jit
-def _counts(row, lists, COLUMNS: gl.constexpr):
-    """Listed blocks, or -1 for a dense row, and columns of a row; any row below 0 has none."""
-    _, _, block_count, _, column_count, dense_rows, _, _ = lists
-    dense = gl.load(dense_rows + row, mask=row >= 0, other=0) != 0
-    blocks = gl.where(dense, -1, gl.load(block_count + row, mask=row >= 0, other=0))
+def _counts(row, block_count_ptr, column_count_ptr, dense_rows_ptr, COLUMNS: gl.constexpr):
+    """Listed blocks, or -1 for a dense row, and columns of a row."""
+    dense = gl.load(dense_rows_ptr + row, mask=row >= 0, other=0) != 0
+    blocks = gl.where(dense, -1, gl.load(block_count_ptr + row, mask=row >= 0, other=0))
     columns = 0
     if COLUMNS:
-        columns = gl.where(dense, 0, gl.load(column_count + row, mask=row >= 0, other=0))
+        columns = gl.where(dense, 0, gl.load(column_count_ptr + row, mask=row >= 0, other=0))
     return blocks, columns
 
 
 @gluon.jit
-def _draw(counter, order, rows):
-    """The next row of the order that no program has taken, -1 when there is none."""
-    place = gl.num_programs(0) + gl.atomic_add(counter, 1)
-    return gl.load(order + place, mask=place < rows, other=-1)
+def _publish(tickets, slot, row, blocks, columns, layout: gl.constexpr):
+    """Tell the consumers what the Q slot holds."""
+    tickets.index(slot * 3).store(gl.full([1], 0, gl.int32, layout) + row)
+    tickets.index(slot * 3 + 1).store(gl.full([1], 0, gl.int32, layout) + blocks)
+    tickets.index(slot * 3 + 2).store(gl.full([1], 0, gl.int32, layout) + columns)
+    _barrier()
 
 
 @gluon.jit
-def _shape(row, blocks, sizes):
+def _take(tickets, slot, layout: gl.constexpr):
+    """Row, blocks and columns of a Q slot; row -1 ends the work."""
+    row = gl.max(tickets.index(slot * 3).load(layout), 0)
+    blocks = gl.max(tickets.index(slot * 3 + 1).load(layout), 0)
+    columns = gl.max(tickets.index(slot * 3 + 2).load(layout), 0)
+    return row, blocks, columns
+
+
+@gluon.jit
+def _shape(row, blocks, heads, query_blocks, n_q, n_k):
     """Query block, head, batch, first position, first diagonal block, listed blocks before it, tiles of the tail.
 
     The tail is the last listed block before the diagonal, if their number is odd, and the diagonal blocks.
     """
-    heads, _, query_blocks, n_q, n_k = sizes
     query_block = row % query_blocks
     head = (row // query_blocks) % heads
     batch = row // query_blocks // heads
@@ -67,93 +79,60 @@ def _shape(row, blocks, sizes):
 
 
 @gluon.jit
-def _publish(tickets, slot, row, blocks, columns):
-    """Write down for the consumers what the Q slot holds."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    tickets.index(slot * 3).store(gl.full([1], 0, gl.int32, layout) + row)
-    tickets.index(slot * 3 + 1).store(gl.full([1], 0, gl.int32, layout) + blocks)
-    tickets.index(slot * 3 + 2).store(gl.full([1], 0, gl.int32, layout) + columns)
-
-
-@gluon.jit
-def _take(tickets, full, step, Q_SLOTS: gl.constexpr):
-    """Row, blocks and columns of the next Q slot, once it is full; row -1 ends the work."""
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    slot = step % Q_SLOTS
-    mbarrier.wait(full.index(slot), (step // Q_SLOTS) & 1)
-    row = gl.max(tickets.index(slot * 3).load(layout), 0)
-    blocks = gl.max(tickets.index(slot * 3 + 1).load(layout), 0)
-    columns = gl.max(tickets.index(slot * 3 + 2).load(layout), 0)
-    return row, blocks, columns
-
-
-@gluon.jit
-def _copy_blocks(desc, ring, it, batch, kv_head, block0, block1, HEAD: gl.constexpr, STAGES: gl.constexpr):
-    """Two KV blocks of 64 keys into one stage, in panels of 64 elements of the head."""
-    _, boxes, full, empty = ring
+def _copy_blocks(desc, boxes, full, empty, it, batch, kv_head, block0, block1, HEAD: gl.constexpr,
+    STAGES: gl.constexpr):
+    """Two KV blocks of 64 keys into one stage of 128, in panels of 64 elements of the head."""
+    PANELS: gl.constexpr = HEAD // 64
     slot = it % STAGES
-    bar = full.index(slot)
     mbarrier.wait(empty.index(slot), ((it // STAGES) & 1) ^ 1)
-    mbarrier.expect(bar, 128 * HEAD * 2)
-    for panel in gl.static_range(HEAD // 64):
-        box = (slot * (HEAD // 64) + panel) * 2
-        d = panel * 64
-        tma.async_copy_global_to_shared(desc, [batch, kv_head, block0 * 64, d], bar, boxes.index(box))
-        tma.async_copy_global_to_shared(desc, [batch, kv_head, block1 * 64, d], bar, boxes.index(box + 1))
+    mbarrier.expect(full.index(slot), 128 * HEAD * 2)
+    for panel in gl.static_range(PANELS):
+        box = (slot * PANELS + panel) * 2
+        tma.async_copy_global_to_shared(desc, [batch, kv_head, block0 * 64, panel * 64], full.index(slot),
+            boxes.index(box))
+        tma.async_copy_global_to_shared(desc, [batch, kv_head, block1 * 64, panel * 64], full.index(slot),
+            boxes.index(box + 1))
 
 
 @gluon.jit
-def _copy_columns(
-    head_ptr, stride_n, ring, it, keys0, keys1, layout: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr
-):
-    """Two times 64 single keys into one stage, by asynchronous copies that the caller waits for."""
-    _, boxes, _, empty = ring
+def _copy_columns(head_ptr, stride_n, boxes, empty, it, keys0, keys1, layout: gl.constexpr,
+    HEAD: gl.constexpr, STAGES: gl.constexpr):
+    """128 single keys into one stage, by asynchronous copies that the caller waits for."""
+    PANELS: gl.constexpr = HEAD // 64
     slot = it % STAGES
     mbarrier.wait(empty.index(slot), ((it // STAGES) & 1) ^ 1)
     rows0 = head_ptr + gl.expand_dims(keys0.to(gl.int64) * stride_n, 1)
     rows1 = head_ptr + gl.expand_dims(keys1.to(gl.int64) * stride_n, 1)
-    for panel in gl.static_range(HEAD // 64):
+    for panel in gl.static_range(PANELS):
         d = gl.expand_dims(gl.arange(0, 64, gl.SliceLayout(0, layout)) + panel * 64, 0)
-        box = (slot * (HEAD // 64) + panel) * 2
+        box = (slot * PANELS + panel) * 2
         async_copy.async_copy_global_to_shared(boxes.index(box).reshape([64, 64]), rows0 + d)
         async_copy.async_copy_global_to_shared(boxes.index(box + 1).reshape([64, 64]), rows1 + d)
     async_copy.commit_group()
 
 
 @gluon.jit
-def _produce(
-    descs,
-    k_place,
-    v_place,
-    q_ring,
-    k_ring,
-    v_ring,
-    tickets,
-    counter,
-    lists,
-    sizes,
-    rows,
-    HEAD: gl.constexpr,
-    STAGES: gl.constexpr,
-    Q_SLOTS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-):
-    """Copy the rows' tiles in the order in which the consumers read them."""
+def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh,
+    stride_vn, q_boxes, k_boxes, v_boxes, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr, column_count_ptr, dense_rows_ptr,
+    blocks_stride, columns_stride, heads, group, query_blocks, n_q, n_k, rows, HEAD: gl.constexpr,
+    STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr):
+    PANELS: gl.constexpr = HEAD // 64
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    q_desc, k_desc, v_desc = descs
-    order, blocks_ptr, _, columns_ptr, _, _, blocks_stride, columns_stride = lists
-    _, q_boxes, q_full, q_empty = q_ring
-    lane = gl.arange(0, 64, gl.SliceLayout(1, layout))
+    ticket_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     it = 0
     step = 0
-    row = gl.load(order + gl.program_id(0))
-    blocks, columns = _counts(row, lists, COLUMNS)
-    next_row = _draw(counter, order, rows)
+    row = gl.load(order_ptr + gl.program_id(0))
+    blocks, columns = _counts(row, block_count_ptr, column_count_ptr, dense_rows_ptr, COLUMNS)
+    place = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
+    next_row = gl.load(order_ptr + place, mask=place < rows, other=-1)
     while row >= 0:
         # What the next row needs is under way while this row's tiles are copied.
-        next_blocks, next_columns = _counts(next_row, lists, COLUMNS)
-        query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, sizes)
-        kv_head = head // sizes[1]
+        next_blocks, next_columns = _counts(next_row, block_count_ptr, column_count_ptr, dense_rows_ptr,
+            COLUMNS)
+        query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, heads, query_blocks,
+            n_q, n_k)
+        kv_head = head // group
         block_list = blocks_ptr + row.to(gl.int64) * blocks_stride
         listed = blocks >= 0
         odd = before % 2
@@ -163,23 +142,20 @@ def _produce(
         block1 = gl.load(block_list + 1, mask=listed & (pairs > 0), other=0)
 
         slot = step % Q_SLOTS
-        bar = q_full.index(slot)
         mbarrier.wait(q_empty.index(slot), ((step // Q_SLOTS) & 1) ^ 1)
-        _publish(tickets, slot, row, blocks, columns)
-        mbarrier.expect(bar, 128 * HEAD * 2)
-        for panel in gl.static_range(HEAD // 64):
+        _publish(tickets, slot, row, blocks, columns, ticket_layout)
+        mbarrier.expect(q_full.index(slot), 128 * HEAD * 2)
+        for panel in gl.static_range(PANELS):
             for half in gl.static_range(2):
-                place = [batch, head, query_block * 128 + half * 64, panel * 64]
-                box = q_boxes.index((slot * 2 + half) * (HEAD // 64) + panel)
-                tma.async_copy_global_to_shared(q_desc, place, bar, box)
+                tma.async_copy_global_to_shared(q_desc, [batch, head, query_block * 128 + half * 64,
+                    panel * 64], q_full.index(slot), q_boxes.index((slot * 2 + half) * PANELS + panel))
 
         for t in range(tail):
-            now0 = diagonal - odd + 2 * t
-            if (t == 0) & (odd == 1) & listed:
-                now0 = gl.minimum(odd_block, diagonal - 1)
-            now1 = diagonal - odd + 2 * t + 1
-            _copy_blocks(k_desc, k_ring, it, batch, kv_head, now0, now1, HEAD, STAGES)
-            _copy_blocks(v_desc, v_ring, it, batch, kv_head, now0, now1, HEAD, STAGES)
+            tail0 = gl.where((t == 0) & (odd == 1), gl.where(listed, gl.minimum(odd_block, diagonal - 1),
+                before - 1), diagonal - odd + 2 * t)
+            tail1 = diagonal - odd + 2 * t + 1
+            _copy_blocks(k_desc, k_boxes, k_full, k_empty, it, batch, kv_head, tail0, tail1, HEAD, STAGES)
+            _copy_blocks(v_desc, v_boxes, v_full, v_empty, it, batch, kv_head, tail0, tail1, HEAD, STAGES)
             it += 1
         for t in range(pairs):
             now0 = gl.where(listed, gl.minimum(block0, diagonal - 1), 2 * t)
@@ -187,102 +163,71 @@ def _produce(
             more = listed & (t + 1 < pairs)
             block0 = gl.load(block_list + 2 * t + 2, mask=more, other=0)
             block1 = gl.load(block_list + 2 * t + 3, mask=more, other=0)
-            _copy_blocks(k_desc, k_ring, it, batch, kv_head, now0, now1, HEAD, STAGES)
-            _copy_blocks(v_desc, v_ring, it, batch, kv_head, now0, now1, HEAD, STAGES)
+            _copy_blocks(k_desc, k_boxes, k_full, k_empty, it, batch, kv_head, now0, now1, HEAD, STAGES)
+            _copy_blocks(v_desc, v_boxes, v_full, v_empty, it, batch, kv_head, now0, now1, HEAD, STAGES)
             it += 1
         if COLUMNS:
             column_list = columns_ptr + row.to(gl.int64) * columns_stride
-            k_ptr, k_stride_b, k_stride_h, k_stride_n = k_place
-            v_ptr, v_stride_b, v_stride_h, v_stride_n = v_place
-            k_head = k_ptr + batch.to(gl.int64) * k_stride_b + kv_head.to(gl.int64) * k_stride_h
-            v_head = v_ptr + batch.to(gl.int64) * v_stride_b + kv_head.to(gl.int64) * v_stride_h
+            k_head = k_ptr + batch.to(gl.int64) * stride_kb + kv_head.to(gl.int64) * stride_kh
+            v_head = v_ptr + batch.to(gl.int64) * stride_vb + kv_head.to(gl.int64) * stride_vh
+            lane = gl.arange(0, 64, gl.SliceLayout(1, layout))
             keys0 = gl.load(column_list + lane, mask=lane < columns, other=0)
             keys1 = gl.load(column_list + 64 + lane, mask=64 + lane < columns, other=0)
             for t in range(0, columns, 128):
-                now0 = gl.minimum(keys0, first)
-                now1 = gl.minimum(keys1, first)
+                now_keys0 = gl.minimum(keys0, first)
+                now_keys1 = gl.minimum(keys1, first)
                 keys0 = gl.load(column_list + t + 128 + lane, mask=t + 128 + lane < columns, other=0)
                 keys1 = gl.load(column_list + t + 192 + lane, mask=t + 192 + lane < columns, other=0)
-                _copy_columns(k_head, k_stride_n, k_ring, it, now0, now1, layout, HEAD, STAGES)
-                _copy_columns(v_head, v_stride_n, v_ring, it, now0, now1, layout, HEAD, STAGES)
-                # The matrix unit sees what these copies wrote only behind a fence of the writer.
+                _copy_columns(k_head, stride_kn, k_boxes, k_empty, it, now_keys0, now_keys1, layout, HEAD,
+                    STAGES)
+                _copy_columns(v_head, stride_vn, v_boxes, v_empty, it, now_keys0, now_keys1, layout, HEAD,
+                    STAGES)
+                # Ordinary stores become visible to the matrix unit through a fence of the writer.
                 async_copy.wait_group(1)
                 fence_async_shared()
-                mbarrier.arrive(k_ring[2].index(it % STAGES), count=1)
+                mbarrier.arrive(k_full.index(it % STAGES), count=1)
                 async_copy.wait_group(0)
                 fence_async_shared()
-                mbarrier.arrive(v_ring[2].index(it % STAGES), count=1)
+                mbarrier.arrive(v_full.index(it % STAGES), count=1)
                 it += 1
+        place = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
         row = next_row
         blocks = next_blocks
         columns = next_columns
-        next_row = _draw(counter, order, rows)
+        next_row = gl.load(order_ptr + place, mask=place < rows, other=-1)
         step += 1
     slot = step % Q_SLOTS
     mbarrier.wait(q_empty.index(slot), ((step // Q_SLOTS) & 1) ^ 1)
-    _publish(tickets, slot, row, blocks, columns)
+    _publish(tickets, slot, row, blocks, columns, ticket_layout)
     mbarrier.arrive(q_full.index(slot), count=1)
 
 
 @gluon.jit
 def _softmax(s, top, total, limit, scale_log2, MASKED: gl.constexpr, S: gl.constexpr):
-    """Weights of one tile, the decay of what was summed before, the new maximum and sum.
-
-    Columns above the row's limit are masked by a large negative number. Were a row's first tile masked entirely,
-    its weights would be wrong until the next key decays them to zero.
-    """
+    """Weights of one tile, the decay of what was summed before, the new maximum and sum; base 2."""
     if MASKED:
-        column = gl.arange(0, 128, gl.SliceLayout(0, S)).to(gl.float32)
-        bound = gl.expand_dims((limit.to(gl.float32) + 0.5) * 1e30, 1) - gl.expand_dims(column * 1e30, 0)
-        s = gl.minimum(s, bound)
+        column = gl.arange(0, 128, gl.SliceLayout(0, S))
+        s = gl.where(gl.expand_dims(column, 0) <= gl.expand_dims(limit, 1), s, -float("inf"))
     new_top = gl.maximum(top, gl.max(s, 1) * scale_log2)
-    weights = gl.exp2(s * scale_log2 - gl.expand_dims(new_top, 1))
-    decay = gl.exp2(top - new_top)
+    # A masked row that has met no key yet keeps -inf; -inf - -inf would be NaN.
+    shift = gl.where(new_top == -float("inf"), 0.0, new_top) if MASKED else new_top
+    weights = gl.exp2(s * scale_log2 - gl.expand_dims(shift, 1))
+    decay = gl.exp2(top - shift)
     return weights, decay, new_top, total * decay + gl.sum(weights, 1)
 
 
 @gluon.jit
-def _start(sinks_ptr, head, SINKS: gl.constexpr, layout: gl.constexpr):
-    """Maximum and sum of a row before its first key: a sink is a key with value zero."""
-    total = gl.zeros([64], gl.float32, layout)
-    if SINKS:
-        top = total + gl.load(sinks_ptr + head) * 1.4426950408889634
-        total = total + 1.0
-    else:
-        top = total - float("inf")
-    return top, total
-
-
-@gluon.jit
-def _fold(
-    q,
-    k_ring,
-    v_ring,
-    acc,
-    p,
-    top,
-    total,
-    limit,
-    scale_log2,
-    it,
-    MASKED: gl.constexpr,
-    HEAD: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """Q K^T and softmax of tile ``it`` while P V of the tile before it runs.
-
-    Returns the output of the tiles before ``it``, undecayed, its decay, and weights, maximum and sum with ``it``.
-    """
+def _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top, total, limit, scale_log2, it,
+    MASKED: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr):
+    """Q K^T and softmax of tile ``it`` while P V of the tile before it runs."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
-    k_tiles, _, k_full, k_empty = k_ring
-    v_tiles, _, v_full, v_empty = v_ring
     slot = it % STAGES
-    before = (it - 1) % STAGES
+    previous = (it - 1) % STAGES
     mbarrier.wait(k_full.index(slot), (it // STAGES) & 1)
     zero = gl.zeros([64, 128], gl.float32, S)
     s_token = warpgroup_mma(q, k_tiles.index(slot).permute((1, 0)), zero, use_acc=False, is_async=True)
-    acc_token = warpgroup_mma(p, v_tiles.index(before), acc, is_async=True)
+    acc_token = warpgroup_mma(p, v_tiles.index(previous), acc, is_async=True)
     s = warpgroup_mma_wait(1, deps=[s_token])
     mbarrier.arrive(k_empty.index(slot), count=1)
     weights, decay, top, total = _softmax(s, top, total, limit, scale_log2, MASKED, S)
@@ -290,209 +235,140 @@ def _fold(
     # This wait ends a basic block: without one, ptxas moves the softmax behind the wait for P V.
     mbarrier.wait(v_full.index(slot), (it // STAGES) & 1)
     acc, p, next_p = warpgroup_mma_wait(0, deps=[acc_token, p, next_p])
-    mbarrier.arrive(v_empty.index(before), count=1)
-    return acc, gl.expand_dims(gl.convert_layout(decay, gl.SliceLayout(1, A)), 1), next_p, top, total
+    mbarrier.arrive(v_empty.index(previous), count=1)
+    acc = acc * gl.expand_dims(gl.convert_layout(decay, gl.SliceLayout(1, A)), 1)
+    return acc, next_p, top, total
 
 
 @gluon.jit
-def _limit(first, diagonal, before, blocks, HALF: gl.constexpr, layout: gl.constexpr):
-    """The last visible column of each row in the tail, whose keys stand as if in sequence up to the diagonal."""
-    limit = first - (diagonal - before % 2) * 64 + HALF * 64 + gl.arange(0, 64, layout)
-    return gl.where(blocks == 0, -1, limit)
-
-
-@gluon.jit
-def _consume(
-    q_ring,
-    k_ring,
-    v_ring,
-    tickets,
-    out_ptr,
-    lse_ptr,
-    sinks_ptr,
-    sizes,
-    scale_log2,
-    HEAD: gl.constexpr,
-    STAGES: gl.constexpr,
-    Q_SLOTS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    SINKS: gl.constexpr,
-    HALF: gl.constexpr,
-):
-    """Rows 64 HALF to 64 HALF + 63 of every query block. A row's first tile overlaps the last one before it."""
+def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty, out_ptr,
+    lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr, STAGES: gl.constexpr,
+    Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr, SINKS: gl.constexpr, HALF: gl.constexpr):
+    """Rows 64 HALF to 64 HALF + 63 of every query block."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     s_rows: gl.constexpr = gl.SliceLayout(1, S)
     a_rows: gl.constexpr = gl.SliceLayout(1, A)
-    q_tiles, _, q_full, q_empty = q_ring
-    k_tiles, _, k_full, k_empty = k_ring
-    v_tiles, _, v_full, _ = v_ring
     dtype: gl.constexpr = k_tiles.dtype
-    heads, _, _, n_q, _ = sizes
-
-    row, blocks, columns = _take(tickets, q_full, 0, Q_SLOTS)
-    query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, sizes)
-    limit = _limit(first, diagonal, before, blocks, HALF, s_rows)
-    top, total = _start(sinks_ptr, head, SINKS, s_rows)
-    mbarrier.wait(k_full.index(0), 0)
-    zero = gl.zeros([64, 128], gl.float32, S)
-    s = warpgroup_mma(q_tiles.index(HALF), k_tiles.index(0).permute((1, 0)), zero, use_acc=False)
-    mbarrier.arrive(k_empty.index(0), count=1)
-    weights, _first_decay, top, total = _softmax(s, top, total, limit, scale_log2, True, S)
-    p = gl.convert_layout(weights, gl.DotOperandLayout(0, A, 2)).to(dtype)
-    mbarrier.wait(v_full.index(0), 0)
-    it = 1
+    ticket_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    it = 0
     step = 0
+    mbarrier.wait(q_full.index(0), 0)
+    row, blocks, columns = _take(tickets, 0, ticket_layout)
     while row >= 0:
-        q = q_tiles.index((step % Q_SLOTS) * 2 + HALF)
+        query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, heads, query_blocks,
+            n_q, n_k)
+        total = gl.zeros([64], gl.float32, s_rows)
+        if SINKS:
+            top = total + gl.load(sinks_ptr + head) * 1.4426950408889634
+            total = total + 1.0
+        else:
+            top = total - float("inf")
         acc = gl.zeros([64, HEAD], gl.float32, A)
+        # Keys of the tail stand as if in sequence; an empty row sees none of them.
+        limit = first - (diagonal - before % 2) * 64 + HALF * 64 + gl.arange(0, 64, s_rows)
+        limit = gl.where(blocks == 0, -1, limit)
+
+        q_slot = step % Q_SLOTS
+        q = q_tiles.index(q_slot * 2 + HALF)
+        slot = it % STAGES
+        mbarrier.wait(k_full.index(slot), (it // STAGES) & 1)
+        zero = gl.zeros([64, 128], gl.float32, S)
+        s_token = warpgroup_mma(q, k_tiles.index(slot).permute((1, 0)), zero, use_acc=False, is_async=True)
+        s = warpgroup_mma_wait(0, deps=[s_token])
+        mbarrier.arrive(k_empty.index(slot), count=1)
+        weights, _decay, top, total = _softmax(s, top, total, limit, scale_log2, True, S)
+        p = gl.convert_layout(weights, gl.DotOperandLayout(0, A, 2)).to(dtype)
+        mbarrier.wait(v_full.index(slot), (it // STAGES) & 1)
+        it += 1
         for t in range(1, tail):
-            acc, decay, p, top, total = _fold(
-                q, k_ring, v_ring, acc, p, top, total, limit - t * 128, scale_log2, it, True, HEAD, STAGES
-            )
-            acc = acc * decay
+            acc, p, top, total = _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top,
+                total, limit - t * 128, scale_log2, it, True, HEAD, STAGES)
             it += 1
         for _tile in range(before // 2 + columns // 128):
-            acc, decay, p, top, total = _fold(
-                q, k_ring, v_ring, acc, p, top, total, limit, scale_log2, it, False, HEAD, STAGES
-            )
-            acc = acc * decay
+            acc, p, top, total = _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top,
+                total, limit, scale_log2, it, False, HEAD, STAGES)
             it += 1
-        if COLUMNS:
-            rest = columns % 128
-            for _tile in range(gl.where(rest > 0, 1, 0)):
-                last = gl.full([64], 0, gl.int32, s_rows) + rest - 1
-                acc, decay, p, top, total = _fold(
-                    q, k_ring, v_ring, acc, p, top, total, last, scale_log2, it, True, HEAD, STAGES
-                )
-                acc = acc * decay
+        # Two conditions: the first is known to the compiler, the second is not.
+        if COLUMNS:  # noqa: SIM102
+            if columns % 128 > 0:
+                limit = gl.full([64], 0, gl.int32, s_rows) + columns % 128 - 1
+                acc, p, top, total = _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top,
+                    total, limit, scale_log2, it, True, HEAD, STAGES)
                 it += 1
-        mbarrier.arrive(q_empty.index(step % Q_SLOTS), count=1)
+        mbarrier.arrive(q_empty.index(q_slot), count=1)
+        acc = warpgroup_mma(p, v_tiles.index((it - 1) % STAGES), acc)
+        mbarrier.arrive(v_empty.index((it - 1) % STAGES), count=1)
 
-        row_top = top
-        row_total = total
-        empty = (blocks == 0) & (columns == 0)
-        first_row = query_block * 128 + HALF * 64
+        empty = total == 0.0
+        safe = gl.where(empty, 1.0, total)
+        lse = gl.where(empty, -float("inf"), (top + gl.log2(safe)) * 0.6931471805599453)
+        query = query_block * 128 + HALF * 64
         # out [B, Hq, n_q, D] and lse [B, Hq, n_q] are contiguous.
         place = (batch * heads + head).to(gl.int64) * n_q
-        step += 1
-        row, blocks, columns = _take(tickets, q_full, step, Q_SLOTS)
-        query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, sizes)
-        limit = _limit(first, diagonal, before, blocks, HALF, s_rows)
-        if row >= 0:
-            top, total = _start(sinks_ptr, head, SINKS, s_rows)
-            q = q_tiles.index((step % Q_SLOTS) * 2 + HALF)
-            acc, _last_decay, p, top, total = _fold(
-                q, k_ring, v_ring, acc, p, top, total, limit, scale_log2, it, True, HEAD, STAGES
-            )
-            it += 1
-        else:
-            acc = warpgroup_mma(p, v_tiles.index((it - 1) % STAGES), acc)
-
-        lse = (row_top + gl.log2(row_total)) * 0.6931471805599453
-        share = 1.0 / row_total
-        if not SINKS:
-            lse = gl.where(empty, -float("inf"), lse)
-            share = gl.where(empty, 0.0, share)
-        lse_row = first_row + gl.arange(0, 64, s_rows)
+        lse_row = query + gl.arange(0, 64, s_rows)
         gl.store(lse_ptr + place + lse_row, lse, mask=lse_row < n_q)
-        acc = acc * gl.expand_dims(gl.convert_layout(share, a_rows), 1)
-        out_row = gl.expand_dims(first_row + gl.arange(0, 64, a_rows), 1)
+        acc = acc * gl.expand_dims(gl.convert_layout(1.0 / safe, a_rows), 1)
+        out_row = gl.expand_dims(query + gl.arange(0, 64, a_rows), 1)
         d = gl.expand_dims(gl.arange(0, HEAD, gl.SliceLayout(0, A)), 0)
         gl.store(out_ptr + (place + out_row) * HEAD + d, acc.to(dtype), mask=out_row < n_q)
+        step += 1
+        mbarrier.wait(q_full.index(step % Q_SLOTS), (step // Q_SLOTS) & 1)
+        row, blocks, columns = _take(tickets, step % Q_SLOTS, ticket_layout)
 
 
 @gluon.jit
-def _ring(tiles, boxes, STAGES: gl.constexpr):
-    """Tiles and boxes with their barriers: full after one producer's arrival, empty after both consumers'."""
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    return tiles, boxes, full, empty
-
-
-@gluon.jit
-def hopper_attention_kernel(
-    q_desc,
-    k_desc,
-    v_desc,
-    k_ptr,
-    v_ptr,
-    k_stride_b,
-    k_stride_h,
-    k_stride_n,
-    v_stride_b,
-    v_stride_h,
-    v_stride_n,
-    out_ptr,
-    lse_ptr,
-    counter_ptr,
-    order_ptr,
-    blocks_ptr,
-    block_count_ptr,
-    columns_ptr,
-    column_count_ptr,
-    dense_rows_ptr,
-    sinks_ptr,
-    blocks_stride,
-    columns_stride,
-    heads,
-    group,
-    query_blocks,
-    n_q,
-    n_k,
-    rows,
-    scale_log2,
-    HEAD: gl.constexpr,
-    STAGES: gl.constexpr,
-    Q_SLOTS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    SINKS: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr,
-    PRODUCER_REGISTERS: gl.constexpr,
-):
-    """Attention of every row of the order; arguments as ``hopper_backend.launch`` gives them."""
+def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb,
+    stride_vh, stride_vn, out_ptr, lse_ptr, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,
+    column_count_ptr, dense_rows_ptr, sinks_ptr, blocks_stride, columns_stride, heads, group, query_blocks,
+    n_q, n_k, rows, scale_log2, HEAD: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
+    COLUMNS: gl.constexpr, SINKS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr):
+    """Attention of every row of the order; shapes as in ``hopper_backend.attend``."""
     PANELS: gl.constexpr = HEAD // 64
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     dtype: gl.constexpr = q_desc.dtype
     tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
     box: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=4)
+    bars: gl.constexpr = mbarrier.MBarrierLayout()
     q_tiles = gl.allocate_shared_memory(dtype, [2 * Q_SLOTS, 64, HEAD], tile)
     k_tiles = gl.allocate_shared_memory(dtype, [STAGES, 128, HEAD], tile)
     v_tiles = gl.allocate_shared_memory(dtype, [STAGES, 128, HEAD], tile)
-    q_ring = _ring(q_tiles, q_tiles._reinterpret(dtype, [2 * Q_SLOTS * PANELS, 1, 1, 64, 64], box), Q_SLOTS)
-    k_ring = _ring(k_tiles, k_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box), STAGES)
-    v_ring = _ring(v_tiles, v_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box), STAGES)
+    # The same bytes as boxes of 64 keys and 64 elements: what one copy fills.
+    q_boxes = q_tiles._reinterpret(dtype, [2 * Q_SLOTS * PANELS, 1, 1, 64, 64], box)
+    k_boxes = k_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box)
+    v_boxes = v_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box)
     tickets = gl.allocate_shared_memory(gl.int32, [Q_SLOTS * 3, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS, 1], bars)
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS, 1], bars)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
+    for i in gl.static_range(Q_SLOTS):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=2)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=2)
+        mbarrier.init(v_full.index(i), count=1)
+        mbarrier.init(v_empty.index(i), count=2)
     fence_async_shared()
-    lists = (
-        order_ptr,
-        blocks_ptr,
-        block_count_ptr,
-        columns_ptr,
-        column_count_ptr,
-        dense_rows_ptr,
-        blocks_stride,
-        columns_stride,
-    )
-    sizes = (heads, group, query_blocks, n_q, n_k)
-    descs = (q_desc, k_desc, v_desc)
-    k_place = (k_ptr, k_stride_b, k_stride_h, k_stride_n)
-    v_place = (v_ptr, v_stride_b, v_stride_h, v_stride_n)
-    # fmt: off
     gl.warp_specialize(
         [
-            (_consume, (q_ring, k_ring, v_ring, tickets, out_ptr, lse_ptr, sinks_ptr, sizes, scale_log2,
-                        HEAD, STAGES, Q_SLOTS, COLUMNS, SINKS, UPPER)),
-            (_consume, (q_ring, k_ring, v_ring, tickets, out_ptr, lse_ptr, sinks_ptr, sizes, scale_log2,
-                        HEAD, STAGES, Q_SLOTS, COLUMNS, SINKS, LOWER)),
-            (_produce, (descs, k_place, v_place, q_ring, k_ring, v_ring, tickets, counter_ptr, lists, sizes, rows,
-                        HEAD, STAGES, Q_SLOTS, COLUMNS)),
+            (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                out_ptr, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES, Q_SLOTS,
+                COLUMNS, SINKS, UPPER)),
+            (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                out_ptr, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES, Q_SLOTS,
+                COLUMNS, SINKS, LOWER)),
+            (_produce, (q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb,
+                stride_vh, stride_vn, q_boxes, k_boxes, v_boxes, tickets, q_full, q_empty, k_full, k_empty,
+                v_full, v_empty, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,
+                column_count_ptr, dense_rows_ptr, blocks_stride, columns_stride, heads, group, query_blocks,
+                n_q, n_k, rows, HEAD, STAGES, Q_SLOTS, COLUMNS)),
         ],
         [4, 4],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
-    # fmt: on
