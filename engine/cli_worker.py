@@ -7,12 +7,20 @@ from typing import Annotated
 import typer
 
 from routesparse.engine import paths
+from routesparse.engine.errors import InputError, StoreError
 
 
 def worker(
     once: Annotated[bool, typer.Option("--once", help="Stop when no job waits.")] = False,
 ) -> None:
-    """Run queued jobs until Ctrl-C; one per GPU, or one per machine without a GPU."""
+    """Run queued jobs until Ctrl-C; one per GPU, or one per machine without a GPU.
+
+    Exit code 2 when the job queue can't be opened: starting again would not help.
+    """
     from routesparse.engine.jobs.worker import run_worker
 
-    run_worker(paths.home(), once=once)
+    try:
+        run_worker(paths.home(), once=once)
+    except StoreError as error:
+        # The queue can't be opened: another start won't help, the home must change.
+        raise InputError(str(error)) from error

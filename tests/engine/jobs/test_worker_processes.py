@@ -6,7 +6,9 @@ Only processes that a test started are signalled, by their pid.
 import os
 import random
 import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.spool import ingest_spool
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 LEASE_S = 1.0
 KILLS = 10
 
@@ -203,3 +206,24 @@ def test_a_second_signal_ends_the_worker_at_once(queue, start_worker, until):
     until(lambda: queue.job(job_id).state == "queued", "the release")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_the_procfile_s_worker_gives_up_where_no_queue_can_be_opened(tmp_path):
+    """A home that is a file: starting again and again would not help."""
+    (tmp_path / "home").write_text("not a folder")
+    (command,) = [
+        line.partition(": ")[2]
+        for line in (REPOSITORY / "Procfile").read_text().splitlines()
+        if line.startswith("worker: ")
+    ]
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=REPOSITORY,
+        env={**os.environ, "ROUTESPARSE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ") and "check that its folder is writable" in line
