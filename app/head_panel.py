@@ -28,7 +28,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
     return pairs_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
-            ("kept, of the causal area", numbers.share(choice["density"]), "density"),
+            ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate"),
             (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
             ("conformal lower mass", _conformal(choice, run, sparse), "conformal"),
