@@ -14,7 +14,7 @@ import torch
 from routesparse.engine import fallback, router
 from routesparse.engine.builders import FamilyIndex
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.fallback_device import DeviceCertified, read_certified
+from routesparse.engine.fallback import DeviceCertified, read_certified
 from routesparse.engine.heatmap import Drawing, PendingHeatmaps
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import Probe

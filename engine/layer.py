@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from routesparse.engine import coverage, descriptors, device_path, fallback_device, router_device
+from routesparse.engine import coverage, descriptors, device_path, fallback, router_device
 from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
@@ -167,9 +167,7 @@ def compute(
     slack = None
     if kernel_limit_us is not None:
         slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
-    certified = fallback_device.certify(
-        kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, slack
-    )
+    certified = fallback.certify(kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, slack)
     stamps.lap()
     packed = packed_decision(
         scores,

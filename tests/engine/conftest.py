@@ -28,6 +28,12 @@ def oracle():
 
 
 @pytest.fixture(scope="session")
+def unit_by_unit():
+    """The numpy twin of step 5 (fallback_oracle.py)."""
+    return _module("engine_fallback_oracle", HERE / "fallback_oracle.py")
+
+
+@pytest.fixture(scope="session")
 def lab():
     """Captured attention of the lab checkpoint on prose, code and a needle prompt (lab_attention.py)."""
     return _module("engine_lab_attention", HERE / "lab_attention.py").Lab.load()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine import certificate, certificate_device, fallback, router, router_device
+from routesparse.engine import certificate, certificate_device, router, router_device
 from routesparse.engine.config import LatencyBudget, RouterConfig
-from routesparse.engine.fallback_device import certify, escalation, read_certified
+from routesparse.engine.fallback import certify, escalation, read_certified
 
 ROWS = 128
 CONFIG = RouterConfig(tau=0.8)
@@ -43,7 +43,7 @@ def test_the_bernstein_bound_is_the_oracles():
 
 
 @pytest.mark.parametrize("max_tests", [1, 3, 5])
-def test_every_units_ladder_is_the_oracles(oracle, max_tests):
+def test_every_units_ladder_is_the_oracles(oracle, unit_by_unit, max_tests):
     for seed in range(10):
         scores = oracle.random_scores(seed, units=40, width=12)
         scores.kernel_us[:, 3] = scores.kernel_us[:, 4]  # ties
@@ -51,7 +51,7 @@ def test_every_units_ladder_is_the_oracles(oracle, max_tests):
         cost, mass = torch.from_numpy(scores.kernel_us), torch.from_numpy(scores.gate)
         found = escalation(cost, mass, torch.from_numpy(choice), 0.7, max_tests).tolist()
         for unit in range(40):
-            wanted = fallback.escalation(scores, unit, int(choice[unit]), 0.7, max_tests)
+            wanted = unit_by_unit.escalation(scores, unit, int(choice[unit]), 0.7, max_tests)
             assert [rung for rung in found[unit] if rung >= 0] == wanted
 
 
@@ -60,14 +60,14 @@ def test_every_units_ladder_is_the_oracles(oracle, max_tests):
     ("policy", "slack"),
     [("certified", None), ("budgeted", 10.0), ("strict", 0.0), ("strict", 60.0), ("strict", 1e9)],
 )
-def test_escalation_ends_as_the_oracles_does(oracle, bound, policy, slack):
+def test_escalation_ends_as_the_oracles_does(oracle, unit_by_unit, bound, policy, slack):
     config = replace(CONFIG, policy=policy, bound=bound, budget=None if policy == "certified" else BUDGET)
     for seed in range(8):
         for settings in (config, replace(config, fallback=False)):
             scores = oracle.random_scores(seed, units=16, width=9)
             g = np.random.default_rng(seed)
             rows, choice = random_rows(g, 16, 9), g.integers(0, 9, 16)
-            wanted = fallback.certify(scores, rows, choice, settings, 0.75, slack)
+            wanted = unit_by_unit.certify(scores, rows, choice, settings, 0.75, slack)
             found = as_host(
                 certify(
                     torch.from_numpy(scores.kernel_us),

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from routesparse.engine import fallback
 from routesparse.engine.config import LatencyBudget, RouterConfig
-from routesparse.engine.fallback import NEXT_BUDGET, certify, escalation
+from routesparse.engine.fallback import NEXT_BUDGET
 from routesparse.engine.risk import Scores
 
 CONFIG = RouterConfig(tau=0.8, confidence=0.95, max_tests=3)
@@ -27,7 +29,17 @@ def masses(*per_candidate, units=1):
 
 
 def run(s, rows, choice, config=CONFIG, slack=None):
-    return certify(s, rows, np.array(choice), config, GATE, slack)
+    left = None if slack is None else torch.tensor(slack, dtype=torch.float64)
+    arrays = (torch.from_numpy(np.asarray(x)) for x in (s.kernel_us, s.gate, rows, choice))
+    found = fallback.certify(*arrays, config, GATE, left)
+    return fallback.read_certified({name: x.numpy() for name, x in vars(found).items()}, config.tau)
+
+
+def escalation(s, unit, choice, gate, max_tests):
+    """The ladder of one unit."""
+    cost, mass = torch.from_numpy(s.kernel_us), torch.from_numpy(s.gate)
+    ladder = fallback.escalation(cost, mass, torch.full((len(cost),), choice), gate, max_tests)[unit]
+    return [rung for rung in ladder.tolist() if rung >= 0]
 
 
 def test_a_passing_certificate_keeps_the_choice_after_one_test():
