@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from routesparse.app import design, grid_figure, numbers
 from routesparse.engine.records import PATTERNS
 
+MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "choice": ("Choice", "changed candidate", str),
@@ -29,7 +30,7 @@ def difference_map(
     """One segment's pairs on the layer x head grid; also the rows drawn, with ``difference`` (other - baseline)."""
     layers, heads = shape
     height = grid_figure.row_height(layers)
-    wide = heads <= 16
+    wide = heads <= MOST_HEADS_WITH_TEXT
     if metric == "choice":
         rows = pairs.assign(difference=np.nan)
         color = [
@@ -102,7 +103,9 @@ def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
             "column": rows["head"],
             "color": [design.scale_color(theme, bits / top) for bits in rows["bits"]],
             "text": [
-                f"{design.LETTERS[row.usual]} {row.bits:.1f}" if heads <= 16 else design.LETTERS[row.usual]
+                f"{design.LETTERS[row.usual]} {row.bits:.1f}"
+                if heads <= MOST_HEADS_WITH_TEXT
+                else design.LETTERS[row.usual]
                 for row in rows.itertuples()
             ],
             "hover": [

@@ -159,14 +159,18 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
 
 
-def map_legend(metric: str, rows: pd.DataFrame, theme: design.Theme) -> str:
+def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:
     """HTML: what the colours of the difference map mean."""
     grey = f'<span><i style="background:{theme.null}"></i>not measured on both sides</span>'
     if metric == "choice":
+        arrows = heads <= compare_figures.MOST_HEADS_WITH_TEXT
+        other = (
+            "<b>V→B</b>&nbsp;another family" if arrows else "coloured: another choice, letter of its family"
+        )
         same = design.blend(theme.panel, theme.line, 0.6)
         return (
             f'<div class="rs-legend"><span><i style="background:{same};color:{design.text_on(same)}">V</i>the same '
-            "choice</span><span><b>V→B</b>&nbsp;another family</span><span><b>V′</b>&nbsp;another budget</span></div>"
+            f"choice</span><span>{other}</span><span><b>V′</b>&nbsp;another budget</span></div>"
         )
     known = rows["difference"].dropna().abs()
     if known.empty:

@@ -247,7 +247,7 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
             config=design.chart_config(f"difference-{metric}-{sides.baseline.key}-{sides.other.key}"),
         )
         _follow(store, sides, event, segment)
-        st.html(compare_tables.map_legend(metric, rows, theme))
+        st.html(compare_tables.map_legend(metric, rows, shape[1], theme))
         if segments > 1:
             st.session_state["segment-choice"] = segment + 1
             with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
@@ -264,7 +264,7 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
         changed = int(rows["changed"].sum())
         exports.chart_foot(
             f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",
-            f"n = {len(rows)} units of segment {segment + 1}, {changed} with another choice · other minus baseline, "
+            f"n = {len(rows):,} units of segment {segment + 1}, {changed:,} with another choice · other minus baseline, "
             f"{compare_figures.MAPS[metric][1]} · click a cell to open its head · source: "
             f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
             rows,
