@@ -264,8 +264,8 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
         changed = int(rows["changed"].sum())
         exports.chart_foot(
             f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",
-            f"n = {len(rows):,} units of segment {segment + 1}, {changed:,} with another choice · other minus baseline, "
-            f"{compare_figures.MAPS[metric][1]} · click a cell to open its head · source: "
+            f"n = {len(rows):,} units of segment {segment + 1}, {changed:,} with another choice · other minus "
+            f"baseline, {compare_figures.MAPS[metric][1]} · click a cell to open its head · source: "
             f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
             rows,
             "difference",
