@@ -1,0 +1,172 @@
+"""``routesparse bench layer`` and ``bench end-to-end``: deciding included, at Llama-3.1-8B's shape, random weights.
+
+A sparse run computes probe, builders, router and certificate in every layer and then runs a fixed plan of a stated
+density. The bound is the same prefill with attention removed. Stock and compiled layers are separate rows, each with
+its own dense baselines. Peak memory is the allocator's, weights and KV cache included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from routesparse.engine.bench import rivals
+from routesparse.engine.bench.deciding import Decider
+from routesparse.engine.bench.problems import Shape, plan_pairs, random_plan, tensors
+from routesparse.engine.bench.timing import header, sustained
+from routesparse.engine.bench.transformer import Attention, Size, Transformer
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+DENSITIES = (0.05, 0.10)
+RUNS = 3
+SEGMENTS = (16_384, 131_072)
+
+
+def run_layer(quick: bool, seed: int, note: Callable[[str], None]) -> dict[str, Any]:
+    """One layer's attention: deciding and the kernel, against dense attention."""
+    rows = []
+    for n_tokens in (131_072,) if quick else (32_768, 65_536, 131_072):
+        shape = Shape(n_tokens)
+        inputs = tensors(shape, seed)
+        for name in rivals.DENSE:
+            ms = sustained(rivals.dense, name, *inputs, seconds=1.0).median_ms
+            rows.append({"what": name, "n_tokens": n_tokens, "density": 1.0, "ms": ms})
+        for segment in sorted({min(segment, n_tokens) for segment in SEGMENTS}):
+            decider = Decider(segment)
+            ms = sustained(decider.decide, 0, *inputs).median_ms
+            rows.append({"what": "deciding", "n_tokens": n_tokens, "segment_tokens": segment, "ms": ms})
+        for density in DENSITIES:
+            plan = random_plan(shape, density, seed)
+            ms = sustained(sparse_attention, *inputs, plan).median_ms
+            rows.append(
+                {
+                    "what": "sparse",
+                    "n_tokens": n_tokens,
+                    "density": plan_pairs(plan) / shape.causal_pairs,
+                    "ms": ms,
+                }
+            )
+        for row in rows:
+            if row["n_tokens"] == n_tokens:
+                note(f"{n_tokens:>7,} {row}")
+    return {**header(seed), "rows": rows}
+
+
+def run_end_to_end(
+    quick: bool, seed: int, segment_tokens: int, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """The whole prefill at 128K tokens and, unless quick, at 512K."""
+    model = Transformer(Size(), seed)
+    rows = []
+    for compiled in (True, False):
+        model.compile(compiled)
+        rows += _at(model, 131_072, seed, segment_tokens, compiled, dense_layers=model.size.layers, note=note)
+    if not quick:
+        model.compile(True)
+        rows += _at(model, 524_288, seed, segment_tokens, True, dense_layers=1, note=note)
+    shape = {
+        "layers": model.size.layers,
+        "hidden": model.size.hidden,
+        "weights": "random",
+        "plans": "fixed, stated density",
+    }
+    return {**header(seed), **shape, "segment_tokens": segment_tokens, "rows": rows}
+
+
+def _at(
+    model: Transformer,
+    n_tokens: int,
+    seed: int,
+    segment_tokens: int,
+    compiled: bool,
+    dense_layers: int,
+    note: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Rows of one length. With fewer ``dense_layers`` than layers, dense attention is timed in one layer and added."""
+    shape, layers = Shape(n_tokens), model.size.layers
+    rows: list[dict[str, Any]] = []
+
+    def add(what: str, attention: Attention, **more: object) -> float:
+        seconds, peak_bytes = _prefill_seconds(model, n_tokens, seed, attention)
+        row = {
+            "what": what,
+            "n_tokens": n_tokens,
+            "compiled": compiled,
+            "seconds": seconds,
+            "peak_bytes": peak_bytes,
+        }
+        rows.append({**row, **more})
+        note(f"{n_tokens:>7,} {'compiled' if compiled else 'stock':<8} {what:<12} {seconds:8.3f} s {more}")
+        return seconds
+
+    free = add("no attention", lambda index, q, k, v: q)
+    for name in rivals.DENSE:
+        if dense_layers == layers:
+            add(name, lambda index, q, k, v, name=name: rivals.dense(name, q, k, v))
+        else:
+            inputs = tensors(shape, seed)
+            ms = sustained(rivals.dense, name, *inputs, seconds=0.0, least_runs=2).median_ms
+            del inputs
+            seconds = free + layers * ms / 1e3
+            rows.append(
+                {
+                    "what": name,
+                    "n_tokens": n_tokens,
+                    "compiled": compiled,
+                    "seconds": seconds,
+                    "peak_bytes": None,
+                    "extrapolated_from_layers": dense_layers,
+                }
+            )
+            note(f"{n_tokens:>7,} {name} {seconds:.2f} s, extrapolated from one layer's {ms:.0f} ms")
+    for density in DENSITIES if dense_layers == layers else DENSITIES[:1]:
+        plan = random_plan(shape, density, seed)
+        exact = plan_pairs(plan) / shape.causal_pairs
+        torch.cuda.empty_cache()
+        add(f"sparse {density:.0%}", _routed(plan, segment_tokens), density=exact, deciding=True)
+        add(f"kernel {density:.0%}", _fixed(plan), density=exact, deciding=False)
+    return _ratios(rows)
+
+
+def _routed(plan: RowPlan, segment_tokens: int) -> Attention:
+    decider = Decider(segment_tokens)
+
+    def attention(index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        decider.decide(index, q, k, v)
+        return sparse_attention(q, k, v, plan)[0]
+
+    return attention
+
+
+def _fixed(plan: RowPlan) -> Attention:
+    return lambda index, q, k, v: sparse_attention(q, k, v, plan)[0]
+
+
+def _prefill_seconds(model: Transformer, n_tokens: int, seed: int, attention: Attention) -> tuple[float, int]:
+    """Median seconds of a prefill after one that warms up, and the peak of allocated bytes."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    size = (1, n_tokens, model.size.hidden)
+    times = []
+    for _ in range(RUNS + 1):
+        x = torch.randn(size, generator=generator, device="cuda", dtype=torch.bfloat16)
+        torch.cuda.reset_peak_memory_stats()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        cache = model.prefill(x, attention)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+        del cache, x
+    return sorted(times[1:])[RUNS // 2], torch.cuda.max_memory_allocated()
+
+
+def _ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each row with its speed-up over both dense kernels and its share of the bound."""
+    seconds = {row["what"]: row["seconds"] for row in rows}
+    for row in rows:
+        for name in rivals.DENSE:
+            row[f"speedup_over_{name}"] = seconds[name] / row["seconds"]
+        row["share_of_bound"] = seconds["no attention"] / row["seconds"]
+    return rows
