@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from routesparse.engine import cli_analyze, cli_bundles, cli_doctor, cli_worker, paths
+from routesparse.engine import cli_analyze, cli_bench, cli_bundles, cli_doctor, cli_worker, paths
 from routesparse.engine.cli_output import printable
 from routesparse.engine.errors import InputError, RouteSparseError
 
@@ -34,6 +34,7 @@ app.command()(cli_analyze.profile)
 app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)
+app.command()(cli_bench.bench)
 app.command()(cli_doctor.doctor)
 app.command()(cli_worker.worker)
 
