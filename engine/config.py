@@ -91,7 +91,7 @@ class RouterConfig:
     bound: BoundName = "betting"  # of the in-prompt certificate; empirical Bernstein is simpler and wider
     alpha: float = 0.5  # weight of disagreement u in the risk (eq. 4)
     beta: float = 0.0  # weight of the error predictor e in the risk (eq. 4); 0: training-free
-    solver: SolverName = "greedy"
+    solver: SolverName = "greedy"  # of eq. 6; a GPU takes "device", since the others run on the host
     launch: Launch = "fused"
     fallback: bool = True  # step 5; False only for the ablation
     fallback_limit: float = 0.25  # a higher rate of dense-by-fallback units is reported as a failure

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import holding, to_device
 
 T = TypeVar("T")
 KEPT = 8  # graphs; each holds its level maps
@@ -27,6 +27,7 @@ KEPT = 8  # graphs; each holds its level maps
 class _Entry(Generic[T]):
     inputs: AttentionInputs  # static buffers in place of what changes
     draws: torch.Tensor
+    constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
     graph: torch.cuda.CUDAGraph | None = None
     result: T | None = None
 
@@ -64,10 +65,11 @@ class Graphs(Generic[T]):
         entry.draws.copy_(to_device(draws, device))
         if inputs.key_start is not None and entry.inputs.key_start is not None:
             entry.inputs.key_start.copy_(inputs.key_start)
-        if fresh:
-            return function(entry.inputs, entry.draws)
-        if entry.graph is None:
-            entry.graph, entry.result = _capture(entry.inputs, entry.draws, function)
+        if fresh or entry.graph is None:
+            with holding(entry.constants):
+                if fresh:
+                    return function(entry.inputs, entry.draws)
+                entry.graph, entry.result = _capture(entry.inputs, entry.draws, function)
         entry.graph.replay()
         assert entry.result is not None
         return entry.result
@@ -81,7 +83,8 @@ def _capture(
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):
-        graph.capture_begin()
+        # Other threads may go on using the device.
+        graph.capture_begin(capture_error_mode="thread_local")
         try:
             # Nothing computed from a static buffer outside the graph may be read inside.
             result = function(replace(inputs), draws)

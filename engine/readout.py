@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -111,9 +113,29 @@ class Stamps:
         return self._times.diff().double() / 1e3
 
 
+_Key = tuple[bytes, str, tuple[int, ...], torch.device]
+_held: ContextVar[dict[_Key, torch.Tensor] | None] = ContextVar("held", default=None)
+
+
 def constant(values: np.ndarray, device: torch.device) -> torch.Tensor:
     """A table of constants on a device, moved there once. Not to be written to."""
-    return _constant(values.tobytes(), values.dtype.str, values.shape, device)
+    key = (values.tobytes(), values.dtype.str, values.shape, device)
+    held = _held.get()
+    if held is None:
+        return _constant(*key)
+    if key not in held:
+        held[key] = _constant(*key)
+    return held[key]
+
+
+@contextmanager
+def holding(held: dict[_Key, torch.Tensor]) -> Iterator[None]:
+    """Constants used inside live as long as ``held``: a CUDA graph knows them by address only."""
+    token = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 @lru_cache(maxsize=4_096)

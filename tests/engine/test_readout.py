@@ -36,6 +36,19 @@ def test_a_constant_is_moved_once_and_told_apart_by_value_type_and_shape():
     assert readout.constant(np.arange(6, dtype=np.int32), cpu).dtype == torch.int32
 
 
+def test_held_constants_outlive_the_cache_and_are_found_again(monkeypatch):
+    """A captured graph reads them by address, so its second run must move nothing and meet the same tensors."""
+    cpu, held = torch.device("cpu"), {}
+    with readout.holding(held):
+        first = readout.constant(np.arange(4), cpu)
+    readout._constant.cache_clear()
+    monkeypatch.setattr(readout, "_constant", None)
+    with readout.holding(held):
+        assert readout.constant(np.arange(4), cpu) is first
+    monkeypatch.undo()
+    assert readout.constant(np.arange(4), cpu) is not first
+
+
 @pytest.mark.parametrize("kind", ["laps", "stamps"])
 def test_laps_are_the_times_between_their_marks_in_microseconds(kind):
     cpu = torch.device("cpu")
