@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print the section, or put it into README.md between its two marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--write", action="store_true", help="replace the section in README.md")
-    section = "\n".join([*prefill(), *certificates(), *needles()])
+    section = "\n".join([*prefill(), *kernel(), *certificates(), *needles()])
     if not parser.parse_args(argv).write:
         print(section)
         return
@@ -48,6 +48,28 @@ def prefill() -> list[str]:
         lines.append(
             f"| {row['tokens']:,} | {row['domain']} | {row['windows']} | {row['dense_ms'] / 1e3:.2f} | "
             f"{row['routed_ms'] / 1e3:.2f} | {row['ratio']:.2f} | {row['deciding_share']:.0%} | {density} |"
+        )
+    return [*lines, ""]
+
+
+def kernel() -> list[str]:
+    """The sparse kernel on a GPU, against the fastest dense kernel there."""
+    result = _read("kernel_h200.json")
+    versions = result["versions"]
+    lines = [
+        f"**The kernel on one {result['device']}**, {result['heads']} query and {result['kv_heads']} KV heads of "
+        f"{result['head_size']}, {result['dtype']}, torch {versions['torch']}, triton {versions['triton']}, seed "
+        f"{result['seed']}. Throughput counts the (query, key) pairs that the plan reads; random blocks of 64 keys. "
+        f"Measured by {result['measured_by']}. Power: {result['power']}.",
+        "",
+        "| tokens | density | columns a row | ms | TFLOP/s | throughput / cuDNN's dense | dense time / this |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        name = "dense, cuDNN" if row["what"] == "cudnn" else f"{row['density']:.3f}"
+        lines.append(
+            f"| {row['n_tokens']:,} | {name} | {row['columns']:,} | {row['median_ms']:.2f} | {row['tflops']:.0f} | "
+            f"{row['ratio']:.2f} | {row['speedup_over_cudnn']:.1f} |"
         )
     return [*lines, ""]
 
