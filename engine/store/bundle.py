@@ -29,6 +29,7 @@ from routesparse.engine.store import tables
 FORMAT = "routesparse-bundle"
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+_JSON_COLUMNS = ("config_json", "versions_json")  # of run: pages read them
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 TEMPORARY_PREFIX = ".tmp-"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -176,6 +177,8 @@ def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     run_ids = data["run"].column("run_id").to_pylist()
     if run_ids != [manifest.run_id]:
         raise BundleError(f"{path.name}/run.parquet describes {run_ids}, the manifest {manifest.run_id!r}")
+    for column in _JSON_COLUMNS:
+        _check_json(path, column, data["run"].column(column)[0].as_py())
     for table, rows in data.items():
         others = set(rows.column("run_id").unique().to_pylist()) - {manifest.run_id}
         if others:
@@ -191,7 +194,7 @@ def _read_manifest(path: Path) -> Manifest:
         values = json.loads(content)
         version, run_id = int(values["schema_version"]), check_run_id(str(values["run_id"]))
         files = {str(name): str(entry["sha256"]) for name, entry in values["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BundleError(
             f"{path.name}/{MANIFEST} can't be read ({type(error).__name__}: {error})"
         ) from error
@@ -212,10 +215,21 @@ def _read_manifest(path: Path) -> Manifest:
     return Manifest(run_id, version, files, hashlib.sha256(content).hexdigest(), 0, values)
 
 
+def _check_json(path: Path, column: str, text: str) -> None:
+    try:
+        valid = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        valid = False
+    if not valid:
+        raise BundleError(f"{path.name}/run.parquet holds no JSON object under {column}")
+
+
 def _read_file(path: Path, name: str) -> bytes:
     file = path / name
     if file.is_symlink():
         raise BundleError(f"{path.name}/{name} is a link; a bundle holds plain files only")
+    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+        raise BundleError(f"{path.name}/{name} is no file; a bundle holds plain files only")
     try:
         return file.read_bytes()
     except FileNotFoundError as error:

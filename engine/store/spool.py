@@ -6,6 +6,7 @@ the pages list it. Folders whose name starts with a dot are still being written.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Store
 
 REJECTED = "rejected"
+_NAME_BYTES = 200  # of 255, with room for a number and ".txt"
 _STALE_SECONDS = 24 * 3600
 _TRASH_SECONDS = 7 * _STALE_SECONDS
 
@@ -51,10 +53,14 @@ def ingest_spool(store: Store, spool: Path | None = None) -> IngestReport:
         try:
             run_id = store.adopt(path, "spool", move=True)
         except BundleError as error:
-            if path.exists():
+            if os.path.lexists(path):
                 report.rejected.append(reject(path, str(error), spool))
         except StoreError as error:
             report.waiting.append(str(error))
+        # The boundary of a bundle: whatever is wrong with one, the others still come in.
+        except Exception as error:  # noqa: BLE001
+            reason = f"{path.name} can't be taken in (unexpected {type(error).__name__}); please report it"
+            report.rejected.append(reject(path, reason, spool))
         else:
             if run_id:
                 report.ingested.append(run_id)
@@ -109,20 +115,22 @@ def reject(path: Path, reason: str, spool: Path) -> Rejection:
     """Move a bundle to ``rejected`` and write the reason into ``<name>.txt`` beside it."""
     rejected = spool / REJECTED
     rejected.mkdir(parents=True, exist_ok=True)
-    name = path.name
-    counter = 1
-    while (rejected / name).exists():
+    short = _readable(path.name).encode()[:_NAME_BYTES].decode(errors="ignore")
+    name, counter = short, 1
+    while os.path.lexists(rejected / name):
         counter += 1
-        name = f"{path.name}.{counter}"
-    (rejected / f"{name}.txt").write_text(reason + "\n", "utf-8")
+        name = f"{short}.{counter}"
+    (rejected / f"{name}.txt").write_text(_readable(reason) + "\n", "utf-8")
     shutil.move(path, rejected / name)
-    return Rejection(name, reason, _now())
+    return Rejection(name, _readable(reason), _now())
 
 
 def rejections(spool: Path | None = None) -> list[Rejection]:
     """All bundles set aside, newest first."""
     folder = (spool or paths.spool()) / REJECTED
-    notes = sorted(folder.glob("*.txt"), key=lambda note: note.stat().st_mtime, reverse=True)
+    # What was set aside may itself be called .txt.
+    notes = [note for note in folder.glob("*.txt") if os.path.lexists(folder / note.stem)]
+    notes.sort(key=lambda note: note.stat().st_mtime, reverse=True)
     return [
         Rejection(
             note.stem,
@@ -144,6 +152,11 @@ def discard_rejection(name: str, spool: Path | None = None) -> None:
     else:
         path.unlink(missing_ok=True)
     (folder / f"{name}.txt").unlink(missing_ok=True)
+
+
+def _readable(text: str) -> str:
+    """Without line breaks, control characters and bytes that are no text: file names may hold all of them."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _finished(folder: Path) -> list[Path]:

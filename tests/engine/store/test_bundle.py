@@ -15,6 +15,7 @@ from pathlib import Path
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -163,7 +164,11 @@ def test_newer_schema_is_refused(small, tmp_path):
         bundle.verify_bundle(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"schema_version": 1}', '{"schema_version": 1e999}', "[" * 100_000, "\x00\xff"],
+    ids=["empty", "cut", "list", "short", "infinite", "deep", "binary"],
+)
 def test_unreadable_manifest_is_refused(small, tmp_path, text):
     path = bundle.write_bundle(small, tmp_path)
     (path / bundle.MANIFEST).write_bytes(text.encode("latin-1"))
@@ -188,14 +193,24 @@ def test_link_in_place_of_a_file_is_refused(small, tmp_path):
 
 
 def test_corrupt_parquet_with_a_right_checksum_is_refused(small, tmp_path):
-    import hashlib
-
     path = bundle.write_bundle(small, tmp_path)
     content = b"PAR1 not really PAR1"
     (path / "audit.parquet").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     rewrite_manifest(path, lambda manifest: manifest["files"]["audit.parquet"].update(sha256=digest))
     with pytest.raises(BundleError, match="not a readable Parquet"):
+        bundle.verify_bundle(path)
+
+
+@pytest.mark.parametrize("text", ["{no json", "[1]", "[" * 100_000], ids=["cut", "list", "deep"])
+def test_settings_that_are_no_json_object_are_refused(small, tmp_path, text):
+    path = bundle.write_bundle(small, tmp_path)
+    run = pq.read_table(path / "run.parquet")
+    column = run.schema.get_field_index("config_json")
+    pq.write_table(run.set_column(column, run.schema.field(column), pa.array([text])), path / "run.parquet")
+    digest = hashlib.sha256((path / "run.parquet").read_bytes()).hexdigest()
+    rewrite_manifest(path, lambda manifest: manifest["files"]["run.parquet"].update(sha256=digest))
+    with pytest.raises(BundleError, match="no JSON object under config_json"):
         bundle.verify_bundle(path)
 
 

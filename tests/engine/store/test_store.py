@@ -84,6 +84,44 @@ def test_stray_file_in_the_spool_is_set_aside(store, home):
     assert "not a bundle" in spool.ingest_spool(store).rejected[0].reason
 
 
+def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, small, home):
+    folder = home / "spool"
+    bundle.write_bundle(small, folder)
+    (folder / "new\nline").mkdir()
+    os.mkdir(os.fsencode(folder) + b"/no text \xff")
+    (folder / ("ü" * 127)).mkdir()
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "notes.txt").write_text("hello")
+    os.mkfifo(folder / "pipe")
+    (folder / "piped").mkdir()
+    os.mkfifo(folder / "piped" / bundle.MANIFEST)
+    report = spool.ingest_spool(store)
+    assert report.ingested == [small.run.run_id]
+    assert {path.name for path in folder.iterdir()} == {"rejected"}
+    names = {rejection.name for rejection in spool.rejections()}
+    assert names == {"new?line", "no text ?", "ü" * 100, "loop", "notes.txt", "pipe", "piped"}
+    for name in names:
+        spool.discard_rejection(name)
+    assert list((folder / "rejected").iterdir()) == []
+
+
+def test_a_defect_on_one_bundle_does_not_keep_the_others_out(store, small, factory, home, monkeypatch):
+    for run_id in ("aaaa0001", "bbbb0002"):
+        bundle.write_bundle(factory.rename(small, run_id), home / "spool")
+    verify = bundle.verified_tables
+
+    def defect(path):
+        if path.name == "aaaa0001":
+            raise ZeroDivisionError
+        return verify(path)
+
+    monkeypatch.setattr(bundle, "verified_tables", defect)
+    report = spool.ingest_spool(store)
+    assert report.ingested == ["bbbb0002"]
+    assert "unexpected ZeroDivisionError" in report.rejected[0].reason
+    assert (home / "spool" / "rejected" / "aaaa0001").is_dir()
+
+
 def test_bundle_still_being_written_is_left_alone(store, small, home):
     path = bundle.write_bundle(small, home / "spool")
     path.rename(home / "spool" / f"{bundle.TEMPORARY_PREFIX}{path.name}")
