@@ -25,7 +25,10 @@ KEPT = 8  # graphs; each holds its level maps
 
 @dataclass
 class _Entry(Generic[T]):
-    inputs: AttentionInputs  # static buffers in place of what changes
+    """Static buffers and what was captured on them. Queries and keys are not kept: they are most of the memory."""
+
+    key_start: torch.Tensor | None
+    table: torch.Tensor
     draws: torch.Tensor
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
     graph: torch.cuda.CUDAGraph | None = None
@@ -56,20 +59,20 @@ class Graphs(Generic[T]):
         if entry is None:
             key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
             table = torch.empty(2, dtype=torch.int64, device=device)
-            entry = _Entry[T](replace(inputs, key_start=key_start, table=table), to_device(draws, device))
+            entry = _Entry[T](key_start, table, to_device(draws, device))
             while len(self._entries) >= KEPT:
                 self._entries.popitem(last=False)
         self._entries[key] = entry
-        assert entry.inputs.table is not None
-        entry.inputs.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
+        entry.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
         entry.draws.copy_(to_device(draws, device))
-        if inputs.key_start is not None and entry.inputs.key_start is not None:
-            entry.inputs.key_start.copy_(inputs.key_start)
+        if inputs.key_start is not None and entry.key_start is not None:
+            entry.key_start.copy_(inputs.key_start)
         if fresh or entry.graph is None:
+            static = replace(inputs, key_start=entry.key_start, table=entry.table)
             with holding(entry.constants):
                 if fresh:
-                    return function(entry.inputs, entry.draws)
-                entry.graph, entry.result = _capture(entry.inputs, entry.draws, function)
+                    return function(static, entry.draws)
+                entry.graph, entry.result = _capture(static, entry.draws, function)
         entry.graph.replay()
         assert entry.result is not None
         return entry.result
@@ -86,8 +89,7 @@ def _capture(
         # Other threads may go on using the device.
         graph.capture_begin(capture_error_mode="thread_local")
         try:
-            # Nothing computed from a static buffer outside the graph may be read inside.
-            result = function(replace(inputs), draws)
+            result = function(inputs, draws)
         finally:
             graph.capture_end()
     current.wait_stream(side)
