@@ -79,6 +79,7 @@ def figure(
             "categoryarray": labels,
             "range": [rows - 0.5, -0.5],
             "showticklabels": False,
+            "ticks": "",
             "showgrid": False,
             "zeroline": False,
         },

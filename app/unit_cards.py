@@ -107,7 +107,7 @@ def _mask_choice(
     """Whose mask lies over the probe, and against whose; both live in the address."""
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
     names = {int(row.candidate): mask_overlay.name(row) for row in candidates.itertuples()}
-    names[chosen] += " (chosen)"
+    names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
     against = view.number("against", len(names))
     with st.container(horizontal=True, gap="small"):
