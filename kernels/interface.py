@@ -279,7 +279,7 @@ def sparse_attention(
         q: [B, Hq, n_q, D]; any strides.
         k, v: [B, Hkv, n_k, D], Hq a multiple of Hkv (grouped-query heads are native); any strides.
         plan: for Hq heads, on the tensors' device (the torch backend also takes a plan that lies elsewhere).
-        scale: factor on the logits, D ** -0.5 when None.
+        scale: positive factor on the logits, D ** -0.5 when None.
         backend: "auto" is Triton on CUDA and torch elsewhere.
 
     Returns:

@@ -63,11 +63,9 @@ def attend(
     # Two stages of larger tiles would not fit the shared memory of an A100.
     stages = 2 if triton.next_power_of_2(q.shape[3]) * q.element_size() <= 256 else 1
     warps = 8 if plan.block_q >= 128 else 4
-    configs = [
-        Config(way == "descriptor", warps, stages)
-        for way in possible
-        if way != "producer" and loads in (None, way)
-    ]
+    if loads is not None or interpreted:
+        possible = [loads or "pointer"]
+    configs = [Config(way == "descriptor", warps, stages) for way in possible if way != "producer"]
     kind = (q.device, q.dtype, q.shape[3], plan.block_q, plan.block_k, *_options(plan), loads)
     run(fastest(kind, configs, run))
     return out, lse
@@ -123,17 +121,18 @@ def _options(plan: RowPlan) -> tuple[bool, ...]:
 def possible_loads(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RowPlan, interpreted: bool
 ) -> list[Loads]:
-    """What can run here, the best first."""
-    possible: list[Loads] = ["pointer"]
-    if interpreted or q.element_size() != 2 or torch.cuda.get_device_capability(q.device)[0] < 9:
-        return possible
-    if fits_descriptor(k) and fits_descriptor(v):
-        possible.insert(0, "descriptor")
-        from routesparse.kernels.hopper_backend import can_run
+    """What can run here, the best first; the interpreter emulates descriptors, slowly."""
+    if q.element_size() != 2 or not (fits_descriptor(k) and fits_descriptor(v)):
+        return ["pointer"]
+    if interpreted:
+        return ["pointer", "descriptor"]
+    if torch.cuda.get_device_capability(q.device)[0] < 9:
+        return ["pointer"]
+    from routesparse.kernels.hopper_backend import can_run
 
-        if fits_descriptor(q) and can_run(q, plan):
-            possible.insert(0, "producer")
-    return possible
+    if fits_descriptor(q) and can_run(q, plan):
+        return ["producer", "descriptor", "pointer"]
+    return ["descriptor", "pointer"]
 
 
 def _launch(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from routesparse.kernels.interface import RowPlan, sparse_attention
+from routesparse.kernels.triton_backend import Loads, attend
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
@@ -23,16 +24,26 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+def _on_triton(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RowPlan, scale: float | None, loads: Loads | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if loads is None:
+        return sparse_attention(q, k, v, plan, scale, "triton")
+    return attend(q, k, v, plan, q.shape[-1] ** -0.5 if scale is None else scale, loads)
+
+
 @pytest.fixture(scope="session")
 def triton_attention() -> Iterator[Attention]:
     """sparse_attention on Triton: on the GPU where there is one, else interpreted in a process of its own.
+
+    ``loads`` asks for one way of loading tiles.
 
     The interpreter must be chosen before Triton is first imported, which another test may have caused.
     """
     if torch.cuda.is_available():
 
-        def on_gpu(q, k, v, plan: RowPlan, scale: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-            out, lse = sparse_attention(q.cuda(), k.cuda(), v.cuda(), plan.to("cuda"), scale, "triton")
+        def on_gpu(q, k, v, plan: RowPlan, scale: float | None = None, loads: Loads | None = None):
+            out, lse = _on_triton(q.cuda(), k.cuda(), v.cuda(), plan.to("cuda"), scale, loads)
             return out.cpu(), lse.cpu()
 
         yield on_gpu
@@ -48,8 +59,8 @@ def triton_attention() -> Iterator[Attention]:
         else:
             os.environ["TRITON_INTERPRET"] = before
 
-        def interpreted(q, k, v, plan: RowPlan, scale: float | None = None):
-            return pool.submit(sparse_attention, q, k, v, plan, scale, "triton").result()
+        def interpreted(q, k, v, plan: RowPlan, scale: float | None = None, loads: Loads | None = None):
+            return pool.submit(_on_triton, q, k, v, plan, scale, loads).result()
 
         yield interpreted
 

@@ -155,6 +155,28 @@ def test_half_precision_stays_within_its_rounding(case: Case, dtype: torch.dtype
     torch.testing.assert_close(lse.double(), expected[1], atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("case", [CASES[1], CASES[9], CASES[12], CASES[17], CASES[18]], ids=str)
+def test_tiles_through_descriptors_stay_within_half_precision(case: Case, triton_attention) -> None:
+    q, k, v = case.tensors(torch.float16)
+    plan = case.plan()
+    out, lse = triton_attention(q, k, v, plan, loads="descriptor")
+    expected = reference.plan_attention(q, k, v, plan)
+    torch.testing.assert_close(out.double(), expected[0], atol=3e-3, rtol=3e-3)
+    torch.testing.assert_close(lse.double(), expected[1], atol=1e-3, rtol=1e-3)
+
+
+def test_loads_that_the_tensors_do_not_allow_are_refused(triton_attention) -> None:
+    q, k, v = CASES[0].tensors()
+    with pytest.raises(ValueError, match="loads 'descriptor' are not possible here; pass one of pointer"):
+        triton_attention(q, k, v, CASES[0].plan(), loads="descriptor")
+
+
+def test_triton_asks_for_a_positive_scale(triton_attention) -> None:
+    q, k, v = CASES[0].tensors()
+    with pytest.raises(ValueError, match=r'scale -1\.0: backend "triton" takes a positive factor'):
+        triton_attention(q, k, v, CASES[0].plan(), -1.0)
+
+
 @cases
 def test_dense_plan_equals_torch_sdpa(case: Case, attention) -> None:
     """SDPA has no soft cap, sinks or empty rows; those cases run without them."""
