@@ -15,7 +15,9 @@ def test_nothing_is_left_to_fill_in():
     assert not re.findall(r"@[A-Z]+@|TODO|TBD", README)
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+@pytest.mark.parametrize(
+    "target", sorted(set(re.findall(r"(?:\]\(|src=\"|srcset=\")([^)#:\"]+)[)\"]", README)))
+)
 def test_a_link_leads_to_a_file(target):
     assert (ROOT / target).is_file()
 

@@ -82,7 +82,7 @@ def big_record():
         segments=8,
         tokens=131_072,
         seed=8,
-        probe_columns=56,
+        probe_columns=27,
         probe_kinds=(6, 20, 0, 6),
         hardness=0.6,
     )
