@@ -7,7 +7,12 @@ import torch
 
 from routesparse.kernels import triton_choice
 from routesparse.kernels.interface import RowPlan
-from routesparse.kernels.triton_backend import descriptor_strides, fits_descriptor, row_order
+from routesparse.kernels.triton_backend import (
+    descriptor_strides,
+    fits_descriptor,
+    possible_loads,
+    row_order,
+)
 from routesparse.kernels.triton_choice import Config, fastest
 
 
@@ -46,6 +51,33 @@ def test_an_axis_of_length_one_may_have_any_stride() -> None:
     tensor = torch.zeros(40_000, dtype=torch.bfloat16).as_strided((1, 2, 50, 64), (3, 6400, 128, 1))
     assert fits_descriptor(tensor)
     assert descriptor_strides(tensor) == [64, 6400, 128, 1]
+
+
+@pytest.mark.parametrize(
+    "capability, dtype, head_size, options, best",
+    [
+        ((9, 0), torch.bfloat16, 128, {}, "producer"),
+        ((9, 0), torch.float16, 64, {"sinks": torch.zeros(2)}, "producer"),
+        ((9, 0), torch.bfloat16, 80, {}, "descriptor"),
+        ((9, 0), torch.bfloat16, 128, {"key_start": torch.zeros(1, dtype=torch.int32)}, "descriptor"),
+        ((9, 0), torch.bfloat16, 128, {"window": 100}, "descriptor"),
+        ((9, 0), torch.bfloat16, 128, {"softcap": 5.0}, "descriptor"),
+        ((9, 0), torch.bfloat16, 128, {"block_q": 64}, "descriptor"),
+        ((9, 0), torch.float32, 128, {}, "pointer"),
+        ((10, 0), torch.bfloat16, 128, {}, "descriptor"),
+        ((8, 0), torch.bfloat16, 128, {}, "pointer"),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, dict) else "-".join(value) or "plain",
+)
+def test_the_compute_capability_and_the_plan_choose_the_kernel(
+    capability, dtype, head_size: int, options: dict, best: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    q, k = torch.zeros(1, 2, 256, head_size, dtype=dtype), torch.zeros(1, 1, 256, head_size, dtype=dtype)
+    plan = RowPlan.dense(1, 2, 256, 256, **options)
+    possible = possible_loads(q, k, k, plan, interpreted=False)
+    assert possible[0] == best
+    assert possible[-1] == "pointer"
 
 
 def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> None:
