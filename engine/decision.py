@@ -107,6 +107,7 @@ class Pending:
     readout: Readout
     heatmaps: PendingHeatmaps
     plan: RowPlan | None
+    density: torch.Tensor | None
     probe: Probe | None
     indices: dict[Pattern, FamilyIndex]
 
@@ -168,7 +169,8 @@ class Computed:
     probe: Probe
     indices: dict[Pattern, FamilyIndex]
     drawing: Drawing
-    plan: RowPlan | None  # lowered with the rest where that is fused
+    plan: RowPlan | None  # lowered with the rest where that is fused, as is
+    density: torch.Tensor | None  # float64 [B, H] of the plan
 
 
 def packed_decision(

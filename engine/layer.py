@@ -16,7 +16,7 @@ from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.execute import lower
+from routesparse.engine.execute import head_density, lower
 from routesparse.engine.graphs import Graphs
 from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
@@ -104,6 +104,7 @@ def begin(
         readout=Readout(computed.packed),
         heatmaps=computed.drawing.leave(),
         plan=computed.plan,
+        density=computed.density,
         probe=computed.probe,
         indices=computed.indices,
     )
@@ -182,10 +183,11 @@ def compute(
         laps_us=stamps.elapsed_us(),
     )
     choice = certified.choice.view(batch, heads)
-    plan = None
-    if device_path.fused(inputs.q):
-        plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
-    return Computed(candidates, choice, packed, probe, indices, draw(probe, segment, indices), plan)
+    drawing = draw(probe, segment, indices)
+    if not device_path.fused(inputs.q):
+        return Computed(candidates, choice, packed, probe, indices, drawing, plan=None, density=None)
+    plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:

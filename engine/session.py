@@ -211,6 +211,7 @@ class RoutingSession:
         laps = Laps(inputs.q.device)
         plans = [steps.plan_of(p, inputs) for p in pendings]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        density = pendings[0].density if len(plans) == 1 else None
         out, finite = execute(inputs, plan, pendings, self.config.launch)
         laps.lap()
         audits: list[AuditRow] = []
@@ -220,9 +221,9 @@ class RoutingSession:
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,
-            pendings=tuple(replace(p, probe=None, indices={}, plan=None) for p in pendings),
+            pendings=tuple(replace(p, probe=None, indices={}, plan=None, density=None) for p in pendings),
             laps=laps,
-            copies=Copies({"density": head_density(plan), "finite": finite}),
+            copies=Copies({"density": head_density(plan) if density is None else density, "finite": finite}),
             limit_us=limit,
             audits=tuple(audits),
         )
