@@ -10,8 +10,15 @@ import torch
 
 from routesparse.engine.calibration import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.dense_reference import (
+    DenseRouter,
+    SampledRouter,
+    logit_errors,
+    sample_rows,
+    with_forward_errors,
+)
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.hf import attention_modules, routed_by
+from routesparse.engine.hf import AttentionRouter, attention_modules, routed_by
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import LoadedModel
 from routesparse.engine.profiling import Progress, no_progress, prepare_profile
@@ -41,33 +48,44 @@ def analyze_prompt(
     keep_text: bool = True,
     domain: str | None = None,
     run_id: str | None = None,
+    force: bool = False,
     progress: Progress = no_progress,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
 
-    audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares the
-    first token with a dense prefill. The time of auditing is not part of total_ms. measure_dense adds the dense
+    audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
+    and the next token with a dense forward pass (dense_reference.py). The time of auditing a unit is not part of
+    total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
     prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
     measured), "route", "dense" and "write".
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
-    if calibrated is not None:
-        calibrated.check(loaded.revision, config)
     if isinstance(profile, str):
+        if calibrated is not None and not force:
+            calibrated.check(loaded.revision, config, loaded.dtype)  # before a profile is measured
         profile = prepare_profile(profile, loaded, config, progress)
+    mismatch = None
+    if calibrated is not None:
+        mismatch = calibrated.mismatch(loaded.revision, config, loaded.dtype, profile)
+        if mismatch is not None and not force:
+            calibrated.check(loaded.revision, config, loaded.dtype, profile)
     session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
-    with routed_by(loaded.model, session), _counted(loaded, progress, "route"):
+    rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
+    router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
+    with routed_by(loaded.model, router), _counted(loaded, progress, "route"):
         routed = prefill(loaded.model, ids)
+    session.finish()
     dense = None
     if measure_dense or audit == "full":
         with _counted(loaded, progress, "dense"):
             dense = prefill(loaded.model, ids)
     trace = session.trace
-    agreement = None
+    full: dict[str, float] = {}
     if dense is not None and audit == "full":
         agreement = float((routed.logits.argmax(-1) == dense.logits.argmax(-1)).float().mean())
+        full = {"top1_agreement": agreement, **logit_errors(routed.logits, dense.logits)}
     info = RunInfo(
         model=loaded.name,
         model_revision=loaded.revision,
@@ -78,11 +96,19 @@ def analyze_prompt(
         prompt=PromptRow("", prompt.text, prompt.block_starts(config.block_k)) if keep_text else None,
         total_ms=routed.total_ms - trace.prompts[-1].audit_ms,
         dense_ms=None if dense is None else dense.total_ms,
-        top1_agreement=agreement,
+        calibration_mismatch=mismatch,
         run_id=run_id,
+        **full,
     )
+    record = trace.record(info)
+    if rows is not None and record.run.routed:
+        reference = SampledRouter(DenseRouter(), rows)
+        with routed_by(loaded.model, reference):
+            prefill(loaded.model, ids)
+        assert isinstance(router, SampledRouter)
+        record = with_forward_errors(record, router.outputs, reference.outputs, rows)
     progress("write", 0, 1)
-    return trace.record(info)
+    return record
 
 
 @torch.no_grad()

@@ -127,16 +127,28 @@ class Calibration:
                 return math.inf if delta is None else delta
         return math.inf
 
-    def check(self, model_revision: str, config: RouterConfig, dtype: str | None = None) -> None:
+    def check(
+        self,
+        model_revision: str,
+        config: RouterConfig,
+        dtype: str | None = None,
+        profile: LatencyProfile | None = None,
+    ) -> None:
         """Errors: CalibrationError naming the first thing that differs between the stamp and this run."""
-        found = self.mismatch(model_revision, config, dtype)
+        found = self.mismatch(model_revision, config, dtype, profile)
         if found is not None:
             raise CalibrationError(f"{found}; or use it all the same with --force, which the record tells")
 
-    def mismatch(self, model_revision: str, config: RouterConfig, dtype: str | None = None) -> str | None:
+    def mismatch(
+        self,
+        model_revision: str,
+        config: RouterConfig,
+        dtype: str | None = None,
+        profile: LatencyProfile | None = None,
+    ) -> str | None:
         """What a check would refuse, in one sentence; None where everything fits.
 
-        dtype: None where the model is not loaded yet.
+        dtype and profile: None where the model is not loaded yet.
         """
         if self.model_revision != model_revision:
             return (
@@ -162,7 +174,7 @@ class Calibration:
                     f"calibration {self.name!r} was made with {name} {self.stamp.get(name)!r}, this run has "
                     f"{values[name]!r}; use the same value, or pass no calibration"
                 )
-        return None
+        return None if profile is None else self.cost_mismatch(profile)
 
     def cost_mismatch(self, profile: LatencyProfile) -> str | None:
         """Whether another candidate would be the cheapest here: another kernel, or far other costs of dense tiles.
@@ -206,16 +218,17 @@ def stamp_of(config: RouterConfig) -> dict[str, Any]:
 
 
 def load_calibration(name: str) -> Calibration:
-    """A bundled calibration by name, or one by path. Errors: CalibrationError with the known names."""
-    folder = paths.DATA / "calibrations"
-    path = Path(name) if name.endswith(".json") else folder / f"{name}.json"
-    if not path.is_file():
-        bundled = ", ".join(known()) or "none"
-        raise CalibrationError(f"no calibration {name!r}; bundled ones: {bundled}; a path must end in .json")
+    """A bundled calibration by name, one made on this machine, or one by path. Errors: CalibrationError."""
+    folders = (paths.DATA / "calibrations", paths.calibrations())
+    places = [Path(name)] if name.endswith(".json") else [folder / f"{name}.json" for folder in folders]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        here = ", ".join(sorted(p.stem for p in folders[0].glob("*.json"))) or "none"
+        raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
     try:
         values = json.loads(path.read_text())
         schema = values.pop("schema")
-        if schema + 0 not in (1, SCHEMA):
+        if schema + 0 != SCHEMA:
             told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
             raise CalibrationError(
                 f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
@@ -236,8 +249,9 @@ def load_calibration(name: str) -> Calibration:
 
 
 def known() -> list[str]:
-    """The names of the bundled calibrations."""
-    return sorted(path.stem for path in (paths.DATA / "calibrations").glob("*.json"))
+    """The names of the bundled calibrations and of those made on this machine."""
+    folders = (paths.DATA / "calibrations", paths.calibrations())
+    return sorted({path.stem for folder in folders for path in folder.glob("*.json")})
 
 
 def _from_dict(values: dict[str, Any]) -> Calibration:

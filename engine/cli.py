@@ -18,7 +18,15 @@ from typing import Annotated
 
 import typer
 
-from routesparse.engine import cli_analyze, cli_bench, cli_bundles, cli_doctor, cli_worker, paths
+from routesparse.engine import (
+    cli_analyze,
+    cli_bench,
+    cli_bundles,
+    cli_calibrate,
+    cli_doctor,
+    cli_worker,
+    paths,
+)
 from routesparse.engine.cli_output import printable
 from routesparse.engine.errors import InputError, RouteSparseError
 
@@ -31,6 +39,7 @@ app = typer.Typer(
 )
 app.command()(cli_analyze.analyze)
 app.command()(cli_analyze.profile)
+app.command()(cli_calibrate.calibrate)
 app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)

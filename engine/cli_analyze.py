@@ -12,7 +12,7 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.cli_output import Reporter, analysis_object, out_console, print_json
-from routesparse.engine.config import AuditDepth, LatencyBudget, Policy, ProbeMode, RouterConfig
+from routesparse.engine.config import AuditDepth, BoundName, LatencyBudget, Policy, ProbeMode, RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import PATTERNS, RunRecord
 
@@ -51,6 +51,15 @@ def analyze(
         bool, typer.Option("--no-text", help="Keep the prompt's text out of the bundle.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the probe's random rows.")] = 0,
+    bound: Annotated[
+        BoundName, typer.Option(help="How the in-prompt certificate bounds the mean.")
+    ] = "betting",
+    beta: Annotated[
+        float, typer.Option(help="Weight of the calibration's error predictor in the risk; 0: none.")
+    ] = 0.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use a calibration that does not fit; the record tells.")
+    ] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Prefill one prompt with routing and write its run bundle: every choice, and why."""
@@ -66,6 +75,8 @@ def analyze(
         segment_tokens=segment,
         probe=probe,
         break_even_tokens=break_even,
+        bound=bound,
+        beta=beta,
         seed=seed,
     )
     target = _writable(out or paths.spool())
@@ -95,6 +106,7 @@ def analyze(
             measure_dense=measure_dense,
             keep_text=not no_text,
             domain=domain,
+            force=force,
             progress=report,
         )
     bundle = write_bundle(record, target)

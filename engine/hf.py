@@ -85,7 +85,8 @@ def route(
     config = config or RouterConfig()
     loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
     if loaded is not None:
-        loaded.check(revision_of_model(model), config)
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
     session = RoutingSession(config, loaded, profile)
     with routed_by(model, session):
         yield session.trace

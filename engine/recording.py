@@ -15,6 +15,7 @@ import numpy as np
 
 from routesparse.engine import explain
 from routesparse.engine.certificate import conformal_lower_mass, row_lower_bound
+from routesparse.engine.drift import describe_prompt
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.records import (
     AuditRow,
@@ -125,6 +126,17 @@ def _finite_delta(trace: Trace, tokens: int) -> float | None:
     return delta if math.isfinite(delta) else None
 
 
+def _drift(trace: Trace, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> dict[str, Any]:
+    """How far this prompt lies from the calibration's; nothing where there is none, for its length, or for batches."""
+    reference = None if trace.calibration is None else trace.calibration.drift
+    if reference is None or not choices or prompt.batch > 1:
+        return {}
+    found = reference.assess(describe_prompt(choices)[1], prompt.tokens)
+    if found is None:
+        return {}
+    return {"drift_distance": found.distance, "drift_p": found.p, "drift_alarm": found.alarm}
+
+
 def _run(
     trace: Trace,
     run_id: str,
@@ -192,6 +204,10 @@ def _run(
         mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
         max_error=max((a.max_error for a in audits), default=None),
         top1_agreement=info.top1_agreement,
+        logit_error=info.logit_error,
+        kl_nats=info.kl_nats,
+        calibration_mismatch=info.calibration_mismatch,
+        **_drift(trace, prompt, choices),
         delta=_finite_delta(trace, prompt.tokens),
         unmet_units=sum(c.unmet is True for c in choices),
     )

@@ -132,6 +132,9 @@ class RunInfo:
     total_ms: float | None = None
     dense_ms: float | None = None
     top1_agreement: float | None = None
+    logit_error: float | None = None
+    kl_nats: float | None = None
+    calibration_mismatch: str | None = None
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
 
 

@@ -1,5 +1,6 @@
 """The calibration artifact: delta_q's quantile and its promise, the stamp, and files that are refused. No GPU."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -15,6 +16,7 @@ from routesparse.engine.calibration import (
     Calibration,
     CostModel,
     conformal_delta,
+    known,
     load_calibration,
     stamp_of,
 )
@@ -207,13 +209,26 @@ def test_a_calibration_survives_its_file(tmp_path):
 
 def test_a_bundled_calibration_is_found_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     CALIBRATION.save(tmp_path / "calibrations")
     assert load_calibration("prose") == CALIBRATION
+
+
+def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    replace(CALIBRATION, name="mine").save(paths.calibrations())
+    assert load_calibration("mine").name == "mine"
+    replace(CALIBRATION, gate=0.99).save(paths.calibrations())
+    CALIBRATION.save(tmp_path / "calibrations")
+    assert load_calibration("prose").gate == CALIBRATION.gate
+    assert known() == ["mine", "prose"]
 
 
 @pytest.mark.parametrize("name", ["novel", "../prose", "", "/nowhere/x.json"])
 def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, name):
     monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     CALIBRATION.save(tmp_path / "calibrations")
     with pytest.raises(CalibrationError, match=r"bundled ones: prose; a path must end in \.json"):
         load_calibration(name)
@@ -262,3 +277,47 @@ def test_a_newer_file_is_refused_with_both_numbers(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
     with pytest.raises(CalibrationError, match="has schema 9; this version reads 2; upgrade"):
         load_calibration(str(path))
+
+
+@pytest.mark.parametrize("schema", [1, 0])
+def test_an_older_file_is_refused_and_says_what_to_do(tmp_path, schema):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    with pytest.raises(CalibrationError, match=f"has schema {schema}; this version reads 2; calibrate again"):
+        load_calibration(str(path))
+
+
+# What ships.
+
+BUNDLED = ("prose", "code", "dialog", "mixed", "robust")
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_calibration_fits_the_default_configuration_and_the_bundled_profile(name):
+    calibration = load_calibration(name)
+    calibration.check(calibration.model_revision, RouterConfig(), "float32")
+    profile = LatencyProfile.load(paths.DATA / "profiles" / f"{calibration.cost_model.profile}.json")
+    assert calibration.cost_mismatch(profile) is None
+    for bucket in calibration.buckets:
+        assert bucket.prompts >= 19 and 0 <= bucket.deltas["0.95"] < 0.05
+    assert calibration.predictor is not None and calibration.drift is not None
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_no_document_of_a_bundled_calibration_is_in_both_folds_or_in_a_test_set(name):
+    calibration = load_calibration(name)
+    assert calibration.overlap() == []
+    data = paths.REPOSITORY.parent / "shared" / "data"
+    if not data.is_dir():
+        pytest.skip("the test documents are not in ../shared/data")
+    tests = [p for d in ("prose", "code", "dialog", "docs") for p in (data / d / "test").glob("*.txt")]
+    assert len(tests) > 50
+    assert calibration.overlap_with(hashlib.sha256(p.read_bytes()).hexdigest() for p in tests) == []
+
+
+def test_robust_is_at_least_as_careful_as_each_of_its_domains():
+    robust = load_calibration("robust")
+    assert robust.parts == ("code", "dialog", "prose")
+    for part in robust.parts:
+        for bucket, mine in zip(robust.buckets, load_calibration(part).buckets, strict=True):
+            assert bucket.deltas["0.95"] >= mine.deltas["0.95"]
