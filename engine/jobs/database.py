@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -20,6 +21,7 @@ from routesparse.engine.errors import StoreError
 
 _OPEN_TRIES = 20
 _OPEN_PAUSE_S = 0.1
+_WAL_INDEX_BYTES = 32 * 1024
 
 
 class QueueBusyError(StoreError):
@@ -107,7 +109,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise _in_our_words(error, self.file.name) from error
+            raise _in_our_words(error, self.file) from error
 
 
 def _create(file: Path) -> None:
@@ -156,14 +158,19 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _in_our_words(error: sqlite3.Error, name: str) -> StoreError:
-    code = _code(error)
+def _in_our_words(error: sqlite3.Error, file: Path) -> StoreError:
+    code, name = _code(error), file.name
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return QueueBusyError(f"the job queue ({name}) is in use by another process; try again in a moment")
-    if code == sqlite3.SQLITE_FULL:
+    # Where the shared index of the WAL finds no room, SQLite speaks of input and output.
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_room(file.parent)):
         return QueueFullError(
             f"the disk is full: the job queue ({name}) can't be written; free space and retry"
         )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return StoreError(f"{name} is damaged or no job queue ({error}); move it away and start again")
     return StoreError(f"the job queue ({name}) can't be used ({error}); nothing was changed")
+
+
+def _no_room(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < _WAL_INDEX_BYTES

@@ -183,15 +183,20 @@ class _Worker:
     def _patiently(self, write: Callable[..., None], *values: object) -> None:
         """Repeat a write of the queue while it is locked or its disk is full, until the worker has to stop.
 
+        One line in the log per outage.
+
         Errors: LeaseLostError; StoreError when the worker stops first: the lease then runs out by itself.
         """
+        missed = False
         while True:
             try:
                 write(*values)
             except StoreError as error:
                 if self._stop.is_set():
                     raise
-                self._log.write("write_missed", error=type(error).__name__)
+                if not missed:
+                    self._log.write("write_missed", error=type(error).__name__)
+                missed = True
                 wait_any((self._stop,), RETRY_S)
             else:
                 return

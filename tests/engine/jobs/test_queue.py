@@ -127,6 +127,23 @@ class TestSubmitRefuses:
         queue.close()
 
 
+@pytest.mark.parametrize(("free", "kind"), [(0, database.QueueFullError), (10**9, StoreError)])
+def test_no_room_for_the_wal_s_index_is_a_full_disk(home, monkeypatch, free, kind):
+    """SQLite reports an I/O error then; with room on the disk it is one."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+
+    def fail(connection):
+        raise error
+
+    monkeypatch.setattr(database, "_use_wal", fail)
+    usage = database.shutil.disk_usage(home)._replace(free=free)
+    monkeypatch.setattr(database.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(StoreError) as raised:
+        JobQueue(home)
+    assert type(raised.value) is kind
+
+
 class TestPrompts:
     def test_are_kept_as_submitted_for_their_user_only(self, queue):
         content = "\ufeffnaïve".encode()
