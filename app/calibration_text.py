@@ -39,8 +39,8 @@ def _claims(one: Calibration, confidence: float) -> str:
     if delta is None:
         return f"It makes no conformal claim at this confidence: {_prompts(one)} are too few."
     return (
-        f"From what the probe says it subtracts δ = {delta:.3f}; on prompts like its own the rest is then a true lower "
-        f"bound for {share}."
+        f"From what the probe says it subtracts {_amount(one, confidence)}; on prompts like its own the rest is "
+        f"then a true lower bound for {share}."
     )
 
 
@@ -66,11 +66,26 @@ def _compare_claims(first: Calibration, second: Calibration, confidence: float) 
         return f"No conformal claim at this confidence from {names}: too few prompts."
     if abs(one - other) < 5e-4:
         return f"Both subtract δ = {one:.3f} from what the probe says, and the rest then holds for {share}."
-    careful, sure = ((first, one), (second, other)) if one > other else ((second, other), (first, one))
+    careful, sure = (first, second) if one > other else (second, first)
     return (
-        f"The probe is less reliable on {careful[0].name}: δ = {careful[1]:.3f} must be subtracted from what it says, "
-        f"on {sure[0].name} only {sure[1]:.3f}, so that the rest holds for {share}."
+        f"From what the probe says {careful.name} subtracts {_amount(careful, confidence)}, {sure.name} only "
+        f"{_amount(sure, confidence)}, so that the rest holds for {share}{_why(careful, sure)}."
     )
+
+
+def _amount(one: Calibration, confidence: float) -> str:
+    """delta, or the largest over the lengths where they differ."""
+    deltas = (bucket.deltas.get(f"{confidence:g}") for bucket in one.buckets)
+    known = {round(delta, 3) for delta in deltas if delta is not None}
+    return f"{'up to ' if len(known) > 1 else ''}δ = {max(known):.3f}"
+
+
+def _why(careful: Calibration, sure: Calibration) -> str:
+    if careful.provenance.get("robust"):
+        return f": {careful.name} takes the largest δ of its domains and so holds in each of them"
+    if len(careful.parts) <= 1 and len(sure.parts) <= 1:
+        return f": the probe is less reliable on {careful.domain}"
+    return ""
 
 
 def _made_from(one: Calibration) -> str:

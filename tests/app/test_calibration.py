@@ -70,7 +70,8 @@ def test_two_calibrations_stand_side_by_side_with_a_plain_sentence_on_top(calibr
     html = text_of(page)
     sentence = html[html.index("rs-plain") :].split("</div>")[0]
     assert "Code is stricter: it asks for g ≥ 0.955, prose for 0.940" in sentence
-    assert "less reliable on code: δ = 0.031" in sentence and "on prose only 0.014" in sentence
+    assert "code subtracts δ = 0.031, prose only δ = 0.014" in sentence
+    assert "the probe is less reliable on code" in sentence
     assert "95 of 100 selected heads" in sentence
     assert html.count("gate λ") == 2
 
@@ -255,6 +256,21 @@ def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):
     one = load_calibration("prose")
     text = calibration_text.sentence([one, replace(one, name="twin")], 0.95)
     assert "Both ask the same" in text and "Both subtract δ = 0.014" in text
+
+
+def test_a_robust_calibration_is_not_called_unreliable_and_lengths_that_differ_are_said(calibrations):
+    one = load_calibration("prose")
+    longer = replace(one.buckets[0], min_tokens=8_193, max_tokens=16_384, deltas={"0.95": 0.05})
+    robust = replace(
+        one,
+        name="robust",
+        buckets=(*one.buckets, longer),
+        parts=("code", "prose"),
+        provenance={"robust": True},
+    )
+    text = calibration_text.sentence([one, robust], 0.95)
+    assert "robust subtracts up to δ = 0.050, prose only δ = 0.014" in text
+    assert "takes the largest δ of its domains" in text and "less reliable" not in text
 
 
 def test_run_on_both_calibrations_is_one_click_away(calibrations, filled, open_page):
