@@ -39,9 +39,7 @@ def _moved(value: Any, device: str) -> Any:
     return value
 
 
-def compare(
-    kind: dict[str, Any], changes: dict[str, Any], device: str, by_table: bool = False
-) -> dict[str, Pair]:
+def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
     from routesparse.engine import coverage, descriptors, device_path, execute
     from routesparse.engine.builders import build_indices
@@ -159,3 +157,34 @@ def binned_levels(
             found = misses.sum(1)[place]
             levels[b, h, m, open_] = torch.where(found == depth, 255, found).to(torch.uint8)
     return top_k, top_p
+
+
+def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:
+    """A whole decision, row plan included: (on the CPU, fused) by name."""
+    from routesparse.engine import device_path, layer
+    from routesparse.engine.segments import split
+
+    oracle = _oracle()
+    inputs = oracle.draw_inputs(3, **kind)
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
+    arguments = (segment, 0, replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE, None)
+    twin = layer.begin(inputs, *arguments)
+    plan = layer.plan_of(twin, inputs)
+    on_cuda = device_path.fused
+    device_path.fused = lambda _: True
+    try:
+        there = _moved(inputs, device)
+        fused = layer.begin(there, *arguments)
+        lowered = layer.plan_of(fused, there).to("cpu").validate()
+    finally:
+        device_path.fused = on_cuda
+    here, found = twin.read(), fused.read()
+    assert fused.density is not None
+    pairs: dict[str, Pair] = {
+        "plan density": (lowered.head_density(), fused.density.cpu()),
+        "choice": (torch.from_numpy(here.choice), torch.from_numpy(found.choice)),
+        "density by plan": (plan.head_density(), lowered.head_density()),
+    }
+    for name in ("mass", "recent_mass", "disagreement", "density"):
+        pairs[name] = tuple(torch.from_numpy(getattr(d.scores, name)) for d in (here, found))
+    return pairs

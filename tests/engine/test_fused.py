@@ -25,20 +25,21 @@ KINDS = {
 EXACT = ("a_shape", "slash levels", "plan", "cover tiles", "cover columns", "probe finite", "row counts")
 
 
-def _compare(kind, changes, device, by_table):
+def _run(name, *arguments):
+    """A function of fused_run.py, wherever this runs."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("fused_run", Path(__file__).with_name("fused_run.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.compare(kind, changes, device, by_table)
+    return getattr(module, name)(*arguments)
 
 
 @pytest.fixture(scope="module")
-def compare():
-    """compare(kind, changes, by_table) -> {name: (twin, fused)}."""
+def run():
+    """run(function of fused_run.py, arguments...), the device last."""
     if torch.cuda.is_available():
-        yield lambda kind, changes, by_table=False: _compare(kind, changes, "cuda", by_table)
+        yield lambda name, *arguments: _run(name, *arguments, "cuda")
         return
     pytest.importorskip("triton")
     before = os.environ.get("TRITON_INTERPRET")
@@ -49,15 +50,14 @@ def compare():
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
-        yield lambda kind, changes, by_table=False: pool.submit(
-            _compare, kind, changes, "cpu", by_table
-        ).result()
+        yield lambda name, *arguments: pool.submit(_run, name, *arguments, "cpu").result()
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
-def pairs(request, compare):
+def pairs(request, run):
     """One comparison per kind of inputs; the interpreter is slow."""
-    return compare(*request.param)
+    kind, changes, *by_table = request.param
+    return run("compare", kind, changes, bool(by_table))
 
 
 def test_every_kernel_computes_what_its_twin_computes(pairs):
@@ -88,3 +88,16 @@ def test_binned_budgets_are_nested_and_never_exceeded_and_close_to_the_ranks(pai
             assert (kept.sum() - wanted.sum()).abs() <= 0.05 * wanted.sum()
     wanted, found = pairs["columns"]
     assert torch.equal(wanted.sort(-1).values, found.sort(-1).values)
+
+
+def test_a_whole_fused_decision_is_the_twins_but_for_the_binned_budgets(run):
+    pairs = run("decide", {"n_q": 300, "batch": 2, "key_start": [0, 61]})
+    twin, fused = pairs["plan density"]
+    torch.testing.assert_close(fused, twin, atol=1e-12, rtol=0)
+    for name in ("mass", "recent_mass", "disagreement", "density"):
+        twin, fused = pairs[name]
+        assert (twin - fused).abs().mean() < 0.01, name
+    twin, fused = pairs["choice"]
+    assert (twin == fused).float().mean() >= 0.75
+    twin, fused = pairs["density by plan"]
+    assert (twin - fused).abs().mean() < 0.05
