@@ -257,7 +257,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     monkeypatch.setattr("routesparse.app.screens.runs.render", broken)
     page = open_dashboard()
     assert not page.exception
-    (state,) = [element.proto.body for element in page.get("html") if "rs-state" in element.proto.body]
+    (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]
     (line,) = (filled / "logs" / "worker.jsonl").read_text().splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["error"]) == ("page_failed", "ValueError")
