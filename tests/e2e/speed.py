@@ -82,8 +82,8 @@ def big_record():
         segments=8,
         tokens=131_072,
         seed=8,
-        probe_columns=27,
-        probe_kinds=(6, 20, 0, 6),
+        probe_columns=32,
+        probe_kinds=(5, 18, 0, 5),
         hardness=0.6,
     )
 
