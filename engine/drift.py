@@ -20,7 +20,7 @@ import numpy as np
 
 from routesparse.engine.records import HeadChoiceRow
 
-ALARM_LEVEL = 0.05
+ALARM_LEVEL = 0.04
 SHRINKAGE = 0.2  # share of the diagonal in the covariance
 LEAST_SPREAD = 1e-3  # of a descriptor, so that a constant one does not divide by nothing
 KINDS = ("entropy", "local_band", "agreement")

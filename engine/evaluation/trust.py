@@ -28,6 +28,7 @@ from routesparse.engine.models import load_model
 CONFIDENCE = 0.95
 FALLBACK_TARGET = 0.068
 WORK_TARGET = 0.35
+LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
         "domains": {},
         "mixed": {},
     }
-    for length, (low, high) in (("8192", (0, 8_192)), ("16384", (8_193, 1 << 20))):
+    for length, (low, high) in LENGTHS.items():
         inside = (units["tokens"] >= low) & (units["tokens"] <= high)
         for domain in windows["domain"].unique():
             mine = units[inside & (units["domain"] == domain)]
@@ -58,7 +59,9 @@ def main(argv: list[str] | None = None) -> None:
                 result["domains"].setdefault(domain, {})[length] = _domain(
                     mine, windows, calibrations, domain
                 )
-        result["mixed"][length] = _mixed(units[inside & units["domain"].isin(DOMAINS)], windows)
+        calibrated = units[inside & units["domain"].isin(DOMAINS)]
+        if len(calibrated):
+            result["mixed"][length] = _mixed(calibrated, windows)
     result["controls"] = _controls(units, read(arguments.units, "B")[0], calibrations)
     result["drift"] = _drift(units, calibrations)
     result["family"] = _grouped(units, "pattern")
