@@ -22,7 +22,8 @@ def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
         st.html(
             '<div class="rs-h">Which part of the prompt does the end of this segment look at?</div>'
             '<div class="rs-note">Share of heads, over all layers, whose last rows give a key block at least 1 % of '
-            "their mass in the probe (dense attention). What a chosen plan keeps of it is on the page of each head.</div>"
+            "their mass in the probe (dense attention). What a chosen plan keeps of it is on the page of each head."
+            "</div>"
         )
         pool = int(readers["blocks"].iloc[0])
         step = pool * run.block_k
