@@ -51,9 +51,11 @@ def read(run: RunRow) -> View:
 
 
 def write(**changes: str | int) -> None:
-    """Change parts of the view in the address; a callback does it before the page is drawn again."""
-    for name, value in changes.items():
-        st.query_params[name] = str(value)
+    """Change parts of the view in the address; a callback does it before the page is drawn again.
+
+    All at once: every change of the address is a step of the browser's back button.
+    """
+    st.query_params.update({name: str(value) for name, value in changes.items()})
 
 
 def address_of(store: Store, unit: queries.Unit) -> dict[str, str | int]:

@@ -67,6 +67,24 @@ def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, rec
     page.get_by_text("Layer 2, head 2: why").wait_for()
 
 
+def test_back_and_forward_walk_through_the_views_of_the_map(address, page, record, click_cell):
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
+    page.get_by_text("Layer 5, head 5: why").wait_for()
+    click_cell(page, 2, 3)
+    page.get_by_text("Layer 2, head 3: why").wait_for()
+    page.wait_for_url("**layer=2&head=3")
+    page.get_by_role("radio", name="Certified").click()
+    page.wait_for_url("**metric=lower_mass**")
+    page.get_by_text("colour: in-prompt certificate").wait_for()
+    page.go_back()
+    page.get_by_text("colour: pattern").wait_for()
+    assert page.get_by_text("Layer 2, head 3: why").is_visible()
+    page.go_back()
+    page.get_by_text("Layer 5, head 5: why").wait_for()
+    page.go_forward()
+    page.get_by_text("Layer 2, head 3: why").wait_for()
+
+
 def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
     page.locator(".st-key-scatter .main-svg").first.wait_for()
