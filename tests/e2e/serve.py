@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.spool import ingest_samples
 
@@ -115,10 +117,14 @@ class House:
 
     def kill(self, *names: str) -> None:
         """``kill -9`` of these commands and everything that they started."""
+        killed = [psutil.Process(self._running[name].pid) for name in names]
+        killed += [child for process in killed for child in process.children(recursive=True)]
         for name in names:
             os.killpg(self._running[name].pid, signal.SIGKILL)
         for name in names:
             self._running.pop(name).wait(10)
+        # The shell goes first; what it started holds the store's lock until it is gone too.
+        psutil.wait_procs(killed, timeout=10)
 
     def close(self) -> None:
         """Kill what still runs."""
