@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from routesparse.engine.certificate import paper_error_bound, tight_error_bound
+from routesparse.engine.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.probe import AttentionInputs, capped_logits
 from routesparse.engine.records import AuditRow
 
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 AUDIT_ROWS = 512
 ROW_CHUNK = 64
+CHUNK_SCORES = 1 << 22  # rows x keys scored at once on a GPU, where short chunks would leave it idle
 ROUNDING = 1e-5  # allowance of the bound check, relative to the largest value norm (float32 sums)
 
 
-def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, seed: int) -> list[AuditRow]:
-    """One AuditRow per sparse unit of the decision (run_id left empty for the trace to fill in)."""
+def audit_units(
+    inputs: AttentionInputs, decision: Decision, rows: int | None, seed: int, row_level: float | None = None
+) -> list[AuditRow]:
+    """One AuditRow per sparse unit of the decision (run_id left empty for the trace to fill in).
+
+    row_level: of the row statement, whose share of audited rows above it is then measured.
+    """
     from routesparse.engine.layer import stable_seed
 
     segment = decision.segment
@@ -45,6 +51,10 @@ def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, s
             measured[name] for name in ("mass", "error", "norm", "paper", "tight")
         )
         lower = decision.certified.lower_mass[unit]
+        row_covered = None
+        if row_level is not None:
+            certificate_rows = decision.certificate_mass[unit, :, int(decision.choice[b, h])]
+            row_covered = float((mass >= row_lower_bound(certificate_rows, row_level)).mean())
         allowance = ROUNDING * measured["v_max"]
         audits.append(
             AuditRow(
@@ -64,6 +74,7 @@ def audit_units(inputs: AttentionInputs, decision: Decision, rows: int | None, s
                 bound_tight=float((tight / np.maximum(norm, 1e-12)).max()),
                 # NaN is no bound that holds.
                 violations=int((~((error <= paper + allowance) & (error <= tight + allowance))).sum()),
+                row_covered=row_covered,
             )
         )
     return audits
@@ -82,7 +93,8 @@ def measure_rows(
     v_max = values.norm(dim=-1).max()
     first_key = int(inputs.first_keys()[b])
     parts: dict[str, list[torch.Tensor]] = {name: [] for name in ("mass", "error", "norm", "sparse_norm")}
-    for chunk in rows.to(keys.device).split(ROW_CHUNK):
+    size = max(ROW_CHUNK, CHUNK_SCORES // segment.keys) if keys.is_cuda else ROW_CHUNK
+    for chunk in rows.to(keys.device).split(size):
         end = int(chunk.max()) + segment.position + 1
         query = inputs.q[b, h].index_select(0, chunk + segment.first).float()
         logits = capped_logits(query, keys[:end], inputs.scale, inputs.softcap)

@@ -150,6 +150,11 @@ class RouterConfig:
         resolution = math.log(self.max_tests / (1.0 - self.confidence)) / self.certificate_rows
         return min(self.tau + 1.25 * resolution, (1.0 + self.tau) / 2.0)
 
+    @property
+    def row_level(self) -> float:
+        """Level of the row statement: the candidate was kept after up to s looks at the rows, so the union bound."""
+        return 1.0 - (1.0 - self.confidence) / self.max_tests
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the budget as the text that LatencyBudget.parse reads."""
         values = dataclasses.asdict(self)

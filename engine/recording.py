@@ -84,8 +84,6 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
     candidate, scores = decision.candidates[place], decision.scores
     sparse = bool(decision.sparse[unit])
     rows = decision.certificate_mass[unit, :, place]
-    # The candidate was kept after up to s looks at these rows: the union bound again.
-    row_level = 1.0 - (1.0 - trace.config.confidence) / trace.config.max_tests
     conformal = None
     delta = _finite_delta(trace, tokens)
     if delta is not None and sparse:
@@ -104,7 +102,7 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
         gate=float(scores.gate[unit, place]),
         lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
         conformal_lower_mass=conformal,
-        row_lower_mass=float(row_lower_bound(rows, row_level)) if sparse else None,
+        row_lower_mass=float(row_lower_bound(rows, trace.config.row_level)) if sparse else None,
         disagreement=float(scores.disagreement[unit, place]),
         entropy=float(decision.entropy[unit]),
         local_band=float(decision.local_band[unit]),

@@ -232,7 +232,7 @@ class RoutingSession:
     def _audit(self, inputs: AttentionInputs, decision: steps.Decision) -> list[AuditRow]:
         """The dense audit of one decision; the time it takes is not part of the prefill's."""
         rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
-        return dense_audit.audit_units(inputs, decision, rows, self._seed())
+        return dense_audit.audit_units(inputs, decision, rows, self._seed(), self.config.row_level)
 
     def _predictor_on(self, device: torch.device) -> PredictorTables | None:
         calibration = self.trace.calibration

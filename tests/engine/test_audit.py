@@ -95,6 +95,20 @@ def test_the_audited_mass_is_compared_with_the_certificate(oracle, case):
         assert a.covered == (a.mass >= a.lower_mass)
 
 
+def test_the_share_of_rows_above_the_row_statement_is_measured(oracle, case):
+    inputs, decision, mask = case
+    level = 0.9
+    assert all(a.row_covered is None for a in audit_units(inputs, decision, 20, seed=0))
+    for a in audit_units(inputs, decision, None, seed=0, row_level=level):
+        unit = a.batch_index * decision.heads + a.head
+        rows = np.sort(decision.certificate_mass[unit, :, int(decision.choice[a.batch_index, a.head])])
+        bound = rows[int((1 - level) * (len(rows) + 1)) - 1]
+        low = max(0, int(inputs.first_keys()[a.batch_index]) - decision.segment.position)
+        mass, _, _ = truth(oracle, inputs, decision, mask, a.batch_index, a.head)
+        wanted = (mass[low : decision.segment.body] >= bound).mean()
+        assert a.row_covered == pytest.approx(wanted, abs=0.01)
+
+
 def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
     inputs, decision, _ = case
     seen = []
