@@ -87,7 +87,7 @@ def test_back_leads_from_the_head_to_the_map_as_it_was(address, context, records
 
 def test_two_tabs_watch_one_job_and_a_third_the_job_behind_it(address, context, queue):
     request = RunRequest(label="ledger.txt", segment=1024, break_even=256)
-    running, waiting = queue.submit(request, TEXT * 900), queue.submit(request, TEXT)
+    running, waiting = queue.submit(request, TEXT * 500), queue.submit(request, TEXT)
     watchers = [context.new_page(), context.new_page()]
     for page in watchers:
         page.goto(f"{address}/job?job={running}")
