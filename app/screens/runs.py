@@ -285,7 +285,7 @@ def _rejected(opened: Access) -> None:
             st.text(f"sample {rejection.name}\n{rejection.reason}")
 
 
-@st.fragment(run_every="3s")
+@st.fragment(run_every="5s")
 def _refresh_when_changed(generation: int) -> None:
     """Look into the spool every few seconds and draw the page again when something came in."""
     opened = access()
