@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+# As the command line does (engine/cli.py): browser, worker and tests share two cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 # Reasons that may skip a test, with where they occur; anything else is a hole in the suite.
 ALLOWED_SKIPS = (
     r"shared/data",  # development data beside the checkout, which not every machine has
