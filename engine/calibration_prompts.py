@@ -101,9 +101,9 @@ def split_folds(
 def cut(
     documents: Sequence[Document], count: int, least: int, most: int, tokenizer: Any, seed: int
 ) -> list[Window]:
-    """``count`` windows of least to most tokens (bos included), lengths uniform, documents in turn.
+    """At most ``count`` windows of least to most tokens (bos included), lengths uniform, documents in turn.
 
-    Documents shorter than ``least`` are skipped, shorter ones than a drawn length are taken to their end.
+    Documents shorter than ``least`` are skipped. No window comes twice: K counts prompts, and a copy is none.
     Errors: CalibrationError where no document is long enough.
     """
     bos = _bos(tokenizer)
@@ -117,9 +117,11 @@ def cut(
         mine = len(range(place, count, len(usable)))
         rng = random.Random(f"{seed}/{document.sha256}/{least}/{most}")
         for j in range(mine):
-            tokens = min(rng.randint(least, most) - len(bos), document.tokens)
+            tokens = rng.randint(least, min(most, document.tokens + len(bos))) - len(bos)
             start = int((j + rng.random()) / mine * (document.tokens - tokens))
-            windows.append(_window(document, start, tokens, bos))
+            window = _window(document, start, tokens, bos)
+            if window not in windows:
+                windows.append(window)
     return windows
 
 

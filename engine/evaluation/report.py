@@ -90,7 +90,7 @@ def certificates() -> list[str]:
     for domain, row in result["domains"].items():
         low, high = row["coverage_interval"]
         missed, documents = row["documents_with_an_uncovered_unit"], row["documents"]
-        interval = f" [{low:.4f}, {high:.4f}]" if missed else ""
+        interval = _interval(low, high, documents, 4) if missed else ""
         lines.append(
             f"| {domain} | {row['windows']} ({documents}) | {row['selected_sparse_units']:,} | "
             f"{row['coverage']:.4f}{interval}, missed in {missed} of {documents} documents | "
@@ -105,11 +105,17 @@ def coverage() -> list[str]:
     """The conformal certificate, the row statement, the controls and the drift alarm on test documents."""
     result = _read("coverage.json")
     made = result["calibrations"]
-    counts = ", ".join(f"{name} {c['buckets'][0]['prompts']}" for name, c in made.items() if name != "robust")
+    counts = ", ".join(
+        f"{name} {c['buckets'][0]['prompts']} ({c['buckets'][0]['documents']})"
+        for name, c in made.items()
+        if name != "robust"
+    )
     lines = [
         "**Conformal certificate**, in domain and out, q .95, lambda and delta frozen before test; no calibration "
-        f"document in both folds or among the test documents. Prompts in fold B up to 8,192 tokens (K): {counts}. "
-        "Coverage is of selected sparse units, mean over prompts, interval over documents. Row: share of body rows "
+        f"document in both folds or among the test documents. Prompts (documents) in fold B of 4,096 to 8,192 "
+        f"tokens: {counts}. Coverage is of selected sparse units, mean over prompts; interval over documents where "
+        f"there are {FEWEST_CLUSTERS} or more; - where the prompts fall just short of the calibrated lengths. Row: "
+        "share of body rows "
         f"above the row statement at q. {_source(result)}.",
         "",
         "| test windows of | tokens | windows (documents) | calibration | delta | coverage | lowest prompt | median "
@@ -124,7 +130,7 @@ def coverage() -> list[str]:
             if conformal.get("mean") is not None:
                 low, high = conformal["low"], conformal["high"]
                 shown = (
-                    f"{conformal['delta']:.3f} | {conformal['mean']:.3f} [{low:.3f}, {high:.3f}] | "
+                    f"{conformal['delta']:.3f} | {conformal['mean']:.3f}{_interval(low, high, row['documents'], 3)} | "
                     f"{conformal['minimum']:.3f} | {conformal['median_mass_gap']:.3f}"
                 )
             lines.append(
@@ -149,8 +155,8 @@ def coverage() -> list[str]:
         "",
         f"Controls: delta from all candidates that pass the gate, not the selected ones, covers {', '.join(told)}; "
         f"scores from rows at the ends of query blocks {', '.join(aligned)}. Code under the prose calibration still "
-        f"covers {controls['code_under_prose']['mean']:.3f}; the drift alarm goes off on {away['alarms']} of "
-        f"{away['windows']} of these windows, and on {inside['alarms']} of {inside['windows']} in-domain ones. Error "
+        f"covers {controls['code_under_prose']['mean']:.3f}; the drift alarm (nominal .04) goes off on "
+        f"{away['alarms']} of {away['windows']} of these windows, and on {inside['alarms']} of {inside['windows']} in-domain ones. Error "
         f"bounds: {sum(b['violations'] for b in bounds)} violations in {sum(b['audited_rows'] for b in bounds):,} "
         "rows.",
         "",
@@ -189,6 +195,14 @@ def needles() -> list[str]:
                 f"{name} none ({counts}: at most {limit:.0%} of such prompts harmed, 95 % one-sided)"
             )
     return [*lines[:-1], lines[-1] + "; ".join(parts) + "."]
+
+
+FEWEST_CLUSTERS = 8  # a bootstrap over fewer documents is their range, not an interval
+
+
+def _interval(low: float, high: float, documents: int, digits: int) -> str:
+    """ " [low, high]", or nothing where too few documents stand behind it."""
+    return f" [{low:.{digits}f}, {high:.{digits}f}]" if documents >= FEWEST_CLUSTERS else ""
 
 
 def _read(name: str) -> dict[str, Any]:

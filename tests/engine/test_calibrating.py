@@ -91,10 +91,12 @@ def test_windows_take_documents_in_turn_and_spread_over_each():
     assert all(600 <= w.tokens <= 1_200 and w.token_ids[0] == 1 for w in found)
 
 
-def test_a_document_shorter_than_the_drawn_length_is_taken_whole_and_a_too_short_one_not_at_all():
-    found = cut([document("tiny", 300), document("small", 700)], 6, 600, 4_000, Tokenizer, 0)
+def test_a_short_document_gives_no_window_twice_and_a_too_short_one_none():
+    found = cut([document("tiny", 300), document("small", 700)], 60, 600, 4_000, Tokenizer, 0)
     assert {w.document for w in found} == {"small"}
-    assert max(w.tokens for w in found) == 701
+    assert len({w.sha256 for w in found}) == len(found) > 20
+    assert all(600 <= w.tokens <= 701 for w in found)
+    assert len(cut([document("exact", 599)], 9, 600, 4_000, Tokenizer, 0)) == 1
     with pytest.raises(CalibrationError, match="no document holds 600 tokens"):
         cut([document("tiny", 300)], 1, 600, 700, Tokenizer, 0)
 
