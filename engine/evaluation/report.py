@@ -156,8 +156,9 @@ def coverage() -> list[str]:
         f"Controls: delta from all candidates that pass the gate, not the selected ones, covers {', '.join(told)}; "
         f"scores from rows at the ends of query blocks {', '.join(aligned)}. Code under the prose calibration still "
         f"covers {controls['code_under_prose']['mean']:.3f}; the drift alarm (nominal .04) goes off on "
-        f"{away['alarms']} of {away['windows']} of these windows, and on {inside['alarms']} of {inside['windows']} in-domain ones. "
-        f"Error bounds: {sum(b['violations'] for b in bounds)} violations in {sum(b['audited_rows'] for b in bounds):,} "
+        f"{away['alarms']} of {away['windows']} of these windows, and on {inside['alarms']} of "
+        f"{inside['windows']} in-domain ones. Error bounds: {sum(b['violations'] for b in bounds)} violations in "
+        f"{sum(b['audited_rows'] for b in bounds):,} "
         "rows.",
         "",
     ]
