@@ -163,7 +163,7 @@ def main(folder: Path) -> None:
         few = {"runs": "/", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty")
-        with serve.dashboard(broken) as address:
+        with serve.dashboard(broken, samples=True) as address:
             shoot(browser, address, few, folder, "broken")
         browser.close()
 

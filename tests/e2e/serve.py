@@ -42,11 +42,15 @@ FLAGS = [
 
 
 @contextlib.contextmanager
-def dashboard(home: Path, seconds: float = 60.0) -> Iterator[str]:
-    """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving."""
+def dashboard(home: Path, seconds: float = 60.0, samples: bool = False) -> Iterator[str]:
+    """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
+
+    samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
+    """
     port = free_port()
     command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port)]
-    _forget_samples(home)
+    if not samples:
+        _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
     log = home / "dashboard.log"
     with open(log, "wb") as sink:
