@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.coverage_stats import clustered_interval
 from routesparse.engine.demo_model.tasks import fit_sample
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.windows import Window, windows
@@ -25,7 +26,6 @@ from routesparse.engine.models import LoadedModel, load_model
 from routesparse.engine.session import RoutingSession
 
 DOMAINS = ("prose", "code", "dialog", "docs", "needles")
-RESAMPLES = 10_000
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -120,7 +120,7 @@ def summarise(prompts: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     sparse = [p for p in prompts if p["covered"]]
     coverage = np.array([np.mean(p["covered"]) for p in sparse])
     documents = sorted({p["document"] for p in sparse})
-    low, high = clustered_interval(coverage, [documents.index(p["document"]) for p in sparse], seed)
+    low, high = clustered_interval(coverage, [p["document"] for p in sparse], seed)
     units = sum(p["units"] for p in prompts)
     gaps = np.concatenate([p["gap"] for p in prompts])
     families = [f for p in prompts for f in p["patterns"]]
@@ -149,18 +149,6 @@ def summarise(prompts: list[dict[str, Any]], seed: int) -> dict[str, Any]:
         "median_looseness_tight": float(np.median(np.concatenate([p["looseness"] for p in prompts]))),
         "families": {name: families.count(name) / max(1, len(families)) for name in sorted(set(families))},
     }
-
-
-def clustered_interval(values: np.ndarray, cluster: list[int], seed: int) -> tuple[float, float]:
-    """95 % percentile interval of the mean, resampling whole clusters (documents)."""
-    rng = np.random.default_rng(seed)
-    number = max(cluster) + 1
-    sums = np.bincount(cluster, weights=values, minlength=number)
-    counts = np.bincount(cluster, minlength=number)
-    draws = rng.integers(0, number, size=(RESAMPLES, number))
-    means = sums[draws].sum(1) / counts[draws].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,16 @@ def tiny_model():
 
 
 @pytest.fixture
+def home(model, tmp_path, monkeypatch):
+    """An empty home with the latency profile that the module's ``model`` lies beside."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "profiles").symlink_to(model.parent / "profiles")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
 def config(oracle):
     """A gate that small random attention passes with sparse candidates."""
     return replace(oracle.SMALL, tau=0.5, gate=0.6)

@@ -55,15 +55,6 @@ def model(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture
-def home(model, tmp_path, monkeypatch):
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "profiles").symlink_to(model.parent / "profiles")
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
-    return folder
-
-
-@pytest.fixture
 def prompt(tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("the quick brown fox jumps over the lazy dog. " * 14)

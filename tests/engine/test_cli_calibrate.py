@@ -45,15 +45,6 @@ def model(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture
-def home(model, tmp_path, monkeypatch):
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "profiles").symlink_to(model.parent / "profiles")
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
-    return folder
-
-
-@pytest.fixture
 def texts(tmp_path):
     """Two folders of four documents each."""
     for group in ("one", "other"):
