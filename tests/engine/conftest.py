@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
+AUDITED = {
+    "plain-n713": {"n_q": 713},
+    "chunk-nq333-nk901": {"n_q": 333, "n_k": 901},
+    "padded-b2-n613": {"n_q": 613, "batch": 2, "key_start": [0, 137]},
+    "softcap-n500": {"n_q": 500, "softcap": 3.0},
+    "sinks-n500": {"n_q": 500, "sinks": True},
+}
 
 
 def _module(name: str, path: Path):
@@ -53,6 +60,31 @@ def home(model, tmp_path, monkeypatch):
     (folder / "profiles").symlink_to(model.parent / "profiles")
     monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def run(capsys):
+    """Run one command; returns exit code, stdout, stderr."""
+    from routesparse.engine import cli
+
+    def call(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return call
+
+
+@pytest.fixture(params=AUDITED.values(), ids=AUDITED.keys())
+def decided(request, oracle):
+    """(inputs, decision, config) of a last segment: plain, chunk, padded, soft cap and sinks."""
+    from routesparse.engine.layer import decide
+    from routesparse.engine.segments import split
+
+    inputs = oracle.draw_inputs(1, **request.param)
+    settings = replace(oracle.SMALL, tau=0.4, gate=0.5)
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], settings)[-1]
+    return inputs, decide(inputs, segment, 0, settings, 0.5, oracle.PROFILE, None), settings
 
 
 @pytest.fixture

@@ -8,30 +8,17 @@ import torch
 
 from routesparse.engine import audit as dense_audit
 from routesparse.engine.audit import audit_units, measure_rows
-from routesparse.engine.layer import decide
-from routesparse.engine.segments import split
 from routesparse.engine.session import RoutingSession
 
-INPUTS = {
-    "plain-n713": {"n_q": 713},
-    "chunk-nq333-nk901": {"n_q": 333, "n_k": 901},
-    "padded-b2-n613": {"n_q": 613, "batch": 2, "key_start": [0, 137]},
-    "softcap-n500": {"n_q": 500, "softcap": 3.0},
-    "sinks-n500": {"n_q": 500, "sinks": True},
-}
 
-
-@pytest.fixture(params=INPUTS.values(), ids=INPUTS.keys())
-def case(request, oracle):
+@pytest.fixture
+def case(oracle, decided):
     """(inputs, decision, mask of the chosen candidates before the tail override)."""
-    inputs = oracle.draw_inputs(1, **request.param)
-    config = replace(oracle.SMALL, tau=0.4, gate=0.5)
-    segment = split(inputs.q.shape[2], inputs.k.shape[2], config)[-1]
-    decision = decide(inputs, segment, 0, config, 0.5, oracle.PROFILE, None)
+    inputs, decision, _ = decided
     masks = torch.stack(
         [
             oracle.plan_of_candidate(
-                inputs, segment, decision.candidates, decision.indices, int(c)
+                inputs, decision.segment, decision.candidates, decision.indices, int(c)
             ).to_mask()[b, h]
             for (b, h), c in np.ndenumerate(decision.choice)
         ]

@@ -1,35 +1,15 @@
 """The truth about every candidate against a materialised float64 softmax. CPU only."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from routesparse.engine.audit import measure_rows
 from routesparse.engine.candidate_audit import candidate_errors, candidate_masses, draw_body_rows
-from routesparse.engine.layer import decide
-from routesparse.engine.segments import split
-
-INPUTS = {
-    "plain-n713": {"n_q": 713},
-    "chunk-nq333-nk901": {"n_q": 333, "n_k": 901},
-    "padded-b2-n613": {"n_q": 613, "batch": 2, "key_start": [0, 137]},
-    "softcap-n500": {"n_q": 500, "softcap": 3.0},
-    "sinks-n500": {"n_q": 500, "sinks": True},
-}
 
 
-@pytest.fixture(params=INPUTS.values(), ids=INPUTS.keys())
-def case(request, oracle):
-    inputs = oracle.draw_inputs(1, **request.param)
-    config = replace(oracle.SMALL, tau=0.4, gate=0.5)
-    segment = split(inputs.q.shape[2], inputs.k.shape[2], config)[-1]
-    return inputs, decide(inputs, segment, 0, config, 0.5, oracle.PROFILE, None), config
-
-
-def test_masses_and_errors_of_all_candidates_equal_the_float64_truth(oracle, case):
-    inputs, decision, config = case
+def test_masses_and_errors_of_all_candidates_equal_the_float64_truth(oracle, decided):
+    inputs, decision, config = decided
     rows = draw_body_rows(inputs, decision, 24, seed=0)
     mass = candidate_masses(inputs, decision, rows, config)
     errors = candidate_errors(inputs, decision, rows)
@@ -50,8 +30,8 @@ def test_masses_and_errors_of_all_candidates_equal_the_float64_truth(oracle, cas
         np.testing.assert_allclose(errors[..., candidate.index], relative, atol=1e-4)
 
 
-def test_the_chosen_candidate_has_the_same_truth_as_in_the_units_own_audit(case):
-    inputs, decision, config = case
+def test_the_chosen_candidate_has_the_same_truth_as_in_the_units_own_audit(decided):
+    inputs, decision, config = decided
     rows = draw_body_rows(inputs, decision, 40, seed=3).sort(-1).values
     mass = candidate_masses(inputs, decision, rows, config)
     errors = candidate_errors(inputs, decision, rows)
@@ -66,8 +46,8 @@ def test_the_chosen_candidate_has_the_same_truth_as_in_the_units_own_audit(case)
         assert errors[b, h, chosen].item() == pytest.approx(relative, abs=1e-5)
 
 
-def test_rows_are_real_body_rows_and_every_unit_has_its_own(case):
-    inputs, decision, _ = case
+def test_rows_are_real_body_rows_and_every_unit_has_its_own(decided):
+    inputs, decision, _ = decided
     rows = draw_body_rows(inputs, decision, 200, seed=0)
     assert (rows < decision.segment.body).all()
     assert (rows + decision.segment.position >= inputs.first_keys().view(-1, 1, 1)).all()
@@ -75,14 +55,14 @@ def test_rows_are_real_body_rows_and_every_unit_has_its_own(case):
     assert not torch.equal(rows, draw_body_rows(inputs, decision, 200, seed=1))
 
 
-def test_all_rows_are_the_whole_body_in_order(case):
-    inputs, decision, _ = case
+def test_all_rows_are_the_whole_body_in_order(decided):
+    inputs, decision, _ = decided
     rows = draw_body_rows(inputs, decision, None, seed=0)
     assert torch.equal(rows[-1, -1], torch.arange(decision.segment.body))
 
 
-def test_rows_that_see_only_the_first_keys_are_measured_too(case, monkeypatch):
-    inputs, decision, config = case
+def test_rows_that_see_only_the_first_keys_are_measured_too(decided, monkeypatch):
+    inputs, decision, config = decided
     rows = draw_body_rows(inputs, decision, None, seed=0)[..., :150]
     whole = candidate_masses(inputs, decision, rows, config)
     monkeypatch.setattr("routesparse.engine.candidate_audit.ROWS_AT_ONCE", 7)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine import analyze, cli, model_files
+from routesparse.engine import analyze, model_files
 from routesparse.engine.calibration import Calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import StoreError
@@ -59,18 +59,6 @@ def prompt(tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
     return file
-
-
-@pytest.fixture
-def run(capsys):
-    """Run one command; returns exit code, stdout, stderr."""
-
-    def call(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return call
 
 
 def tree(folder):

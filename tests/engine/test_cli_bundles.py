@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine import cli, paths
+from routesparse.engine import paths
 from routesparse.engine.records import RunRecord, RunRow
 from routesparse.engine.store.bundle import verify_bundle, write_bundle
 
@@ -41,16 +41,6 @@ def bundle(tmp_path):
         return write_bundle(RunRecord(run=run_row(run_id, **overrides)), tmp_path / "elsewhere")
 
     return make
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return call
 
 
 def tree(folder):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from routesparse.engine import cli, paths
+from routesparse.engine import paths
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.cli_calibrate import buckets
 from routesparse.engine.config import RouterConfig
@@ -53,16 +53,6 @@ def texts(tmp_path):
             rng = random.Random(f"{group}{number}")
             (tmp_path / group / f"{number}.txt").write_text(" ".join(rng.choices(WORDS, k=400)))
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return call
 
 
 SMALL = ("--fold-a", 20, "--fold-b", 22, "--tokens", 520, 600, "--tau", 0.2, "--audit-rows", 64)
