@@ -214,14 +214,15 @@ def check_far_addresses() -> Iterator[dict[str, Any]]:
     tail = 200
     positions = torch.arange(n_tokens - tail, n_tokens, device="cuda")
     key = torch.arange(n_tokens, device="cuda")
-    listed = torch.zeros(2, n_tokens, dtype=torch.bool, device="cuda")
-    for at, row in enumerate(((n_tokens - tail) // 128, rows - 1)):
+    first_row = (n_tokens - tail) // 128
+    listed = torch.zeros(rows - first_row, n_tokens, dtype=torch.bool, device="cuda")
+    for at, row in enumerate(range(first_row, rows)):
         count = int(one.block_count[0, 0, row])
         blocks = one.blocks[0, 0, row, :count].long()
         keys = (blocks[:, None] * 64 + torch.arange(64, device="cuda")).flatten()
         listed[at, keys[keys < n_tokens]] = True
         listed[at, one.columns[0, 0, row, : int(one.column_count[0, 0, row])].long()] = True
-    seen = listed[(positions // 128 == rows - 1).long()] & (key <= positions[:, None])
+    seen = listed[positions // 128 - first_row] & (key <= positions[:, None])
     expected, expected_lse = reference.masked_attention(
         q[:, -1:, -tail:], k[:, -1:], v[:, -1:], seen[None, None]
     )

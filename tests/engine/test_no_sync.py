@@ -12,7 +12,10 @@ from routesparse.engine.errors import NumericsError
 from routesparse.engine.hf import route, routed_by
 from routesparse.engine.session import RoutingSession
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 TOKENS = 3_000
 BUDGET = LatencyBudget(0.5, "fraction")
 CONFIG = RouterConfig(segment_tokens=1_024, break_even_tokens=0, tau=0.5, gate=0.6)
@@ -117,8 +120,13 @@ def test_the_gpu_decides_what_the_cpu_decides_for_nearly_every_head(model, profi
     same = [a.pattern == b.pattern for a, b in zip(*first, strict=True)]
     assert sum(same) >= 0.75 * len(same)
     # The mirror computes in float32, the GPU in bfloat16: the means agree better than any one head.
-    for name in ("entropy", "agreement", "local_band", "mass", "recent_mass"):
+    for name in ("entropy", "agreement", "local_band"):
         gaps = [abs(getattr(a, name) - getattr(b, name)) for a, b in zip(*first, strict=True)]
+        assert sum(gaps) / len(gaps) < 0.05, name
+    alike = [(a, b) for a, b in zip(*first, strict=True) if (a.pattern, a.budget) == (b.pattern, b.budget)]
+    assert len(alike) >= 0.5 * len(same)
+    for name in ("mass", "recent_mass"):
+        gaps = [abs(getattr(a, name) - getattr(b, name)) for a, b in alike]
         assert sum(gaps) / len(gaps) < 0.05, name
 
 
