@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine import device_path
+from routesparse.engine.bands import band_mass
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.readout import to_device
@@ -88,7 +89,7 @@ class Probe:
     block_mass: torch.Tensor  # [B, H, P, N] float32, softmax mass per KV block
     sink_mass: torch.Tensor  # [B, H, P] float32, mass of the always-kept attention sink (0 without)
     column_mass: torch.Tensor  # [B, H, K] summed over the recent rows, offsets >= LOCAL_OFFSETS
-    diagonal_mass: torch.Tensor  # [B, H, K] by offset, summed over the recent rows
+    band_mass: torch.Tensor  # [B, H, N] by block distance: what a band brings to a query block (bands.py)
     finite: torch.Tensor  # bool scalar: no NaN or Inf was met
     pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
 
@@ -162,7 +163,7 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
         raise NumericsError("NaN or Inf in the attention scores")
     if device_path.fused(inputs.q):
         recent = rows.slice_of(RECENT)
-        columns, diagonals = probe_triton.recent_marginals(
+        columns, bands = probe_triton.recent_marginals(
             inputs.q,
             inputs.k,
             lse[:, :, recent],
@@ -170,13 +171,17 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
             first_row=segment.first + segment.rows - rows.sizes[RECENT],
             keys=segment.keys,
             local_offsets=LOCAL_OFFSETS,
+            phase=segment.phase,
+            block_q=segment.block_q,
+            block_k=segment.block_k,
             scale=inputs.scale,
             softcap=inputs.softcap,
             table=inputs.table,
         )
     else:
         columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
-    return Probe(rows, lse, block_mass, sink_mass, columns, diagonals, finite, config.probe == "pooled")
+        bands = band_mass(diagonals, segment)
+    return Probe(rows, lse, block_mass, sink_mass, columns, bands, finite, config.probe == "pooled")
 
 
 def _row_mass(

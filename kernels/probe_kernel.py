@@ -63,6 +63,7 @@ def block_lse_kernel(
     softcap,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
     KEY_START: tl.constexpr,
@@ -71,7 +72,11 @@ def block_lse_kernel(
     PRECISION: tl.constexpr,
     INDIRECT: tl.constexpr,
 ):
-    """Rows of one KV head in order of position x a chunk of KV blocks. shift: position of a row less its place in q."""
+    """Rows of one KV head in order of position x a chunk of KV blocks, BLOCKS at a time (chunk is a multiple of them).
+
+    shift: position of a row less its place in q. Blocks of a tile share a row's maximum: one that lies 126 bits below
+    it holds no mass.
+    """
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
         k_ptr = pointer_from(table_ptr, 1, k_ptr)
@@ -83,7 +88,8 @@ def block_lse_kernel(
     position = tl.load(position_ptr + unit * group * count + at, mask=real, other=-1)
     head = kv_head * group + flat // count
     d = tl.arange(0, HEAD_PADDED)
-    slot = tl.arange(0, BLOCK)
+    slot = tl.arange(0, BLOCKS * BLOCK)
+    some = tl.arange(0, BLOCKS)
     q = tl.load(
         q_ptr
         + batch * stride_qb
@@ -106,17 +112,20 @@ def block_lse_kernel(
     end = tl.minimum(begin + chunk, key_blocks)
     seen_end = tl.minimum(tl.maximum(last // BLOCK + 1, begin), end)
     free_end = tl.minimum(tl.maximum((least + 1) // BLOCK, begin), seen_end)
+    free_end = begin + (free_end - begin) // BLOCKS * BLOCKS
     if KEY_START:
         free_end = begin
 
-    for n in range(begin, free_end):
+    for n in range(begin, free_end, BLOCKS):
         key = n * BLOCK + slot
         tile = tl.load(k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None], other=0.0)
         logits = base2_logits(q, tile, scale, softcap, SOFTCAP, UPCAST, PRECISION)
         top = tl.max(logits, 1)
-        total = tl.sum(tl.exp2(logits - top[:, None]), 1)
-        tl.store(place + n, (top + tl.log2(total)) * LN2, mask=real)
-    for n in range(free_end, seen_end):
+        weights = tl.exp2(logits - top[:, None])
+        total = tl.sum(tl.reshape(weights, [ROWS, BLOCKS, BLOCK]), 2)
+        value = (top[:, None] + tl.log2(total)) * LN2
+        tl.store(place[:, None] + n + some[None, :], value, mask=real[:, None])
+    for n in range(free_end, seen_end, BLOCKS):
         key = n * BLOCK + slot
         tile = tl.load(
             k_head + key[None, :] * stride_kn, mask=(d < HEAD)[:, None] & (key < keys)[None, :], other=0.0
@@ -125,10 +134,11 @@ def block_lse_kernel(
         seen = (key[None, :] <= position[:, None]) & (key >= lowest)[None, :]
         logits = tl.where(seen, logits, -float("inf"))
         top = tl.max(logits, 1)
-        empty = top == -float("inf")
-        total = tl.sum(tl.exp2(logits - tl.where(empty, 0.0, top)[:, None]), 1)
-        value = (top + tl.log2(tl.where(empty, 1.0, total))) * LN2
-        tl.store(place + n, value, mask=real)
+        top = tl.where(top == -float("inf"), 0.0, top)
+        weights = tl.exp2(logits - top[:, None])
+        total = tl.sum(tl.reshape(weights, [ROWS, BLOCKS, BLOCK]), 2)
+        value = (top[:, None] + tl.log2(total)) * LN2
+        tl.store(place[:, None] + n + some[None, :], value, mask=real[:, None] & (n + some < end)[None, :])
     for n in range(seen_end, end):
         tl.store(place + n, tl.full([ROWS], -float("inf"), tl.float32), mask=real)
 
@@ -210,8 +220,7 @@ def recent_kernel(
     table_ptr,
     lse_ptr,
     column_ptr,
-    straight_ptr,
-    wrapped_ptr,
+    part_ptr,
     first_key_ptr,
     stride_qb,
     stride_qh,
@@ -230,9 +239,15 @@ def recent_kernel(
     tiles,
     chunk,
     local_offsets,
+    band_shift,
     scale,
     softcap,
-    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BANDS: tl.constexpr,
+    ADD: tl.constexpr,
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -240,18 +255,18 @@ def recent_kernel(
     PRECISION: tl.constexpr,
     INDIRECT: tl.constexpr,
 ):
-    """Up to BLOCK consecutive rows from position ``first`` x a chunk of tiles of BLOCK keys.
+    """Up to ROWS consecutive rows from position ``first`` x a chunk of tiles of KEYS keys.
 
-    Row r, key start + (r + j) % BLOCK lies at offset first - start - j, plus BLOCK where r + j wraps: shearing a tile
-    by a gather along its keys turns its diagonals into lines.
+    KEYS is a multiple of BLOCK_K, so every tile meets its BANDS bands at the same places: offset r - j of row r and
+    key j lies at shift band_shift + r - j - BLOCK_K * band of each (bands.py), and weighs what that shift does.
     """
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
         k_ptr = pointer_from(table_ptr, 1, k_ptr)
     unit = tl.program_id(1).to(tl.int64)
     batch, head = unit // heads, unit % heads
-    r = tl.arange(0, BLOCK)
-    slot = tl.arange(0, BLOCK)
+    r = tl.arange(0, ROWS)
+    slot = tl.arange(0, KEYS)
     d = tl.arange(0, HEAD_PADDED)
     real = r < count
     q = tl.load(
@@ -267,29 +282,58 @@ def recent_kernel(
     k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[None, :] * stride_kd
     lowest = tl.load(first_key_ptr + batch)
     position = first + r
-    # Keys stand along the first axis, so that every sum over rows runs along the second.
-    turned = slot[:, None] + r[None, :]
-    sheared = turned % BLOCK
-    wraps = turned >= BLOCK
+    offset = band_shift + r[None, :] - slot[:, None]
     begin = tl.program_id(0) * chunk
+    # Keys stand along the first axis, so that every sum over rows runs along the second.
     for tile in range(begin, tl.minimum(begin + chunk, tiles)):
-        key = (tile * BLOCK + slot).to(tl.int64)
+        key = (tile * KEYS + slot).to(tl.int64)
         part = tl.load(
             k_head + key[:, None] * stride_kn, mask=(d < HEAD)[None, :] & (key < keys)[:, None], other=0.0
         )
         logits = base2_logits(part, q, scale, softcap, SOFTCAP, UPCAST, PRECISION)
         mass = tl.exp2(logits - lse[None, :])
-        if (tile + 1) * BLOCK > first or tile * BLOCK < lowest or count < BLOCK:
+        if (tile + 1) * KEYS > first or tile * KEYS < lowest or count < ROWS:
             seen = real[None, :] & (key[:, None] <= position[None, :]) & (key >= lowest)[:, None]
             mass = tl.where(seen, mass, 0.0)
-        lined_up = tl.gather(mass, sheared, 0)
-        diagonal = (unit * tiles + tile) * BLOCK + slot
-        wrapped = tl.sum(tl.where(wraps, lined_up, 0.0), 1)
-        tl.store(straight_ptr + diagonal, tl.sum(lined_up, 1) - wrapped)
-        tl.store(wrapped_ptr + diagonal, wrapped)
-        if (tile + 1) * BLOCK > first - local_offsets:
+        for band in tl.static_range(BANDS):
+            shift = offset - BLOCK_K * band
+            weight = tl.maximum(tl.minimum(shift + BLOCK_K, BLOCK_Q) - tl.maximum(shift, 0), 0)
+            brought = tl.sum(tl.sum(mass * weight.to(tl.float32), 1), 0)
+            tl.store(part_ptr + (unit * tiles + tile) * BANDS + band, brought)
+        if (tile + 1) * KEYS > first - local_offsets:
             mass = tl.where(key[:, None] <= (position - local_offsets)[None, :], mass, 0.0)
-        tl.store(column_ptr + unit * keys + key, tl.sum(mass, 1), mask=key < keys)
+        column = tl.sum(mass, 1)
+        place = column_ptr + unit * keys + key
+        if ADD:
+            column += tl.load(place, mask=key < keys, other=0.0)
+        tl.store(place, column, mask=key < keys)
+
+
+@triton.jit
+def band_kernel(
+    part_ptr,
+    band_ptr,
+    tiles,
+    key_blocks,
+    nearest,
+    RATIO: tl.constexpr,
+    BANDS: tl.constexpr,
+    N: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Sum the tiles' parts by distance: part ``band`` of tile t belongs to distance nearest + band - t * RATIO."""
+    unit = tl.program_id(1).to(tl.int64)
+    distance = tl.program_id(0) * N + tl.arange(0, N)
+    place = band_ptr + unit * key_blocks + distance
+    total = tl.zeros([N], dtype=tl.float32)
+    if ADD:
+        total += tl.load(place, mask=distance < key_blocks, other=0.0)
+    for band in tl.static_range(BANDS):
+        steps = nearest + band - distance
+        tile = steps // RATIO
+        meets = (steps >= 0) & (steps % RATIO == 0) & (tile < tiles)
+        total += tl.load(part_ptr + (unit * tiles + tile) * BANDS + band, mask=meets, other=0.0)
+    tl.store(place, total, mask=distance < key_blocks)
 
 
 @triton.jit

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-RECENT_BLOCK = 64  # rows and keys of a tile of the recent pass
-BLOCKS_PER_PROGRAM = 32
+# As measured on an H200.
+LSE_LAUNCH = (128, 2, 8, 2)  # rows and KV blocks of a tile, warps, stages
 LSE_BLOCKS_PER_PROGRAM = 64
-LSE_LAUNCH = (128, 8, 3)  # rows of a tile, warps, stages; as measured on an H200
-RECENT_LAUNCH = (4, 3)  # warps, stages
+RECENT_ROWS = 64
+RECENT_LAUNCH = (64, 8, 3)  # keys of a tile, warps, stages
+RECENT_TILES_PER_PROGRAM = 32
 
 
 def block_lse(
@@ -45,7 +46,7 @@ def block_lse(
     out = torch.empty(batch, heads, count, key_blocks, dtype=torch.float32, device=q.device)
     # Rows in order of position: a tile of rows sees a prefix of the keys.
     position, order = positions.reshape(batch, kv_heads, group * count).sort(-1)
-    rows, warps, stages = LSE_LAUNCH
+    rows, blocks, warps, stages = LSE_LAUNCH
     grid = (-(-key_blocks // LSE_BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
     block_lse_kernel[grid](
         q,
@@ -68,6 +69,7 @@ def block_lse(
         softcap or 0.0,
         ROWS=rows,
         BLOCK=block_k,
+        BLOCKS=blocks,
         KEY_START=first_keys is not None,
         SOFTCAP=bool(softcap),
         INDIRECT=table is not None,
@@ -139,34 +141,40 @@ def recent_marginals(
     first_row: int,
     keys: int,
     local_offsets: int,
+    phase: int,
+    block_q: int,
+    block_k: int,
     scale: float,
     softcap: float | None,
     table: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Column sums (offsets >= local_offsets) and diagonal sums (by offset) of the last rows' softmax: [B, H, keys].
+    """Column sums [B, H, keys] (offsets >= local_offsets) and band masses [B, H, N] of the last rows' softmax.
 
     lse float32 [B, H, R] of rows q[first_row : first_row + R], which sit at positions keys - R .. keys - 1.
     """
-    from routesparse.kernels.probe_kernel import recent_kernel
+    from routesparse.kernels.probe_kernel import band_kernel, recent_kernel
 
     batch, heads, count = lse.shape
-    tiles = -(-keys // RECENT_BLOCK)
-    columns = torch.zeros(batch, heads, keys, dtype=torch.float32, device=q.device)
-    diagonals = torch.zeros_like(columns)
-    for start in range(0, count, RECENT_BLOCK):
-        rows = min(RECENT_BLOCK, count - start)
+    width, warps, stages = RECENT_LAUNCH
+    width = max(width, block_k)
+    tiles, key_blocks = -(-keys // width), -(-keys // block_k)
+    columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)
+    bands = torch.empty(batch, heads, key_blocks, dtype=torch.float32, device=q.device)
+    # A tile's offsets span width + RECENT_ROWS - 1 values, each of which meets the bands within block_q + block_k.
+    meets = -(-(width + RECENT_ROWS + block_q + block_k - 3) // block_k)
+    parts = torch.empty(batch, heads, tiles, meets, dtype=torch.float32, device=q.device)
+    for start in range(0, count, RECENT_ROWS):
+        rows = min(RECENT_ROWS, count - start)
         first = keys - count + start
-        column = torch.empty_like(columns)
-        straight = torch.empty(batch, heads, tiles, RECENT_BLOCK, dtype=torch.float32, device=q.device)
-        wrapped = torch.empty_like(straight)
-        recent_kernel[(-(-tiles // BLOCKS_PER_PROGRAM), batch * heads)](
+        own, inside = divmod(first - phase, block_k)
+        lowest = (inside - (width - 1) - block_q) // block_k + 1  # band of a tile, less the band of its row 0, key 0
+        recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads)](
             q,
             k,
-            column if table is None else table,
+            columns if table is None else table,
             lse[..., start : start + rows].contiguous(),
-            column,
-            straight,
-            wrapped,
+            columns,
+            parts,
             first_keys,
             *q.stride(),
             *k.stride(),
@@ -177,24 +185,36 @@ def recent_marginals(
             first,
             keys,
             tiles,
-            BLOCKS_PER_PROGRAM,
+            RECENT_TILES_PER_PROGRAM,
             local_offsets,
+            inside - block_k * lowest,
             scale,
             softcap or 0.0,
-            BLOCK=RECENT_BLOCK,
+            ROWS=RECENT_ROWS,
+            KEYS=width,
+            BLOCK_Q=block_q,
+            BLOCK_K=block_k,
+            BANDS=meets,
+            ADD=start > 0,
             SOFTCAP=bool(softcap),
             INDIRECT=table is not None,
             **_numbers(q),
-            num_warps=RECENT_LAUNCH[0],
-            num_stages=RECENT_LAUNCH[1],
+            num_warps=warps,
+            num_stages=stages,
         )
-        columns += column
-        # Slot i of the two lines together holds offset first - i + RECENT_BLOCK.
-        pad = torch.nn.functional.pad
-        line = pad(straight.flatten(2), (RECENT_BLOCK, 0)) + pad(wrapped.flatten(2), (0, RECENT_BLOCK))
-        part = line[..., RECENT_BLOCK + 1 - rows : first + RECENT_BLOCK + 1].flip(-1)
-        diagonals[..., : part.shape[-1]] += part
-    return columns, diagonals
+        band_kernel[(-(-key_blocks // 512), batch * heads)](
+            parts,
+            bands,
+            tiles,
+            key_blocks,
+            own + lowest,
+            RATIO=width // block_k,
+            BANDS=meets,
+            N=512,
+            ADD=start > 0,
+            num_warps=4,
+        )
+    return columns, bands
 
 
 def block_means(

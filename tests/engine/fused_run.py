@@ -79,7 +79,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         fused_rows, twin_probe = _moved(rows, device), _moved(probe, device)
         twin_indices = _moved(indices, device)
         found = run_probe(there, segment, fused_rows, config)
-        for name in ("lse", "block_mass", "sink_mass", "column_mass", "diagonal_mass", "finite"):
+        for name in ("lse", "block_mass", "sink_mass", "column_mass", "band_mass", "finite"):
             pairs[f"probe {name}"] = getattr(probe, name), getattr(found, name)
         pairs["pooled keys"] = keys, pool_keys(there, segment)
         built = build_indices(there, segment, twin_probe, candidates)

@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine.builders import NEVER, block_sparse
 from routesparse.engine.builders.level_map import LOCAL_BLOCKS, diagonal_and_sink
-from routesparse.engine.builders.vertical_slash import band_mass
+from routesparse.engine.bands import band_mass
 from routesparse.engine.coverage import cover
 from routesparse.engine.descriptors import describe
 from routesparse.engine.probe import CERTIFICATE
@@ -107,7 +107,7 @@ def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, b
 def test_slash_bands_are_kept_by_rank_and_follow_the_diagonal(oracle, inputs):
     segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
     forced, causal = forced_and_causal(inputs, segment)
-    bands = band_mass(probe.diagonal_mass, segment)
+    bands = probe.band_mass
 
     def keeps(budget, b, h, i):
         ranked = sorted(range(segment.key_blocks), key=lambda d: (-float(bands[b, h, d]), d))

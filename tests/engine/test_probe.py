@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from routesparse.engine import probe as probe_module
+from routesparse.engine.bands import band_mass
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.layer import stable_seed
@@ -71,14 +72,15 @@ def test_column_marginals_are_the_recent_rows_softmax_beyond_the_local_offsets(o
     torch.testing.assert_close(probe.column_mass.double(), wanted, atol=ATOL * len(recent), rtol=0)
 
 
-def test_diagonal_marginals_are_the_recent_rows_softmax_by_offset(oracle, inputs, small_chunks):
+def test_band_marginals_are_the_recent_rows_softmax_by_offset(oracle, inputs, small_chunks):
     segment, rows, probe, weights, _ = probed(oracle, inputs)
     recent = rows.rows[0, 0, rows.slice_of(RECENT)].tolist()
-    wanted = torch.zeros_like(probe.diagonal_mass, dtype=torch.float64)
+    diagonals = torch.zeros_like(probe.column_mass, dtype=torch.float64)
     for r in recent:
         position = segment.position + r
-        wanted[:, :, : position + 1] += weights[:, :, r, : position + 1].flip(-1)
-    torch.testing.assert_close(probe.diagonal_mass.double(), wanted, atol=ATOL * len(recent), rtol=0)
+        diagonals[:, :, : position + 1] += weights[:, :, r, : position + 1].flip(-1)
+    atol = ATOL * len(recent) * segment.block_q
+    torch.testing.assert_close(probe.band_mass.double(), band_mass(diagonals, segment), atol=atol, rtol=0)
 
 
 def test_a_middle_segment_is_probed_on_its_own_rows_and_keys(oracle):
