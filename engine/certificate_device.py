@@ -1,8 +1,6 @@
 """The in-prompt certificate (claim 1 of certificate.py) as tensor operations: no host synchronisation.
 
-The same bounds as ``certificate.py``, which is their oracle. The mean at which the wealth no longer reaches
-1/error is found by cutting [0, 1] into ``sections`` parts again and again until a part is 2^-24 wide: two parts on
-a CPU (a bisection), 64 on a GPU, where four wide rounds cost less than 24 narrow ones.
+The same bounds as ``certificate.py``, which is their oracle; on a GPU the betting bound is one kernel.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ import math
 
 import torch
 
+from routesparse.engine import device_path
 from routesparse.engine.certificate import BET_CAP, BISECTIONS
 from routesparse.engine.config import BoundName
-
-GPU_SECTIONS_LOG2 = 6
+from routesparse.kernels import record_triton
 
 
 def in_prompt_lower_mass(
@@ -25,23 +23,19 @@ def in_prompt_lower_mass(
     return betting_lower_bound(x, error) if bound == "betting" else bernstein_lower_bound(x, error)
 
 
-def betting_lower_bound(x: torch.Tensor, error: float, sections_log2: int | None = None) -> torch.Tensor:
-    """certificate.betting_lower_bound on tensors; sections_log2: parts a round, as a power of two."""
-    if sections_log2 is None:
-        sections_log2 = GPU_SECTIONS_LOG2 if x.is_cuda else 1
+def betting_lower_bound(x: torch.Tensor, error: float) -> torch.Tensor:
+    """certificate.betting_lower_bound on tensors."""
+    if device_path.fused(x):
+        return record_triton.betting_lower_bound(x, error, BET_CAP, BISECTIONS)
     target = math.log(1.0 / error)
-    bets = (2.0 * target / (x.shape[-1] * _running_variance(x))).sqrt().unsqueeze(-2)
-    rows = x.unsqueeze(-2)
+    bets = (2.0 * target / (x.shape[-1] * _running_variance(x))).sqrt()
     low = x.new_zeros(x.shape[:-1])
     width = 1.0
-    inner = torch.arange(1, 1 << sections_log2, device=x.device, dtype=x.dtype)
-    for _ in range(BISECTIONS // sections_log2):
-        width /= 1 << sections_log2
-        mu = (low.unsqueeze(-1) + inner * width).unsqueeze(-1)
-        capped = torch.minimum(bets, BET_CAP / mu.clamp_min(1e-12))
-        wealth = (capped * (rows - mu)).log1p().cumsum(-1).amax(-1)
-        # The wealth falls in mu, so the rejected means are the lowest ones.
-        low = low + (wealth >= target).sum(-1) * width
+    for _ in range(BISECTIONS):
+        width /= 2
+        mu = (low + width).unsqueeze(-1)
+        wealth = (torch.minimum(bets, BET_CAP / mu) * (x - mu)).log1p().cumsum(-1).amax(-1)
+        low = torch.where(wealth >= target, mu.squeeze(-1), low)
     return low
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.readout import holding, to_device
+from routesparse.engine.readout import holding, leaving, to_device
 
 T = TypeVar("T")
 KEPT = 8  # graphs; each holds its level maps
@@ -73,6 +73,8 @@ class Graphs(Generic[T]):
                 if fresh:
                     return function(static, entry.draws)
                 entry.graph, entry.result = _capture(static, entry.draws, function)
+        # The last replay's results may still be on their way to the host.
+        torch.cuda.current_stream(device).wait_stream(leaving(device))
         entry.graph.replay()
         assert entry.result is not None
         return entry.result

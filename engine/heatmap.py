@@ -6,6 +6,7 @@ of the recent rows is kept: a picture needs no census. Beside the mass stands wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from routesparse.engine import masks
+from routesparse.engine import device_path, masks
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING, Probe
-from routesparse.engine.readout import Copies
+from routesparse.engine.readout import Copies, constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
+from routesparse.kernels import record_triton
 
 if TYPE_CHECKING:
     from routesparse.engine.decision import Decision
@@ -98,19 +100,34 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     parts, kinds = [], []
     for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
         part = probe.rows.slice_of(kind)
-        parts.append(slice(part.start, part.stop, step))
-        kinds.append(np.full(len(range(part.start, part.stop, step)), kind, np.uint8))
+        parts.append(np.arange(part.start, part.stop, step))
+        kinds.append(np.full(len(parts[-1]), kind, np.uint8))
+    drawn = constant(np.concatenate(parts), probe.block_mass.device)
+    rows = probe.rows.rows.index_select(2, drawn)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
-    mass = torch.cat([probe.block_mass[:, :, part] for part in parts], 2).half()
-    if pool > 1:
-        padded = F.pad(mass, (0, -mass.shape[-1] % pool))
-        mass = padded.unflatten(-1, (-1, pool)).amax(-1)
-    rows = torch.cat([probe.rows.rows[:, :, part] for part in parts], 2)
-    mask_pool = pool * -(-mass.shape[-1] // masks.MAX_COLUMNS)
-    levels = [_levels(indices[family], segment, rows, mask_pool).flatten(0, 1) for family in masks.FAMILIES]
-    packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
+    mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
+    families = [indices[family] for family in masks.FAMILIES]
+    if device_path.fused(probe.block_mass):
+        mass, packed = record_triton.pictures(
+            probe.block_mass,
+            probe.rows.rows,
+            drawn,
+            (families[0].levels, families[1].levels, families[2].levels, families[3].levels),
+            _single_levels(families[1], segment),
+            position=segment.position,
+            block_q=segment.block_q,
+            block_k=segment.block_k,
+            pool=pool,
+            mask_pool=mask_pool,
+            last=masks.NEVER,
+        )
+    else:
+        mass = probe.block_mass.index_select(2, drawn).half().flatten(0, 1)
+        mass = F.pad(mass, (0, -mass.shape[-1] % pool)).unflatten(-1, (-1, pool)).amax(-1)
+        levels = [_levels(index, segment, rows, mask_pool).flatten(0, 1) for index in families]
+        packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
     positions = (rows + segment.position).flatten(0, 1).int()
-    tensors = {"mass": mass.flatten(0, 1), "positions": positions, "masks": packed}
+    tensors = {"mass": mass, "positions": positions, "masks": packed}
     return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
 
 
@@ -128,11 +145,16 @@ def _levels(index: FamilyIndex, segment: Segment, rows: torch.Tensor, pool: int)
     levels = index.levels.expand(batch, heads, -1, -1).gather(2, query_block)
     if index.columns is not None:
         # A block of which only single columns are read counts from their smallest level on.
-        of_column = index.column_levels.expand(index.columns.shape)
-        single = torch.full_like(levels[:, :, 0], NEVER)
-        single.scatter_reduce_(-1, index.columns // segment.block_k, of_column, "amin")
-        levels = torch.minimum(levels, single.unsqueeze(2))
+        levels = torch.minimum(levels, _single_levels(index, segment).unsqueeze(2))
     reach = (rows + segment.position).unsqueeze(-1) // segment.block_k
     levels = levels.masked_fill(torch.arange(blocks, device=rows.device) > reach, NEVER)
     padded = F.pad(levels, (0, -blocks % pool), value=NEVER)
     return padded.unflatten(-1, (-1, pool)).amin(-1).clamp_max(masks.NEVER)
+
+
+def _single_levels(index: FamilyIndex, segment: Segment) -> torch.Tensor:
+    """The smallest level that reads a column of each KV block singly: uint8 [B, H, N]."""
+    assert index.columns is not None
+    single = index.levels.new_full((*index.columns.shape[:2], segment.key_blocks), NEVER)
+    of_column = index.column_levels.expand(index.columns.shape)
+    return single.scatter_reduce_(-1, index.columns // segment.block_k, of_column, "amin")

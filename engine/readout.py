@@ -1,7 +1,8 @@
 """From the device to the host without waiting: copies that leave on their own, and lap times.
 
-On a GPU both are queued on the current stream (pinned memory; events) and waited for only when somebody reads them,
-which is after the prompt. On a CPU they are plain copies and the wall clock.
+On a GPU copies are queued on a stream of their own (pinned memory), beside the attention kernel that follows, lap
+times on the current one; both are waited for only when somebody reads them, which is after the prompt. On a CPU they
+are plain copies and the wall clock.
 """
 
 from __future__ import annotations
@@ -25,8 +26,18 @@ class Copies:
     """Tensors on their way to the host; ``numpy`` waits for them once."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._host = {name: _leave(tensor) for name, tensor in tensors.items()}
-        self._done = _event() if any(tensor.is_cuda for tensor in tensors.values()) else None
+        device = next(iter(tensors.values())).device
+        self._done: torch.cuda.Event | None = None
+        if device.type != "cuda":
+            self._host = dict(tensors)
+            return
+        stream = leaving(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            self._host = {name: _leave(tensor) for name, tensor in tensors.items()}
+            self._done = _event()
+        for tensor in tensors.values():
+            tensor.record_stream(stream)
 
     def numpy(self) -> dict[str, np.ndarray]:
         """The tensors by name."""
@@ -149,9 +160,13 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
+@lru_cache
+def leaving(device: torch.device) -> torch.cuda.Stream:
+    """The stream that carries copies from a GPU to the host."""
+    return torch.cuda.Stream(device)
+
+
 def _leave(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_cuda:
-        return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)
 

@@ -167,7 +167,9 @@ def recent_marginals(
         rows = min(RECENT_ROWS, count - start)
         first = keys - count + start
         own, inside = divmod(first - phase, block_k)
-        lowest = (inside - (width - 1) - block_q) // block_k + 1  # band of a tile, less the band of its row 0, key 0
+        lowest = (
+            inside - (width - 1) - block_q
+        ) // block_k + 1  # band of a tile, less the band of its row 0, key 0
         recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads)](
             q,
             k,

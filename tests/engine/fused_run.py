@@ -41,11 +41,12 @@ def _moved(value: Any, device: str) -> Any:
 
 def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
-    from routesparse.engine import coverage, descriptors, device_path, execute
+    from routesparse.engine import coverage, descriptors, device_path, execute, heatmap
     from routesparse.engine.builders import build_indices
     from routesparse.engine.builders.block_sparse import pooled_scores
     from routesparse.engine.builders.level_map import diagonal_and_sink
-    from routesparse.engine.probe import pool_keys, run_probe
+    from routesparse.engine.certificate_device import betting_lower_bound
+    from routesparse.engine.probe import CERTIFICATE, pool_keys, run_probe
     from routesparse.kernels import index_triton
 
     oracle = _oracle()
@@ -107,6 +108,15 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         seen = descriptors.describe(twin_probe, segment)
         for name in ("entropy", "local_band", "agreement"):
             pairs[f"describe {name}"] = getattr(described, name), getattr(seen, name)
+        device_path.fused = lambda _: False
+        drawn = heatmap.draw(probe, segment, indices)
+        rows = covered.row_mass[:, :, rows.slice_of(CERTIFICATE)].flatten(0, 1).double().mT
+        bound = betting_lower_bound(rows, 0.02)
+        device_path.fused = lambda _: True
+        pictured = heatmap.draw(twin_probe, segment, twin_indices)
+        for name in ("mass", "masks", "positions"):
+            pairs[f"picture {name}"] = drawn.tensors[name], pictured.tensors[name]
+        pairs["betting bound"] = bound, betting_lower_bound(rows.to(device), 0.02)
         capacity = index_triton.LISTED_SHARE * segment.key_blocks
         for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
             lowered = execute.lower(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine.bands import band_mass
 from routesparse.engine.builders import NEVER, block_sparse
 from routesparse.engine.builders.level_map import LOCAL_BLOCKS, diagonal_and_sink
-from routesparse.engine.bands import band_mass
 from routesparse.engine.coverage import cover
 from routesparse.engine.descriptors import describe
 from routesparse.engine.probe import CERTIFICATE

@@ -25,14 +25,13 @@ def random_rows(g, units, width):
     return rows
 
 
-@pytest.mark.parametrize("sections_log2", [1, 2, 6])
 @pytest.mark.parametrize("error", [0.05, 0.05 / 3, 0.001])
-def test_the_betting_bound_is_the_oracles_however_the_interval_is_cut(sections_log2, error):
+def test_the_betting_bound_is_the_oracles(error):
     g = np.random.default_rng(0)
     x = np.concatenate(
         [g.beta(a, 1, (20, ROWS)) for a in (0.3, 2, 40)] + [np.ones((1, ROWS)), np.zeros((1, ROWS))]
     )
-    found = certificate_device.betting_lower_bound(torch.from_numpy(x), error, sections_log2)
+    found = certificate_device.betting_lower_bound(torch.from_numpy(x), error)
     np.testing.assert_allclose(found.numpy(), certificate.betting_lower_bound(x, error), atol=1.2e-7)
 
 

@@ -1,0 +1,93 @@
+"""What a record keeps, on Triton: the in-prompt bound and the probe's pictures, one launch each, no host sync.
+
+Each function has its slow twin in the engine (``certificate_device.py``, ``heatmap.py``), which is what a CPU runs.
+Triton is imported inside the functions: this module loads on a machine without it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from routesparse.kernels.probe_triton import _power_of_two
+
+
+def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisections: int) -> torch.Tensor:
+    """x float64 [..., C], masses in [0, 1] in drawn order -> lower bound of their mean at level 1 - error, [...]."""
+    from routesparse.kernels.record_kernel import betting_kernel
+
+    x = x.contiguous()
+    count = x.shape[-1]
+    bound = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+    betting_kernel[(bound.numel(),)](
+        x,
+        bound,
+        count,
+        math.log(1.0 / error),
+        bet_cap,
+        BISECTIONS=bisections,
+        C=_power_of_two(count),
+        num_warps=1,
+    )
+    return bound
+
+
+def pictures(
+    mass: torch.Tensor,
+    rows: torch.Tensor,
+    drawn: torch.Tensor,
+    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    single: torch.Tensor,
+    *,
+    position: int,
+    block_q: int,
+    block_k: int,
+    pool: int,
+    mask_pool: int,
+    last: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(mass float16 [U, R, ceil(N / pool)], masks uint8 [U, 2, R, ceil(N / mask_pool)]) of U = B * H units.
+
+    mass float32 [B, H, P, N]; rows int64 [B, H, P] in the segment; drawn int64 [R]: the probe rows of a picture.
+    maps: level maps of the four families, the first [B or 1, 1, M, N], the others [B, H, M, N]; single uint8
+    [B, H, N]: the smallest level that reads a column of the block singly. position: key position of row 0. last: the
+    value of a cell that is never read.
+    """
+    from routesparse.kernels.record_kernel import picture_kernel
+
+    batch, heads, count, key_blocks = mass.shape
+    units, columns, mask_columns = batch * heads, -(-key_blocks // pool), -(-key_blocks // mask_pool)
+    picture = torch.empty(units, len(drawn), columns, dtype=torch.float16, device=mass.device)
+    masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
+    closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
+    picture_kernel[(units * len(drawn),)](
+        mass,
+        rows.contiguous(),
+        drawn,
+        closed,
+        slash,
+        top_k,
+        top_p,
+        single,
+        picture,
+        masks,
+        closed.stride(0) if closed.shape[0] > 1 else 0,
+        heads,
+        count,
+        len(drawn),
+        slash.shape[2],
+        key_blocks,
+        columns,
+        mask_columns,
+        pool,
+        mask_pool,
+        position,
+        BLOCK_Q=block_q,
+        BLOCK_K=block_k,
+        COLUMNS=_power_of_two(columns),
+        MASK_COLUMNS=_power_of_two(mask_columns),
+        LAST=last,
+        num_warps=4,
+    )
+    return picture, masks
