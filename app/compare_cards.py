@@ -9,7 +9,7 @@ from routesparse.app import compare_figures, compare_tables, design, exports, gl
 from routesparse.app.compare_sides import Sides
 from routesparse.engine import comparison
 from routesparse.engine.store import compare_queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 
 def intervals(sides: Sides) -> None:
@@ -32,7 +32,7 @@ def intervals(sides: Sides) -> None:
         )
 
 
-def entropy(store: Store, sides: Sides, stored: pd.DataFrame) -> None:
+def entropy(store: OwnerView, sides: Sides, stored: pd.DataFrame) -> None:
     """How much each head's choice depends on the domain, over all stored runs of the baseline's weights."""
     run = sides.baseline.run
     same = stored[stored["model_revision"] == run.model_revision]

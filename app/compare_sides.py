@@ -19,7 +19,7 @@ from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.records import RunRow
 from routesparse.engine.replay import replay
 from routesparse.engine.store import compare_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 6
 
@@ -61,7 +61,7 @@ def names(parameter: str) -> list[str]:
     return list(dict.fromkeys(found))[:MOST]
 
 
-def of_runs(store: Store, wanted: list[str]) -> Sides | list[str]:
+def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
     """Stored runs side by side, or why there are fewer than two."""
     problems, ids = [], []
     for name in wanted:
@@ -83,7 +83,7 @@ def of_runs(store: Store, wanted: list[str]) -> Sides | list[str]:
     return _pinned(sides, problems)
 
 
-def of_calibrations(store: Store, run: RunRow, wanted: list[str]) -> Sides | list[str]:
+def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
     candidates = compare_queries.candidates(store, run.run_id)

@@ -10,12 +10,12 @@ import streamlit as st
 from routesparse.app import design, exports, glossary, navigate, numbers, view, way_back
 from routesparse.app.scope import Scope
 from routesparse.engine.store import fallback_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 1000
 
 
-def card(store: Store, shown: Scope, total: int) -> None:
+def card(store: OwnerView, shown: Scope, total: int) -> None:
     """The dearest of the ``total`` failed certificates; a click on a row opens its head."""
     with st.container(border=True, key="card-events", gap="xsmall"):
         st.html(f'<div class="rs-h">Failed certificates, the dearest first{glossary.mark("fallback")}</div>')
@@ -95,7 +95,7 @@ def _columns() -> dict[str, Any]:
     }
 
 
-def _open_head(store: Store, event: pd.Series) -> None:
+def _open_head(store: OwnerView, event: pd.Series) -> None:
     unit = queries.Unit(
         str(event["run_id"]),
         int(event["layer"]),

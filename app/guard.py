@@ -1,4 +1,4 @@
-"""Who may enter: everybody on a loopback address; elsewhere only with a login configured, and logged in."""
+"""Who may enter: whoever has logged in, where a login is configured; without one, everybody on a loopback address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit import auth_util
 from streamlit.errors import StreamlitAuthError
 
-from routesparse.app import states
+from routesparse.app import identity, states
 
 _SECRET_CHARACTERS = 32  # whoever guesses it signs cookies of anybody
 
@@ -17,13 +17,19 @@ def may_enter() -> bool:
     """Whether to draw the dashboard; what to do instead is on the page when not."""
     problem = refusal()
     if problem is not None:
-        states.problem("This dashboard is reachable by others and has no login", [problem])
+        states.problem("This dashboard has no working login", [problem])
         return False
-    if is_loopback(st.get_option("server.address")):
+    if not identity.login_configured():
         return True
     if not st.user.is_logged_in:
-        states.empty("Please log in", ["This dashboard is shared; its runs are shown after the login."])
+        states.empty("Please log in", ["This dashboard is shared; your runs are shown after the login."])
         st.button("Log in", type="primary", on_click=st.login)
+        return False
+    try:
+        identity.owner()
+    except identity.IdentityError as error:
+        states.problem("This login can't be used", [str(error)])
+        st.button("Log out", on_click=st.logout)
         return False
     return True
 
@@ -31,11 +37,14 @@ def may_enter() -> bool:
 def refusal() -> str | None:
     """Why a dashboard with this configuration must not be served, and what to do; None when it may."""
     address = st.get_option("server.address")
-    if is_loopback(address):
+    local = is_loopback(address)
+    if local and not identity.login_configured():
         return None
     missing = _missing_login()
     if missing is None:
         return None
+    if local:
+        return f"{missing}; mend the [auth] section in .streamlit/secrets.toml, or remove it to use no login"
     return (
         f"the dashboard is bound to {address or 'all addresses'}, so that whoever reaches this machine could read the "
         f"prompts, and {missing}; bind it to this machine alone with --server.address 127.0.0.1, or configure a login: "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app import guard, states, style
+from routesparse.app import guard, identity, states, style
 from routesparse.app.access import access
 from routesparse.app.screens import (
     audit,
@@ -56,6 +56,10 @@ def main() -> None:
             "Help": [pages["terms"]],
         }
     )
+    if identity.login_configured():
+        with st.sidebar:
+            st.text(identity.name())
+            st.button("Log out", on_click=st.logout)
     try:
         opened = access()
     except StoreError as error:

@@ -13,7 +13,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.store import calibration_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 
 def files() -> dict[str, Path]:
@@ -22,7 +22,7 @@ def files() -> dict[str, Path]:
     return {path.stem: path for path in found}
 
 
-def render(store: Store) -> None:
+def render(store: OwnerView) -> None:
     """Both cards of the profile that the address names, else of the one that stored runs use most."""
     known = files()
     used = calibration_queries.profiles_in_use(store)
@@ -108,7 +108,7 @@ def _repeats(measured: pd.DataFrame) -> str:
     return str(int(known.iloc[0])) if len(known) else "the"
 
 
-def _times_card(store: Store, name: str) -> None:
+def _times_card(store: OwnerView, name: str) -> None:
     times = calibration_queries.layer_times(store, name)
     with st.container(border=True, key="card-times", gap="xsmall"):
         st.html(f'<div class="rs-h">Planned against measured layer time{glossary.mark("planned")}</div>')

@@ -7,12 +7,12 @@ import streamlit as st
 from routesparse.app import design, exports, head_charts, numbers
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _MAX_CHARACTERS = 4000
 
 
-def render(store: Store, run: RunRow, segment: int, batch_index: int) -> None:
+def render(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
     """Draw the card; without a probe and without a kept prompt there is none."""
     readers = queries.recent_readers(store, run.run_id, segment, batch_index)
     kept = queries.prompt(store, run.run_id)

@@ -12,10 +12,10 @@ from routesparse.app.view import View
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 
-def open_run(store: Store, title: str) -> RunRow | None:
+def open_run(store: OwnerView, title: str) -> RunRow | None:
     """The run that the address names, else the one opened last, else the newest."""
     named = st.query_params.get("run")
     if named:
@@ -26,9 +26,8 @@ def open_run(store: Store, title: str) -> RunRow | None:
             states.problem("This link leads nowhere", [str(error), "Pick a run on the Runs page."])
             return None
     else:
-        newest = store.rows("SELECT run_id FROM run ORDER BY created_at DESC, run_key DESC LIMIT 1")
         last = st.session_state.get("run")
-        run_id = last if last in store.run_ids() else newest[0][0] if newest else None
+        run_id = last if last in store.run_ids() else queries.newest(store)
         if run_id is None:
             st.html(f'<div class="rs-title">{title}</div>')
             states.empty(

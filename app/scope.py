@@ -15,7 +15,7 @@ import streamlit as st
 from routesparse.app import numbers, run_header, switch
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _NAMES = {"run": "This run", "all": "All runs of these weights"}
 
@@ -47,7 +47,7 @@ class Scope:
         return f"all-{self.run.model}" if self.everything else queries.label(self.run.run_id)
 
 
-def open_scope(store: Store, title: str) -> Scope | None:
+def open_scope(store: OwnerView, title: str) -> Scope | None:
     """The scope that the address names, its header and its controls drawn; None where there is no run to show."""
     run = run_header.open_run(store, title)
     if run is None:

@@ -20,7 +20,7 @@ from routesparse.app import (
 )
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _FULL_HEIGHT = 420
 
@@ -73,7 +73,7 @@ def candidate_card(
         )
 
 
-def probe_card(store: Store, run: RunRow, unit: queries.Unit) -> None:
+def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     """The probe's 8-bit thumbnail; the Head page has all of it."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
         heatmap = queries.probe_thumbnail(store, unit)
@@ -85,7 +85,7 @@ def probe_card(store: Store, run: RunRow, unit: queries.Unit) -> None:
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
 
 
-def full_probe_card(store: Store, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
+def full_probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
     """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
         heatmap = queries.probe_full(store, unit) or queries.probe_thumbnail(store, unit)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 METRICS: dict[str, str] = {
     "pattern": "Pattern",
@@ -58,7 +58,7 @@ def write(**changes: str | int) -> None:
     st.query_params.update({name: str(value) for name, value in changes.items()})
 
 
-def address_of(store: Store, unit: queries.Unit) -> dict[str, str | int]:
+def address_of(store: OwnerView, unit: queries.Unit) -> dict[str, str | int]:
     """The query of a unit's pages; the batch only where it isn't the first prompt."""
     batch = {"batch": unit.batch_index} if unit.batch_index else {}
     run = queries.short_id(store, unit.run_id)

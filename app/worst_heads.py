@@ -11,13 +11,13 @@ import streamlit as st
 from routesparse.app import design, exports, glossary, navigate, numbers, switch, view
 from routesparse.app.scope import Scope
 from routesparse.engine.store import audit_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 15
 ORDERS = {"error": "Output error", "worst_row": "Worst row", "margin": "Least margin", "mass": "Least mass"}
 
 
-def card(store: Store, shown: Scope) -> None:
+def card(store: OwnerView, shown: Scope) -> None:
     """The worst audited units in a table, by the order that the address names; each links to its head."""
     order = switch.chosen("worst", ORDERS)
     rows = audit_queries.worst(store, shown.run_ids, order, MOST)
@@ -35,7 +35,7 @@ def card(store: Store, shown: Scope) -> None:
         )
 
 
-def _table(store: Store, rows: pd.DataFrame, with_run: bool) -> str:
+def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
     theme = design.current_theme()
     heading = glossary.heading
     run_head = '<th class="l">prompt</th>' if with_run else ""

@@ -30,7 +30,7 @@ from routesparse.app.access import access
 from routesparse.app.scope import Scope
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import audit_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST_UNITS = 20_000
 
@@ -79,7 +79,7 @@ def render() -> None:
     worst_heads.card(store, shown)
 
 
-def _nothing(store: Store, shown: Scope) -> None:
+def _nothing(store: OwnerView, shown: Scope) -> None:
     if shown.runs.empty:
         states.empty("No run passes the filter", ["Clear the domains above to see the others again."])
         return
@@ -158,7 +158,7 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
     kpi.render(boxes)
 
 
-def _error_card(store: Store, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
+def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
     theme = design.current_theme()
     few = audit_figures.drawn(units)
     with st.container(border=True, key="card-error", gap="xsmall"):
@@ -182,7 +182,7 @@ def _error_card(store: Store, shown: Scope, units: pd.DataFrame, gaps: pd.Series
         )
 
 
-def _mass_card(store: Store, shown: Scope, units: pd.DataFrame) -> None:
+def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     theme = design.current_theme()
     known = units.dropna(subset=["lower_mass"])
     few = audit_figures.drawn(known)
@@ -217,7 +217,7 @@ def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
     return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
 
 
-def _follow(store: Store, event: Any) -> None:
+def _follow(store: OwnerView, event: Any) -> None:
     """A click on a unit opens its head."""
     for point in event.selection.points:
         data = point.get("customdata")
@@ -229,7 +229,7 @@ def _follow(store: Store, event: Any) -> None:
             navigate.go("head", **view.address_of(store, unit))
 
 
-def _coverage_card(store: Store, shown: Scope) -> None:
+def _coverage_card(store: OwnerView, shown: Scope) -> None:
     """Coverage by group over prompts: one prompt says little, so all runs of these weights are shown."""
     runs = shown.runs if shown.everything else shown.same
     runs = runs[runs["confidence"] == shown.run.confidence]
@@ -300,7 +300,7 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         )
 
 
-def _forward_card(store: Store, run: RunRow) -> None:
+def _forward_card(store: OwnerView, run: RunRow) -> None:
     """Only with the full audit: what the errors of all layers add up to."""
     errors = audit_queries.forward_errors(store, run.run_id)
     if errors.empty:

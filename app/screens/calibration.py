@@ -23,7 +23,7 @@ from routesparse.app.access import access
 from routesparse.engine.calibration import Calibration, known, load_calibration
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 SIDE_BY_SIDE = 2
 _CONFIDENCES = (0.9, 0.95, 0.99)
@@ -165,7 +165,7 @@ def _residual_card(shown: list[Calibration]) -> None:
         )
 
 
-def _drift_card(store: Store, shown: list[Calibration]) -> None:
+def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
     runs = calibration_queries.drift(store, [one.name for one in shown])
     references = {one.name: one.drift for one in shown if one.drift is not None}
     assessed = runs.dropna(subset=["drift_distance"])

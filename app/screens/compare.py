@@ -30,7 +30,7 @@ from routesparse.engine import comparison
 from routesparse.engine.calibration import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
 
@@ -86,7 +86,7 @@ def _switch_kind() -> None:
         st.query_params.pop("calibrations", None)
 
 
-def _runs(store: Store, stored: pd.DataFrame) -> Sides | None:
+def _runs(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
     labels = {row.run_id: f"{row.prompt_name} · {queries.label(row.run_id)}" for row in stored.itertuples()}
     wanted = compare_sides.names("runs")
     found = compare_sides.of_runs(store, wanted)
@@ -119,7 +119,7 @@ def _runs(store: Store, stored: pd.DataFrame) -> Sides | None:
     return None
 
 
-def _resolved(store: Store, wanted: list[str]) -> list[str]:
+def _resolved(store: OwnerView, wanted: list[str]) -> list[str]:
     """The runs among the names of the address that exist, for the field above an empty page."""
     found = []
     for name in wanted:
@@ -128,7 +128,7 @@ def _resolved(store: Store, wanted: list[str]) -> list[str]:
     return found
 
 
-def _calibrations(store: Store) -> Sides | None:
+def _calibrations(store: OwnerView) -> Sides | None:
     run = run_header.open_run(store, "Compare")
     if run is None:
         return None
@@ -198,7 +198,7 @@ def _sides_card(sides: Sides) -> None:
         )
 
 
-def _units(store: Store, sides: Sides) -> None:
+def _units(store: OwnerView, sides: Sides) -> None:
     base, other = sides.baseline, sides.other
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
@@ -223,7 +223,7 @@ def _units(store: Store, sides: Sides) -> None:
         _transition_card(sides, pairs)
 
 
-def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, segments: int) -> None:
+def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int, segments: int) -> None:
     theme = design.current_theme()
     metrics = {
         name: values[0]
@@ -272,7 +272,7 @@ def _map_card(store: Store, sides: Sides, pairs: pd.DataFrame, segment: int, seg
         )
 
 
-def _follow(store: Store, sides: Sides, event: Any, segment: int) -> None:
+def _follow(store: OwnerView, sides: Sides, event: Any, segment: int) -> None:
     for point in event.selection.points:
         data = point.get("customdata")
         if data:

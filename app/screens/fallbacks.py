@@ -29,7 +29,7 @@ from routesparse.app.scope import Scope
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import fallback_queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _MEASURES = {"units": "By count", "time": "By time"}
 _MEASURE_WORDS = {"units": "units", "time": "planned kernel time"}
@@ -101,7 +101,7 @@ def _banner(kinds: pd.DataFrame, limit: float) -> None:
         )
 
 
-def _kpis(store: Store, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -> None:
+def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -> None:
     budgets = fallback_queries.layer_budgets(store, shown.run_ids)
     limited = budgets["limit_us"].notna()
     total = kinds["kernel_us"].sum()

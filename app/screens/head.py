@@ -23,7 +23,7 @@ from routesparse.app import (
 from routesparse.app.access import access
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import head_queries, queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 
 def render() -> None:
@@ -62,7 +62,7 @@ def render() -> None:
     _unit(store, run, unit, found.iloc[0])
 
 
-def _unit(store: Store, run: RunRow, unit: queries.Unit, choice: pd.Series) -> None:
+def _unit(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) -> None:
     picked = (unit.layer, unit.head)
     candidates = queries.candidates(store, unit)
     left, right = st.columns([1.75, 1], gap="small")
@@ -79,7 +79,7 @@ def _unit(store: Store, run: RunRow, unit: queries.Unit, choice: pd.Series) -> N
     _runs(store, run, unit)
 
 
-def _segments(store: Store, run: RunRow, unit: queries.Unit) -> None:
+def _segments(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     rows = head_queries.over_segments(store, unit)
     with st.container(border=True, key="card-segments", gap="xsmall"):
         st.html('<div class="rs-h">The same head over the segments of this prompt</div>')
@@ -102,7 +102,7 @@ def _segments(store: Store, run: RunRow, unit: queries.Unit) -> None:
         )
 
 
-def _runs(store: Store, run: RunRow, unit: queries.Unit) -> None:
+def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     rows = head_queries.over_runs(store, unit)
     with st.container(border=True, key="card-other-runs", gap="xsmall"):
         st.html(f'<div class="rs-h">The same head on other prompts, segment {unit.segment + 1}</div>')
@@ -132,7 +132,7 @@ def _runs(store: Store, run: RunRow, unit: queries.Unit) -> None:
         )
 
 
-def _address(store: Store, unit: queries.Unit, **changes: int) -> str:
+def _address(store: OwnerView, unit: queries.Unit, **changes: int) -> str:
     return navigate.address("head", **{**view.address_of(store, unit), **changes})
 
 

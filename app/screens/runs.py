@@ -233,8 +233,8 @@ def _each(run_ids: list[str], action: Callable[[str], None]) -> list[str]:
 def _undo_bar(opened: Access) -> None:
     for line in st.session_state.pop("problems", []):
         states.field_error(line)
-    for line in opened.waiting:
-        states.field_error(f"A bundle waits in the spool: {line}")
+    for waiting in opened.waiting():
+        states.field_error(f"A bundle waits in the spool: {waiting.reason}")
     deleted = st.session_state.get("deleted")
     if deleted:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -260,7 +260,7 @@ def _active_jobs(opened: Access) -> None:
 
 
 def _rejected(opened: Access) -> None:
-    rejected = spool.rejections()
+    rejected = opened.rejections()
     problems = [*rejected, *opened.sample_problems]
     if not problems:
         return

@@ -10,16 +10,21 @@ MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refus
 moved on, so a worker that was stopped and wakes up late changes nothing. A worker that goes in good order releases its
 job, which counts as no loss.
 
+A job belongs to an owner. What pages call sees and changes the jobs of ``JobQueue.owner`` alone (``of`` gives another
+owner's queue); somebody else's job is to it like one that does not exist. Workers serve everybody.
+
 No torch, duckdb or streamlit here: the web process imports this module.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import secrets
 import sqlite3
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from routesparse.engine import paths
@@ -56,6 +61,13 @@ class JobQueue:
         self.home = Path(home or paths.home())
         self.prompts = PromptFiles(self.home / "prompts")
         self._database = Database(self.home / FILE, busy_timeout_s)
+        self.owner: str | None = None
+
+    def of(self, owner: str | None) -> JobQueue:
+        """The same queue for another owner's pages; None is the one person of a dashboard without a login."""
+        theirs = copy.copy(self)
+        theirs.owner = owner
+        return theirs
 
     def close(self) -> None:
         """Give the file back."""
@@ -68,6 +80,7 @@ class JobQueue:
 
         Errors: PromptError (empty, binary, not UTF-8), QueueBusyError, StoreError; nothing is queued then.
         """
+        request = replace(request, owner=self.owner)
         raw = content.encode() if isinstance(content, str) else content
         decode_prompt(raw, request.label)
         job_id = secrets.token_hex(8)
@@ -76,7 +89,7 @@ class JobQueue:
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
-                    "created_at) VALUES (?, 'queued', ?, ?, ?, ?, ?, ?)",
+                    "created_at, owner) VALUES (?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
                     (
                         job_id,
                         request.label,
@@ -85,6 +98,7 @@ class JobQueue:
                         len(raw),
                         request.keep_text,
                         time.time(),
+                        self.owner,
                     ),
                 )
         except BaseException:
@@ -102,24 +116,24 @@ class JobQueue:
 
     def job(self, job_id: str) -> Job | None:
         """One job, or None when there is none (any more). Errors: StoreError."""
-        rows = self._database.rows("SELECT * FROM job WHERE id = ?", (job_id,))
-        return Job.from_row(rows[0]) if rows else None
+        found = self._mine("id = ?", (job_id,))
+        return found[0] if found else None
 
     def jobs(self, states: Iterable[State] | None = None, limit: int = 100) -> list[Job]:
         """Jobs, newest first, of these states. Errors: StoreError."""
         wanted = tuple(states) if states is not None else ("queued", "running", *ENDED)
         marks = ", ".join("?" * len(wanted))
-        rows = self._database.rows(
-            f"SELECT * FROM job WHERE state IN ({marks}) ORDER BY seq DESC LIMIT ?", (*wanted, limit)
-        )
-        return [Job.from_row(row) for row in rows]
+        return self._mine(f"state IN ({marks}) ORDER BY seq DESC LIMIT ?", (*wanted, limit))
 
     def position(self, job_id: str) -> int | None:
-        """1 for the job that is next, 2 for the one after it; None for a job that doesn't wait."""
+        """1 for the job that is next, 2 for the one after it; None for a job that doesn't wait.
+
+        Everybody's jobs are counted: they share the workers.
+        """
         rows = self._database.rows(
             "SELECT (SELECT count(*) FROM job AS other WHERE other.state = 'queued' AND other.seq <= job.seq) "
-            "FROM job WHERE id = ? AND state = 'queued'",
-            (job_id,),
+            "FROM job WHERE id = ? AND owner IS ? AND state = 'queued'",
+            (job_id, self.owner),
         )
         return int(rows[0][0]) if rows else None
 
@@ -128,6 +142,7 @@ class JobQueue:
 
         Returns the state after the call: "running" means asked. An ended job stays as it is. Errors: InputError.
         """
+        self._known(job_id)
         with self._database.transaction() as connection:
             connection.execute(
                 "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
@@ -136,9 +151,8 @@ class JobQueue:
             connection.execute(
                 "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job_id,)
             )
-        job = self._known(job_id)
-        self._drop_prompt(job)
-        return job.state
+        self._drop_prompt(job_id)
+        return self._known(job_id).state
 
     def delete(self, job_id: str) -> None:
         """Forget an ended job and its prompt; its run stays. Errors: InputError while it waits or runs."""
@@ -150,6 +164,12 @@ class JobQueue:
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM job WHERE id = ?", (job_id,))
         self.prompts.remove(job_id)
+
+    def made(self, run_id: str) -> bool:
+        """Whether a run comes from this owner's job. One without a job, of the command line, is the local person's."""
+        job_id = run_id.rpartition("-")[0]
+        rows = self._database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))
+        return (rows[0]["owner"] if rows else None) == self.owner
 
     def workers(self) -> list[WorkerSeen]:
         """Workers that have reported, not said goodbye and not been killed, last seen first; a live one is seen
@@ -215,7 +235,7 @@ class JobQueue:
         """Put the job back in its place because this worker is stopping; no loss is counted."""
         with self._database.transaction() as connection:
             self._fenced(connection, claim, _back_in_line(), (time.time(),))
-        self._drop_prompt(self.job(claim.job_id))
+        self._drop_prompt(claim.job_id)
 
     def requeue_lost(self) -> list[str]:
         """Take back jobs of lost workers, and fail those that lost MAX_LOSSES. Ids of the jobs that changed.
@@ -256,7 +276,7 @@ class JobQueue:
                     f"UPDATE job SET losses = ?, {change} WHERE seq = ?", (losses, *values, row["seq"])
                 )
         for row in rows:
-            self._drop_prompt(self.job(row["id"]))
+            self._drop_prompt(row["id"])
         return [row["id"] for row in rows]
 
     def seen(self, worker: str) -> None:
@@ -309,7 +329,7 @@ class JobQueue:
         cleared = "worker = NULL, lease_until = NULL, finished_at = ?"
         with self._database.transaction() as connection:
             self._fenced(connection, claim, f"{change}, {cleared}", (*values, time.time()))
-        self._drop_prompt(self.job(claim.job_id))
+        self._drop_prompt(claim.job_id)
 
     def _fenced(
         self, connection: sqlite3.Connection, claim: Claim, change: str, values: tuple[object, ...]
@@ -329,9 +349,18 @@ class JobQueue:
             raise InputError(f"no job is called {job_id!r}; it may have been deleted")
         return job
 
-    def _drop_prompt(self, job: Job | None) -> None:
-        if job is not None and not _needs_prompt(job.state, job.keep_text):
-            self.prompts.remove(job.id)
+    def _mine(self, condition: str, values: tuple[object, ...]) -> list[Job]:
+        """The owner's jobs; the one place where pages read jobs."""
+        rows = self._database.rows(
+            f"SELECT * FROM job WHERE owner IS ? AND {condition}", (self.owner, *values)
+        )
+        return [Job.from_row(row) for row in rows]
+
+    def _drop_prompt(self, job_id: str) -> None:
+        """Delete the prompt of anybody's job that needs it no more."""
+        rows = self._database.rows("SELECT state, keep_text FROM job WHERE id = ?", (job_id,))
+        if rows and not _needs_prompt(rows[0]["state"], bool(rows[0]["keep_text"])):
+            self.prompts.remove(job_id)
 
 
 def _back_in_line() -> str:

@@ -47,6 +47,7 @@ class RunRequest:
     profile: str = "auto"
     break_even: int | None = None  # tokens
     measure_dense: bool = False
+    owner: str | None = None  # whose job and run it is; the queue sets it, never a page's address
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))

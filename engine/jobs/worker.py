@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from routesparse.engine.errors import StoreError
@@ -161,6 +162,7 @@ class _Worker:
             request = RunRequest.from_json(claim.request_json)
             prompt = decode_prompt(self._queue.prompts.read(claim.job_id), request.label)
             record = self._analyze(request, prompt, claim.run_id, report)
+            record = replace(record, run=replace(record.run, owner=request.owner))
             report("write", 0, 1)
             staging.stage(self._queue, record)
         heart.check()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _UNITS = """
     SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density, c.gate,
@@ -34,7 +34,7 @@ ORDERS = {
 }
 
 
-def units(store: Store, run_ids: Sequence[str], most: int) -> pd.DataFrame:
+def units(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     """The audited sparse units of the runs, each with its three claims and the truths; a random ``most`` of them.
 
     ``residual`` is g - g*, ``delta`` the delta_q that the conformal claim used (NULL: none, or clipped at 0).
@@ -44,7 +44,7 @@ def units(store: Store, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     ).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
 
 
-def worst(store: Store, run_ids: Sequence[str], order: str, most: int) -> pd.DataFrame:
+def worst(store: OwnerView, run_ids: Sequence[str], order: str, most: int) -> pd.DataFrame:
     """The ``most`` worst audited units by one of ORDERS. Errors: KeyError for another order."""
     return store.frame(
         f"SELECT * FROM ({_UNITS}) ORDER BY {ORDERS[order]}, run_id, layer, head, segment LIMIT ?",
@@ -52,7 +52,7 @@ def worst(store: Store, run_ids: Sequence[str], order: str, most: int) -> pd.Dat
     )
 
 
-def coverage(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per run, family and layer: how many audited units make each claim, and how many of these are covered.
 
     Columns ``in_prompt_units``, ``in_prompt_covered`` and so on for ``conformal`` and ``row`` (there a sum of shares).
@@ -70,7 +70,7 @@ def coverage(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def gaps(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def gaps(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """One row: median and 95th percentile of truth minus claim, and of bound over error for both error bounds.
 
     NULL where nothing was measured. Looseness leaves out units without error.
@@ -92,7 +92,7 @@ def gaps(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def forward_errors(store: Store, run_id: str) -> pd.DataFrame:
+def forward_errors(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Per layer the error of its attention output against the dense forward's, layers before included; empty where
     the run had no full audit."""
     return store.frame(

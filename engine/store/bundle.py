@@ -119,6 +119,12 @@ def verified_tables(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     return _verified(Path(path))
 
 
+def owner_of(path: Path) -> str | None:
+    """Whose run a bundle holds; None is the local person. Errors: BundleError."""
+    owner: str | None = read_tables(path)["run"]["owner"][0].as_py()
+    return owner
+
+
 def check_run_id(run_id: str) -> str:
     """The run id itself, if it may name a folder. Errors: BundleError."""
     if not _RUN_ID.fullmatch(run_id):

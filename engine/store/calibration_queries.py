@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST_RUNS = 50
 
 
-def layer_times(store: Store, profile: str) -> pd.DataFrame:
+def layer_times(store: OwnerView, profile: str) -> pd.DataFrame:
     """Per layer of the newest MOST_RUNS runs: what the profile planned, what was measured, probe to kernel, in us."""
     return store.frame(
         """
@@ -24,7 +24,7 @@ def layer_times(store: Store, profile: str) -> pd.DataFrame:
     )
 
 
-def drift(store: Store, calibrations: Sequence[str]) -> pd.DataFrame:
+def drift(store: OwnerView, calibrations: Sequence[str]) -> pd.DataFrame:
     """The runs that used one of the calibrations, newest first, with their drift (NULL: not assessed)."""
     return store.frame(
         """
@@ -36,7 +36,7 @@ def drift(store: Store, calibrations: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def profiles_in_use(store: Store) -> list[str]:
+def profiles_in_use(store: OwnerView) -> list[str]:
     """The names of the latency profiles that stored runs were planned with, the most used first."""
     found = store.rows(
         "SELECT profile FROM run WHERE routed GROUP BY profile ORDER BY count(*) DESC, profile"

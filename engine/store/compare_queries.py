@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
-def choices(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Every decision of the runs with what was audited of it (NULL where it was not)."""
     return store.frame(
         f"""
@@ -28,7 +28,7 @@ def choices(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def candidates(store: Store, run_id: str) -> pd.DataFrame:
+def candidates(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Every candidate of every unit of one run, sorted by unit and candidate: what a replay of the router reads."""
     return store.frame(
         f"""
@@ -41,7 +41,7 @@ def candidates(store: Store, run_id: str) -> pd.DataFrame:
     )
 
 
-def patterns_by_domain(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def patterns_by_domain(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per domain, layer, head and pattern the number of units that took it; runs without a domain are left out."""
     return store.frame(
         f"""

@@ -1,5 +1,8 @@
 """The DuckDB store: the only module that imports duckdb, owned by the one process that opens the file.
 
+The tables hold everybody's runs. Schema ``visible`` has a view of each table under the same name that shows one
+owner's rows; pages read these alone (owner_view.py).
+
 DuckDB lets one process open a file that somebody writes, so the web process is the only one that does;
 workers and the command line hand over bundles through the spool. One transaction per bundle, one cursor per
 call, so that threads never share one. The store keeps each bundle's folder beside the database: the float16
@@ -12,13 +15,13 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import duckdb
-import pandas as pd
 import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
@@ -70,19 +73,24 @@ class Store:
         """Flush and give the file back."""
         self._connection.close()
 
-    def frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
-        """The result of a read as a DataFrame. Errors: StoreError."""
-        try:
-            with self._connection.cursor() as cursor:
-                return cursor.execute(sql, list(parameters)).df()
-        except duckdb.Error as error:
-            raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The result of a read as tuples; blobs as bytes. Errors: StoreError."""
+        """The result of a read of everybody's rows as tuples; pages have an OwnerView. Errors: StoreError."""
+        with self._cursor() as cursor:
+            return cursor.execute(sql, list(parameters)).fetchall()
+
+    @contextmanager
+    def reading(self, owner: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor for which a table's name means the owner's rows and the samples. Errors: StoreError."""
+        with self._cursor() as cursor:
+            cursor.execute("SET search_path = 'visible'")
+            cursor.execute("SET VARIABLE owner = ?", [owner])
+            yield cursor
+
+    @contextmanager
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         try:
             with self._connection.cursor() as cursor:
-                return cursor.execute(sql, list(parameters)).fetchall()
+                yield cursor
         except duckdb.Error as error:
             raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
 
@@ -146,13 +154,6 @@ class Store:
                 shutil.rmtree(self.trash / run_id, ignore_errors=True)
                 place.rename(self.trash / run_id)
                 os.utime(self.trash / run_id)  # its age in the trash counts from now
-
-    def restore_run(self, run_id: str) -> None:
-        """Bring a deleted run back from the trash. Errors: StoreError if it isn't there, BundleError."""
-        place = self.trash / bundle.check_run_id(run_id)
-        if not place.is_dir():
-            raise StoreError(f"run {run_id} is no longer in the trash; analyse the prompt again")
-        self.adopt(place, "spool", move=True)
 
     def was_deleted(self, bundle_id: str) -> bool:
         """Whether somebody deleted this bundle: samples don't come back by themselves."""
@@ -223,6 +224,7 @@ def _open(database: Path) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(str(database), config=_SETTINGS)
         try:
             _migrate(connection, pending)
+            _create_owner_views(connection)
         except BaseException:
             connection.close()
             raise
@@ -272,6 +274,31 @@ def _migrate(connection: duckdb.DuckDBPyConnection, pending: list[tuple[int, str
         except duckdb.Error as error:
             _roll_back(connection)
             raise StoreError(f"migration {name} failed ({error}); the store is as it was before") from error
+
+
+def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Schema ``visible``: a view of each table that narrows it to one owner's runs and the samples.
+
+    Made anew at every start, from the tables that are there: a table that a migration adds or changes is in it too.
+    """
+    connection.begin()
+    connection.execute("CREATE SCHEMA IF NOT EXISTS visible")
+    connection.execute(
+        "CREATE OR REPLACE VIEW visible.run AS SELECT * FROM main.run "
+        "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT "
+        "OR bundle_id IN (SELECT bundle_id FROM main.ingested_bundle WHERE origin = 'sample')"
+    )
+    keyed = connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal "
+        "AND table_name <> 'run' AND column_name IN ('run_key', 'bundle_id')"
+    ).fetchall()
+    for table, key in keyed:
+        connection.execute(
+            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
+            f"WHERE {key} IN (SELECT {key} FROM visible.run)"
+        )
+    connection.execute((resources.files("routesparse.engine.store") / "summaries.sql").read_text("utf-8"))
+    connection.commit()
 
 
 def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:

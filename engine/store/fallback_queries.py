@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 KINDS = ("dense by fallback", "expanded", "dense by the router", "kept")
 _CHOSEN = "(SELECT run_key, run_id, prompt_name FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
-def kinds_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def kinds_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per run, layer and kind: ``units``, their planned ``kernel_us`` and how many were ``unmet`` (NULL: unknown)."""
     return store.frame(
         f"""
@@ -32,7 +32,7 @@ def kinds_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def paid_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def paid_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per run and layer: failed certificates (``events``) and the predicted time that their steps added."""
     return store.frame(
         f"""
@@ -43,7 +43,7 @@ def paid_by_layer(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def layer_budgets(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
+def layer_budgets(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per run and layer: planned time against T_l, and whether the plan exceeds it."""
     return store.frame(
         f"""
@@ -54,7 +54,7 @@ def layer_budgets(store: Store, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def events(store: Store, run_ids: Sequence[str], most: int) -> pd.DataFrame:
+def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     """The ``most`` dearest failed certificates: what was tested, by how much it missed, what replaced it, its price.
 
     ``deficit`` is tau - lower_mass. ``from_*`` and ``to_*`` are NULL where the run recorded no candidates.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from routesparse.engine.store import queries
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST_RUNS = 50
 _COLUMNS = """
@@ -15,7 +15,7 @@ _COLUMNS = """
 _AUDIT = "LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)"
 
 
-def over_segments(store: Store, unit: queries.Unit) -> pd.DataFrame:
+def over_segments(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
     """The decision of this layer and head in every segment of its prompt, in order."""
     return store.frame(
         f"""
@@ -26,7 +26,7 @@ def over_segments(store: Store, unit: queries.Unit) -> pd.DataFrame:
     )
 
 
-def over_runs(store: Store, unit: queries.Unit) -> pd.DataFrame:
+def over_runs(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
     """The same layer, head and segment number in the newest runs of the same weights, this one included.
 
     Weights count by their revision: another checkpoint's head of the same number is another head.

@@ -17,7 +17,7 @@ from routesparse.engine import masks
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index = ?"
 
@@ -68,7 +68,7 @@ class Prompt:
     block_starts: np.ndarray  # int32
 
 
-def runs(store: Store, limits: RunFilter | None = None) -> pd.DataFrame:
+def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and audited unit counts."""
     limits = limits or RunFilter()
     where, values = ["true"], []
@@ -87,7 +87,7 @@ def runs(store: Store, limits: RunFilter | None = None) -> pd.DataFrame:
             values += list(allowed)
     return store.frame(
         f"""
-        SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json),
+        SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                origin = 'sample' AS is_sample
@@ -99,7 +99,7 @@ def runs(store: Store, limits: RunFilter | None = None) -> pd.DataFrame:
     )
 
 
-def filter_values(store: Store) -> dict[str, list[str]]:
+def filter_values(store: OwnerView) -> dict[str, list[str]]:
     """The values that occur, per filter column: domain, model, device, policy."""
     columns = ("domain", "model", "device", "policy")
     lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
@@ -107,14 +107,20 @@ def filter_values(store: Store) -> dict[str, list[str]]:
     return {column: list(values or []) for column, values in zip(columns, row, strict=True)}
 
 
-def run(store: Store, run_id: str) -> RunRow | None:
+def run(store: OwnerView, run_id: str) -> RunRow | None:
     """One run by its full id; None if it isn't stored."""
     names = tables.arrow_schema("run").names
     found = store.rows(f"SELECT {', '.join(names)} FROM run WHERE run_id = ?", [run_id])
     return RunRow(**dict(zip(names, found[0], strict=True))) if found else None
 
 
-def resolve(store: Store, text: str) -> str:
+def newest(store: OwnerView) -> str | None:
+    """The id of the newest run; None if there is none."""
+    found = store.rows("SELECT run_id FROM run ORDER BY created_at DESC, run_key DESC LIMIT 1")
+    return found[0][0] if found else None
+
+
+def resolve(store: OwnerView, text: str) -> str:
     """The run id that a link means: the id, its end or its beginning, of at least 4 characters.
 
     Errors: InputError when no run or several are meant.
@@ -140,13 +146,13 @@ def label(run_id: str) -> str:
     return run_id[-8:]
 
 
-def short_id(store: Store, run_id: str) -> str:
+def short_id(store: OwnerView, run_id: str) -> str:
     """What links use: the label, or the whole id where another run has the same label."""
     same = store.rows("SELECT count(*) FROM run WHERE ends_with(run_id, ?)", [label(run_id)])
     return label(run_id) if same[0][0] == 1 else run_id
 
 
-def layers(store: Store, run_id: str) -> pd.DataFrame:
+def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Planned and measured time per layer, with its units and fallbacks (over all segments)."""
     return store.frame(
         """
@@ -164,7 +170,7 @@ def layers(store: Store, run_id: str) -> pd.DataFrame:
     )
 
 
-def choices(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
+def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
     """The decision of every (layer, head) of one segment, with its audit (NULL where not audited)."""
     return store.frame(
         """
@@ -180,7 +186,7 @@ def choices(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd
     )
 
 
-def candidates(store: Store, unit: Unit) -> pd.DataFrame:
+def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
     """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested."""
     return store.frame(
         """
@@ -197,7 +203,7 @@ def candidates(store: Store, unit: Unit) -> pd.DataFrame:
     )
 
 
-def fallbacks(store: Store, unit: Unit) -> pd.DataFrame:
+def fallbacks(store: OwnerView, unit: Unit) -> pd.DataFrame:
     """The certificates that failed for one unit, in the order they were tested."""
     return store.frame(
         f"SELECT * EXCLUDE (run_key) FROM fallback_event WHERE {_UNIT} ORDER BY test",
@@ -205,7 +211,7 @@ def fallbacks(store: Store, unit: Unit) -> pd.DataFrame:
     )
 
 
-def probe_thumbnail(store: Store, unit: Unit) -> Heatmap | None:
+def probe_thumbnail(store: OwnerView, unit: Unit) -> Heatmap | None:
     """The 8-bit thumbnail of one unit's probe; None if the probe was not recorded."""
     found = store.rows(
         f"""
@@ -228,11 +234,12 @@ def probe_thumbnail(store: Store, unit: Unit) -> Heatmap | None:
     )
 
 
-def probe_full(store: Store, unit: Unit) -> Heatmap | None:
+def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     """The float16 probe of one unit from the bundle's Parquet; None if the probe or the bundle is gone."""
-    file = store.bundles / unit.run_id / "probe.parquet"
-    if not file.is_file():
+    place = store.bundle(unit.run_id)
+    if place is None:
         return None
+    file = place / "probe.parquet"
     wanted = [(name, "=", getattr(unit, name)) for name in ("layer", "head", "segment", "batch_index")]
     try:
         found = pq.read_table(file, filters=wanted).to_pylist()
@@ -258,7 +265,7 @@ def probe_full(store: Store, unit: Unit) -> Heatmap | None:
     )
 
 
-def recent_readers(store: Store, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
+def recent_readers(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
     """Per key block: who looks at it from the segment's last rows, over all layers and heads.
 
     ``heads_share`` is the share of heads whose recent probe rows give the block at least 1 % of a row's mass,
@@ -289,7 +296,7 @@ def recent_readers(store: Store, run_id: str, segment: int, batch_index: int = 0
     )
 
 
-def prompt(store: Store, run_id: str) -> Prompt | None:
+def prompt(store: OwnerView, run_id: str) -> Prompt | None:
     """The prompt, where the user kept it."""
     found = store.rows(
         "SELECT text, block_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?", [run_id]
@@ -297,11 +304,11 @@ def prompt(store: Store, run_id: str) -> Prompt | None:
     return Prompt(found[0][0], np.frombuffer(found[0][1], "<i4")) if found else None
 
 
-def _key(store: Store, run_id: str) -> int:
+def _key(store: OwnerView, run_id: str) -> int:
     """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
     found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
     return found[0][0] if found else 0
 
 
-def _unit_values(store: Store, unit: Unit) -> list[Any]:
+def _unit_values(store: OwnerView, unit: Unit) -> list[Any]:
     return [_key(store, unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]

@@ -26,7 +26,7 @@ _TRASH_SECONDS = 7 * _STALE_SECONDS
 
 @dataclass(frozen=True)
 class Rejection:
-    """A bundle that was set aside, and why."""
+    """A bundle that was set aside, or has to wait, and why."""
 
     name: str
     reason: str
@@ -39,7 +39,7 @@ class IngestReport:
 
     ingested: list[str] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)  # StoreError: kept in the spool for the next look
+    waiting: list[Rejection] = field(default_factory=list)  # StoreError: kept for the next look
 
     def __bool__(self) -> bool:
         return bool(self.ingested or self.rejected)
@@ -56,7 +56,7 @@ def ingest_spool(store: Store, spool: Path | None = None) -> IngestReport:
             if os.path.lexists(path):
                 report.rejected.append(reject(path, str(error), spool))
         except StoreError as error:
-            report.waiting.append(str(error))
+            report.waiting.append(Rejection(path.name, str(error), _now()))
         # The boundary of a bundle: whatever is wrong with one, the others still come in.
         except Exception as error:  # noqa: BLE001
             reason = f"{path.name} can't be taken in (unexpected {type(error).__name__}); please report it"
@@ -82,7 +82,7 @@ def ingest_samples(store: Store, samples: Path | None = None) -> IngestReport:
         except BundleError as error:
             report.rejected.append(Rejection(path.name, str(error), _now()))
         except StoreError as error:
-            report.waiting.append(str(error))
+            report.waiting.append(Rejection(path.name, str(error), _now()))
         else:
             if run_id:
                 report.ingested.append(run_id)
@@ -101,7 +101,7 @@ def recover(store: Store) -> IngestReport:
         except BundleError as error:
             report.rejected.append(reject(path, str(error), paths.spool()))
         except StoreError as error:
-            report.waiting.append(str(error))
+            report.waiting.append(Rejection(path.name, str(error), _now()))
         else:
             if run_id:
                 report.ingested.append(run_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 MAX_SIDE = 1_024
 
@@ -29,7 +29,7 @@ class Sprite:
 
 
 def probe_sprite(
-    store: Store, run_id: str, segment: int, batch_index: int, shape: tuple[int, int]
+    store: OwnerView, run_id: str, segment: int, batch_index: int, shape: tuple[int, int]
 ) -> Sprite | None:
     """The sprite of a (layers, heads) map; None where no probe was recorded."""
     found = store.rows(

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import streamlit as st
+from streamlit import auth_util
+from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest
 
 from routesparse.engine.calibration import Bucket, Calibration, CostModel, stamp_of
@@ -124,10 +126,11 @@ def _any_page(name: str) -> None:
 
 @pytest.fixture
 def open_page():
-    """Draw a page by its module's name with a query string."""
+    """Draw a page by its module's name with a query string, as the user with these claims."""
 
-    def draw(name: str, **query: str) -> AppTest:
+    def draw(name: str, user: dict[str, object] | None = None, **query: str) -> AppTest:
         page = AppTest.from_function(_any_page, default_timeout=30, kwargs={"name": name})
+        page.user = user or page.user
         for key, value in query.items():
             page.query_params[key] = value
         return page.run()
@@ -262,6 +265,31 @@ def queue(home):
 
 @pytest.fixture
 def open_dashboard():
-    """Draw the whole dashboard as it first appears."""
+    """Draw the whole dashboard as it first appears to the user with these claims."""
     main = Path(__file__).resolve().parents[2] / "app" / "main.py"
-    return lambda: AppTest.from_file(str(main), default_timeout=30).run()
+
+    def draw(user: dict[str, object] | None = None) -> AppTest:
+        page = AppTest.from_file(str(main), default_timeout=30)
+        page.user = user or page.user
+        return page.run()
+
+    return draw
+
+
+@pytest.fixture
+def login(monkeypatch):
+    """login(section): a login is configured, with this [auth] section of the secrets or a complete one."""
+    complete = {
+        "redirect_uri": "https://routesparse.example/oauth2callback",
+        "cookie_secret": "0123456789abcdef0123456789abcdef",
+        "client_id": "dashboard",
+        "client_secret": "known to the provider",
+        "server_metadata_url": "https://login.example/.well-known/openid-configuration",
+    }
+
+    def configure(section: dict[str, str] | None = None) -> None:
+        secrets = Secrets()
+        secrets._secrets = {"auth": complete if section is None else section}
+        monkeypatch.setattr(auth_util, "secrets_singleton", secrets)
+
+    return configure

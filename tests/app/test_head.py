@@ -128,7 +128,7 @@ def test_run_below_break_even_says_so(home, record, open_page):
 
 def test_damaged_probe_is_explained_and_names_stay_text(filled, open_page):
     open_page("runs")
-    (access().store.bundles / RUN / "probe.parquet").write_bytes(b"PAR1 cut off")
+    (access().store.bundle(RUN) / "probe.parquet").write_bytes(b"PAR1 cut off")
     with pytest.raises(Exception, match="copy the bundle again"):
         queries.probe_full(access().store, queries.Unit(RUN, 0, 0, 0))
 

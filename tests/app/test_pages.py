@@ -87,10 +87,9 @@ def test_deleted_baseline_is_unpinned(filled, open_page):
 
 def test_run_again_hands_the_settings_over(filled, record, went, monkeypatch):
     from routesparse.app.screens import runs
-    from routesparse.engine.store import spool
 
     opened = access()
-    spool.ingest_spool(opened.store)
+    opened.look_into_spool()
     runs._run_again(opened, record.run.run_id)
     ((name, query),) = went
     assert name == "new" and query["from"] == "d4e5b678"

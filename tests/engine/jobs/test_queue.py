@@ -431,12 +431,12 @@ class TestFile:
     def test_migrations_run_in_order_and_only_when_new(self, queue, home, monkeypatch):
         job_id = submit(queue)
         queue.close()
-        scripts = [*database._migrations(), "ALTER TABLE job ADD COLUMN owner TEXT NOT NULL DEFAULT 'me';\n"]
+        scripts = [*database._migrations(), "ALTER TABLE job ADD COLUMN hue TEXT NOT NULL DEFAULT 'teal';\n"]
         monkeypatch.setattr(database, "_migrations", lambda: scripts)
         for _ in range(2):
             queue = JobQueue(home)
-            assert queue._database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))[0]["owner"] == "me"
-            assert queue._database.rows("PRAGMA user_version")[0][0] == 2
+            assert queue._database.rows("SELECT hue FROM job WHERE id = ?", (job_id,))[0]["hue"] == "teal"
+            assert queue._database.rows("PRAGMA user_version")[0][0] == len(scripts)
             queue.close()
 
 

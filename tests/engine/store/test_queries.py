@@ -7,13 +7,14 @@ import pytest
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.store import bundle, queries, spool, thumbnail
+from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.queries import RunFilter, Unit
 
 
-def test_runs_that_share_their_label_get_whole_ids_in_links(filled, factory, small, home):
+def test_runs_that_share_their_label_get_whole_ids_in_links(filled, store, factory, small, home):
     twin = "20261120-d4e5b678"
     bundle.write_bundle(factory.rename(small, twin), home / "spool")
-    spool.ingest_spool(filled)
+    spool.ingest_spool(store)
     assert queries.short_id(filled, twin) == twin
 
 
@@ -22,13 +23,13 @@ def filled(store, record, small, factory, home):
     bundle.write_bundle(record, home / "spool")
     bundle.write_bundle(factory.rename(small, "3f9a1c20ffff0000"), home / "spool")
     spool.ingest_spool(store)
-    return store
+    return OwnerView(store, None)
 
 
-def test_filters_narrow_the_list(filled, factory, home):
+def test_filters_narrow_the_list(filled, store, factory, home):
     prose = factory.make_record("90ab", name="Ledger.txt", domain="prose", layers=1, heads=1, segments=1)
     bundle.write_bundle(prose, home / "spool")
-    spool.ingest_spool(filled)
+    spool.ingest_spool(store)
     assert len(queries.runs(filled)) == 3
     assert list(queries.runs(filled, RunFilter(domains=("prose",)))["run_id"]) == ["90ab"]
     assert list(queries.runs(filled, RunFilter(text="ledger"))["run_id"]) == ["90ab"]
@@ -82,7 +83,7 @@ def test_thumbnail_keeps_the_peaks_of_the_full_probe(filled, record):
 def test_full_probe_of_a_lost_bundle_is_none(filled, record):
     import shutil
 
-    shutil.rmtree(filled.bundles / record.run.run_id)
+    shutil.rmtree(filled.bundle(record.run.run_id))
     unit = Unit(record.run.run_id, 0, 0, 0)
     assert queries.probe_full(filled, unit) is None
     assert queries.probe_thumbnail(filled, unit) is not None

@@ -9,6 +9,7 @@ import pytest
 
 from routesparse.engine.store import bundle, queries, spool, sprite
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def stored(tmp_path, factory):
     bundle.write_bundle(replace(record, probes=kept), tmp_path / "spool")
     store = Store(tmp_path / "store.duckdb")
     spool.ingest_spool(store, tmp_path / "spool")
-    yield store, record.run.run_id
+    yield OwnerView(store, None), record.run.run_id
     store.close()
 
 

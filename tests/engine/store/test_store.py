@@ -17,6 +17,7 @@ import pytest
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle, queries, spool
 from routesparse.engine.store.duckdb_store import FACT_TABLES, Store, migrations
+from routesparse.engine.store.owner_view import OwnerView
 
 
 def counts(store):
@@ -32,7 +33,7 @@ def test_ingest_keeps_every_row_and_the_bundle(store, record, home):
     assert found["candidate_score"] == len(record.candidates)
     assert found["probe_meta"] == len(record.probes)
     assert found["prompt"] == 1
-    assert queries.run(store, record.run.run_id) == record.run
+    assert queries.run(OwnerView(store, None), record.run.run_id) == record.run
 
 
 def test_ingesting_twice_changes_nothing(store, small, home):
@@ -51,16 +52,16 @@ def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
     bundle.write_bundle(replace(small, run=replace(small.run, tau=0.5)), home / "spool")
     report = spool.ingest_spool(store)
     assert "other contents" in report.rejected[0].reason
-    assert queries.run(store, small.run.run_id).tau == small.run.tau
+    assert queries.run(OwnerView(store, None), small.run.run_id).tau == small.run.tau
 
 
 def test_not_measured_stays_null(store, factory, home):
     bare = factory.make_record("ba4e01", layers=1, heads=2, segments=1, audit=False, dense=False, probe=False)
     bundle.write_bundle(bare, home / "spool")
     spool.ingest_spool(store)
-    row = queries.runs(store).iloc[0]
+    row = queries.runs(OwnerView(store, None)).iloc[0]
     assert row[["coverage", "dense_ms", "speedup"]].isna().all()
-    assert queries.choices(store, "ba4e01", 0)["audited_error"].isna().all()
+    assert queries.choices(OwnerView(store, None), "ba4e01", 0)["audited_error"].isna().all()
 
 
 def test_bad_bundle_is_set_aside_with_its_reason_and_the_store_unchanged(store, small, factory, home):
@@ -136,10 +137,11 @@ def test_deleted_run_can_be_restored(store, small, home):
     store.delete_run(small.run.run_id)
     assert set(counts(store).values()) == {0}
     assert not (store.bundles / small.run.run_id).exists()
-    store.restore_run(small.run.run_id)
+    view = OwnerView(store, None)
+    view.restore_run(small.run.run_id)
     assert counts(store) == before
     with pytest.raises(StoreError, match="not in the store"):
-        store.delete_run("unknown1")
+        view.delete_run("unknown1")
 
 
 def test_deleted_sample_does_not_come_back_by_itself(store, small, home):
@@ -228,8 +230,8 @@ def test_threads_read_while_another_writes(store, small, factory, home):
     def read():
         for _ in range(40):
             try:
-                assert len(queries.choices(store, small.run.run_id, 0)) == 4
-                assert len(queries.runs(store)) >= 1
+                assert len(queries.choices(OwnerView(store, None), small.run.run_id, 0)) == 4
+                assert len(queries.runs(OwnerView(store, None))) >= 1
             except Exception as error:  # noqa: BLE001  (collected, asserted below)
                 problems.append(error)
 

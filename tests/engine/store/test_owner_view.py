@@ -1,0 +1,245 @@
+"""Two owners and a sample in one store: each sees their own runs and the sample, in every query there is. No GPU."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import shutil
+from dataclasses import replace
+from importlib import import_module
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+
+import routesparse.engine.store as package
+from routesparse.engine.errors import InputError, RouteSparseError, StoreError
+from routesparse.engine.records import FallbackEventRow
+from routesparse.engine.store import bundle, queries, spool
+from routesparse.engine.store.duckdb_store import Store, migrations
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.queries import Unit
+
+ANN, BOB = "a" * 32, "b" * 32
+ANNS, BOBS, SAMPLE = "a1a1a1a1a1a1a1a1", "b2b2b2b2b2b2b2b2", "5a5a5a5a5a5a5a5a"
+MODULES = [
+    import_module(f"{package.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(package.__path__)
+    if found.name not in ("duckdb_store", "spool")  # the process's own: they take the whole store
+]
+# How a query is asked for a run; a parameter of another name has to be added here.
+ARGUMENTS = {
+    "run_id": lambda run_id: run_id,
+    "text": lambda run_id: run_id[:8],
+    "run_ids": lambda run_id: [run_id],
+    "unit": lambda run_id: Unit(run_id, 0, 0, 0),
+    "segment": lambda run_id: 0,
+    "batch_index": lambda run_id: 0,
+    "limits": lambda run_id: None,
+    "shape": lambda run_id: (2, 2),
+    "most": lambda run_id: 50,
+    "order": lambda run_id: "mass",
+    "profile": lambda run_id: f"profile-{run_id}",
+    "calibrations": lambda run_id: [f"calibration-{run_id}"],
+}
+
+
+def query_functions():
+    """Every public function of the store's modules that reads through an owner's view."""
+    for module in MODULES:
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            takes = inspect.signature(function).parameters.values()
+            reads = any(parameter.annotation == "OwnerView" for parameter in takes)
+            if function.__module__ == module.__name__ and not name.startswith("_") and reads:
+                yield pytest.param(function, id=f"{module.__name__.rpartition('.')[2]}.{name}")
+
+
+FUNCTIONS = list(query_functions())
+
+
+def make(factory, run_id, owner):
+    """A small run that differs from the others in everything that a query may show."""
+    record = factory.make_record(
+        run_id,
+        name=f"{run_id}.txt",
+        domain=f"domain-{run_id}",
+        layers=2,
+        heads=2,
+        segments=1,
+        tokens=2048,
+        probe_columns=16,
+    )
+    run = replace(
+        record.run,
+        owner=owner,
+        calibration=f"calibration-{run_id}",
+        profile=f"profile-{run_id}",
+        device=f"device-{run_id}",
+    )
+    event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)
+    layers = tuple(replace(layer, forward_error=0.01) for layer in record.layers)
+    return replace(record, run=run, layers=layers, fallbacks=(event,))
+
+
+@pytest.fixture(scope="module")
+def stores(factory, tmp_path_factory):
+    """The same store twice: with Ann's run, and as if it had never been."""
+    opened = []
+    for with_ann in (True, False):
+        home = tmp_path_factory.mktemp("store")
+        store = Store(home / "routesparse.duckdb")
+        bundle.write_bundle(make(factory, SAMPLE, None), home / "samples")
+        spool.ingest_samples(store, home / "samples")
+        for run_id, owner in ((BOBS, BOB),) + ((ANNS, ANN),) * with_ann:  # hers is the newest
+            bundle.write_bundle(make(factory, run_id, owner), home / "spool")
+        spool.ingest_spool(store, home / "spool")
+        opened.append(store)
+    yield opened
+    for store in opened:
+        store.close()
+
+
+def answer(function, store, owner, run_id):
+    """What a query answers, in a form that compares; an error is an answer too."""
+    values = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        values[name] = (
+            OwnerView(store, owner) if parameter.annotation == "OwnerView" else ARGUMENTS[name](run_id)
+        )
+    try:
+        return plain(function(**values))
+    except RouteSparseError as error:
+        return type(error).__name__, str(error)
+
+
+def plain(value):
+    if isinstance(value, pd.DataFrame):
+        return list(value.columns), value.astype(object).where(value.notna(), None).to_numpy().tolist()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return value
+
+
+def test_every_query_module_is_walked():
+    assert {"queries", "audit_queries", "calibration_queries", "compare_queries"} <= {
+        parameter.id.partition(".")[0] for parameter in FUNCTIONS
+    }
+    assert len(FUNCTIONS) > 30
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("run_id", [ANNS, BOBS, SAMPLE])
+def test_no_query_answers_bob_otherwise_because_ann_is_there(stores, function, run_id):
+    with_ann, without_ann = stores
+    assert answer(function, with_ann, BOB, run_id) == answer(function, without_ann, BOB, run_id)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_query_does_tell_ann_of_her_run(stores, function):
+    """So that the test above can't pass because a query answers nobody."""
+    with_ann, without_ann = stores
+    assert answer(function, with_ann, ANN, ANNS) != answer(function, without_ann, ANN, ANNS)
+
+
+@pytest.mark.parametrize(
+    ("owner", "seen"), [(ANN, {ANNS, SAMPLE}), (BOB, {BOBS, SAMPLE}), ("c" * 32, {SAMPLE}), (None, {SAMPLE})]
+)
+def test_an_owner_sees_their_runs_and_the_samples(stores, owner, seen):
+    assert OwnerView(stores[0], owner).run_ids() == seen
+    assert stores[0].run_ids() == {ANNS, BOBS, SAMPLE}
+
+
+def test_every_table_and_view_has_one_of_the_owner_s(stores):
+    """A name without one would mean everybody's rows: DuckDB looks into schema main last."""
+    named = stores[0].rows(
+        "SELECT schema_name, table_name FROM duckdb_tables() WHERE NOT internal UNION ALL "
+        "SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal"
+    )
+    tables = {name for schema, name in named if schema == "main"} - {"schema_migration"}
+    assert tables <= {name for schema, name in named if schema == "visible"}
+    assert len(tables) >= 9
+
+
+def test_views_narrow_the_rows_of_every_table(stores):
+    views = stores[0].rows("SELECT view_name FROM duckdb_views() WHERE schema_name = 'visible'")
+    for (name,) in views:
+        ann = OwnerView(stores[0], ANN).rows(f"SELECT count(*) FROM {name}")[0][0]
+        nobody = OwnerView(stores[0], "c" * 32).rows(f"SELECT count(*) FROM {name}")[0][0]
+        assert ann > nobody > 0 or name == "model", name
+
+
+def test_another_s_run_reads_like_one_that_does_not_exist(stores):
+    texts = []
+    for run_id in (ANNS, "deadbeefdeadbeef"):
+        with pytest.raises(InputError) as refused:
+            queries.resolve(OwnerView(stores[0], BOB), run_id)
+        texts.append(str(refused.value).replace(run_id, "RUN"))
+    assert texts[0] == texts[1]
+
+
+def test_runs_are_deleted_and_brought_back_by_their_owner_alone(factory, tmp_path):
+    store = Store(tmp_path / "routesparse.duckdb")
+    bundle.write_bundle(make(factory, ANNS, ANN), tmp_path / "spool")
+    bundle.write_bundle(make(factory, SAMPLE, None), tmp_path / "samples")
+    spool.ingest_spool(store, tmp_path / "spool")
+    spool.ingest_samples(store, tmp_path / "samples")
+    ann, bob = OwnerView(store, ANN), OwnerView(store, BOB)
+    with pytest.raises(StoreError, match="not in the store"):
+        bob.delete_run(ANNS)
+    with pytest.raises(StoreError, match="bundled sample"):
+        bob.delete_run(SAMPLE)
+    assert store.run_ids() == {ANNS, SAMPLE}
+    ann.delete_run(ANNS)
+    with pytest.raises(StoreError, match="no longer in the trash"):
+        bob.restore_run(ANNS)
+    assert store.run_ids() == {SAMPLE}
+    ann.restore_run(ANNS)
+    assert ann.run_ids() == {ANNS, SAMPLE}
+    OwnerView(store, None).delete_run(SAMPLE)
+    assert store.run_ids() == {ANNS}
+    store.close()
+
+
+def test_bundle_of_another_is_not_handed_out(stores):
+    assert OwnerView(stores[0], ANN).bundle(ANNS).is_dir()
+    assert OwnerView(stores[0], BOB).bundle(ANNS) is None
+
+
+def test_bundle_written_before_owners_belongs_to_the_local_person(stores):
+    """The bundled samples, and what the command line writes."""
+    assert bundle.owner_of(stores[0].bundles / SAMPLE) is None
+    assert bundle.owner_of(stores[0].bundles / ANNS) == ANN
+
+
+def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_path):
+    """As version 2 left it: tables and summaries in schema main, no column for owners."""
+    file = tmp_path / "routesparse.duckdb"
+    old = [entry for entry in migrations() if entry[0] <= 2]
+    with duckdb.connect(str(file)) as connection:
+        connection.execute(
+            "CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT, applied_at TIMESTAMP)"
+        )
+        for number, name, sql in old:
+            connection.execute(sql)
+            connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
+        run = vars(make(factory, "0ld0ld0ld0ld0ld0", None).run)
+        row = {
+            "run_key": 1,
+            "bundle_id": "x",
+            **{name: value for name, value in run.items() if name != "owner"},
+        }
+        connection.execute(
+            f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
+        )
+    for _ in range(2):  # the second start finds everything made
+        store = Store(file)
+        assert OwnerView(store, None).run_ids() == {"0ld0ld0ld0ld0ld0"}
+        assert OwnerView(store, ANN).run_ids() == set()
+        assert OwnerView(store, None).rows("SELECT runs FROM model") == [(1,)]
+        store.close()
+    shutil.rmtree(tmp_path)
