@@ -125,15 +125,20 @@ def cut(
     return windows
 
 
-def tile(documents: Sequence[Document], tokens: int, tokenizer: Any) -> list[Window]:
-    """Every window of exactly ``tokens`` tokens that the documents hold side by side."""
+def tile(documents: Sequence[Document], tokens: int, tokenizer: Any, seed: int) -> list[Window]:
+    """Every window of exactly ``tokens`` tokens that the documents hold side by side.
+
+    The first one's start is uniform over what is left over, by seed.
+    """
     bos = _bos(tokenizer)
     body = tokens - len(bos)
-    return [
-        _window(document, start, body, bos)
-        for document in documents
-        for start in range(0, document.tokens - body + 1, body)
-    ]
+    windows = []
+    for document in documents:
+        left = document.tokens % body if document.tokens >= body else 0
+        first = random.Random(f"{seed}/{document.sha256}/{tokens}").randint(0, left)
+        starts = range(first, document.tokens - body + 1, body)
+        windows += [_window(document, start, body, bos) for start in starts]
+    return windows
 
 
 def _bos(tokenizer: Any) -> list[int]:

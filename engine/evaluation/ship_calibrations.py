@@ -16,7 +16,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.trust_data import measures, read
-from routesparse.engine.evaluation.trust_measures import BUCKETS, DOMAINS
+from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import load_model
 

@@ -29,12 +29,21 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def command() -> str:
+    """The command that makes this file again."""
+    return f"python -m routesparse.engine.evaluation.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
+
+
+def now() -> str:
+    """The time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def header(loaded: LoadedModel, arguments: argparse.Namespace) -> dict[str, Any]:
     """Device, versions, model, seed, time and the command that makes this file again."""
-    module = Path(sys.argv[0]).stem
     return {
-        "command": f"python -m routesparse.engine.evaluation.{module} " + shlex.join(sys.argv[1:]),
-        "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command(),
+        "created_at": now(),
         "device": device_name(torch.device(loaded.device)),
         "threads": torch.get_num_threads(),
         "dtype": loaded.dtype,

@@ -22,7 +22,7 @@ from routesparse.engine.calibration import Calibration, conformal_delta, load_ca
 from routesparse.engine.coverage_stats import clustered_interval, summarise
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.trust_data import descriptors, read
-from routesparse.engine.evaluation.trust_measures import BUCKETS, DOMAINS
+from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
 from routesparse.engine.models import load_model
 
 CONFIDENCE = 0.95

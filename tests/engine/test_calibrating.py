@@ -101,9 +101,12 @@ def test_a_short_document_gives_no_window_twice_and_a_too_short_one_none():
         cut([document("tiny", 300)], 1, 600, 700, Tokenizer, 0)
 
 
-def test_tiles_lie_side_by_side():
-    found = tile([document("d", 2_500)], 1_000, Tokenizer)
-    assert [w.start for w in found] == [0, 999] and all(w.tokens == 1_000 for w in found)
+def test_tiles_lie_side_by_side_from_a_start_that_the_seed_chooses():
+    starts = [[w.start for w in tile([document("d", 2_500)], 1_000, Tokenizer, seed)] for seed in range(5)]
+    assert all(len(s) == 2 and s[1] - s[0] == 999 and 0 <= s[0] <= 502 for s in starts)
+    assert len(set(map(tuple, starts))) > 1
+    assert all(w.tokens == 1_000 for w in tile([document("d", 2_500)], 1_000, Tokenizer, 0))
+    assert tile([document("d", 998)], 1_000, Tokenizer, 0) == []
 
 
 # Fitting.
