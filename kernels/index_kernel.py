@@ -64,9 +64,7 @@ def score_levels_kernel(
     place = tl.where(free, tl.minimum(tl.maximum(place, 0), BINS - 1), 0)
 
     edge = tl.arange(0, BINS)
-    count = tl.histogram(place, BINS)
-    # What is not free was counted in the lowest bin.
-    count = tl.where(edge == 0, count - (N - tl.sum(free.to(tl.int32), 0)), count)
+    count = tl.histogram(place, BINS, mask=free)
     up_to = tl.cumsum(count, 0, reverse=True)
     weight = count.to(tl.float32) * tl.exp((edge + 0.5 - BINS) * width)
     better = tl.cumsum(weight, 0, reverse=True) - weight

@@ -239,14 +239,13 @@ def recent_kernel(
     tiles,
     chunk,
     local_offsets,
-    band_shift,
+    first_edge,
     scale,
     softcap,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BANDS: tl.constexpr,
+    STEP: tl.constexpr,
+    STEPS: tl.constexpr,
     ADD: tl.constexpr,
     HEAD: tl.constexpr,
     HEAD_PADDED: tl.constexpr,
@@ -255,10 +254,12 @@ def recent_kernel(
     PRECISION: tl.constexpr,
     INDIRECT: tl.constexpr,
 ):
-    """Up to ROWS consecutive rows from position ``first`` x a chunk of tiles of KEYS keys.
+    """Up to ROWS consecutive rows from position ``first`` x a chunk of tiles of KEYS keys: masses by column and offset.
 
-    KEYS is a multiple of BLOCK_K, so every tile meets its BANDS bands at the same places: offset r - j of row r and
-    key j lies at shift band_shift + r - j - BLOCK_K * band of each (bands.py), and weighs what that shift does.
+    Offsets less the phase are cut into steps of STEP, which divides KEYS, so every tile meets STEPS of them at the
+    same places: a step ends before row r of key j where r - j = first_edge + step * STEP. Each key's mass in a step
+    leaves, and that mass times the offset less the step's first one: what weighs offsets piecewise linearly, as a band
+    does, needs no more.
     """
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
@@ -282,7 +283,7 @@ def recent_kernel(
     k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[None, :] * stride_kd
     lowest = tl.load(first_key_ptr + batch)
     position = first + r
-    offset = band_shift + r[None, :] - slot[:, None]
+    along = r.to(tl.float32)[None, :]
     begin = tl.program_id(0) * chunk
     # Keys stand along the first axis, so that every sum over rows runs along the second.
     for tile in range(begin, tl.minimum(begin + chunk, tiles)):
@@ -295,14 +296,25 @@ def recent_kernel(
         if (tile + 1) * KEYS > first or tile * KEYS < lowest or count < ROWS:
             seen = real[None, :] & (key[:, None] <= position[None, :]) & (key >= lowest)[:, None]
             mass = tl.where(seen, mass, 0.0)
-        for band in tl.static_range(BANDS):
-            shift = offset - BLOCK_K * band
-            weight = tl.maximum(tl.minimum(shift + BLOCK_K, BLOCK_Q) - tl.maximum(shift, 0), 0)
-            brought = tl.sum(tl.sum(mass * weight.to(tl.float32), 1), 0)
-            tl.store(part_ptr + (unit * tiles + tile) * BANDS + band, brought)
+        column = tl.sum(mass, 1)
+        moment = tl.sum(mass * along, 1)
+        # From the step's first offset on, by step: differences are the steps' own sums.
+        from_here, moment_from_here = column, moment
+        for step in tl.static_range(STEPS):
+            edge = first_edge + step * STEP
+            if step + 1 < STEPS:
+                later = tl.where(r[None, :] - slot[:, None] >= edge, mass, 0.0)
+                beyond, moment_beyond = tl.sum(later, 1), tl.sum(later * along, 1)
+            else:
+                beyond, moment_beyond = column * 0.0, column * 0.0
+            own = from_here - beyond
+            place = part_ptr + (((unit * tiles + tile) * STEPS + step) * 2) * KEYS + slot
+            tl.store(place, own)
+            tl.store(place + KEYS, moment_from_here - moment_beyond - own * (slot + edge - STEP).to(tl.float32))
+            from_here, moment_from_here = beyond, moment_beyond
         if (tile + 1) * KEYS > first - local_offsets:
             mass = tl.where(key[:, None] <= (position - local_offsets)[None, :], mass, 0.0)
-        column = tl.sum(mass, 1)
+            column = tl.sum(mass, 1)
         place = column_ptr + unit * keys + key
         if ADD:
             column += tl.load(place, mask=key < keys, other=0.0)
@@ -316,23 +328,38 @@ def band_kernel(
     tiles,
     key_blocks,
     nearest,
-    RATIO: tl.constexpr,
-    BANDS: tl.constexpr,
+    KEYS: tl.constexpr,
+    STEP: tl.constexpr,
+    STEPS: tl.constexpr,
+    LAST: tl.constexpr,
     N: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    """Sum the tiles' parts by distance: part ``band`` of tile t belongs to distance nearest + band - t * RATIO."""
+    """Band masses of N distances from recent_kernel's parts: step ``step`` of tile t is step nearest + step - t * RATIO.
+
+    Band D weighs an offset by how many rows of a query block it serves (engine/bands.py): that rises from 0 to STEP
+    along step D - 1, and falls again along step D + LAST - 1, LAST = block_q / STEP.
+    """
+    RATIO: tl.constexpr = KEYS // STEP
     unit = tl.program_id(1).to(tl.int64)
     distance = tl.program_id(0) * N + tl.arange(0, N)
+    slot = tl.arange(0, KEYS)
     place = band_ptr + unit * key_blocks + distance
     total = tl.zeros([N], dtype=tl.float32)
     if ADD:
         total += tl.load(place, mask=distance < key_blocks, other=0.0)
-    for band in tl.static_range(BANDS):
-        steps = nearest + band - distance
-        tile = steps // RATIO
-        meets = (steps >= 0) & (steps % RATIO == 0) & (tile < tiles)
-        total += tl.load(part_ptr + (unit * tiles + tile) * BANDS + band, mask=meets, other=0.0)
+    for reached in tl.static_range(LAST + 1):
+        for step in tl.static_range(STEPS):
+            back = nearest + step - (distance + reached - 1)
+            tile = back // RATIO
+            meets = (back >= 0) & (back % RATIO == 0) & (tile < tiles)
+            part = part_ptr + (((unit * tiles + tile) * STEPS + step) * 2)[:, None] * KEYS + slot[None, :]
+            if reached > 0:
+                total += STEP * tl.sum(tl.load(part, mask=meets[:, None], other=0.0), 1)
+            if reached == 0:
+                total += tl.sum(tl.load(part + KEYS, mask=meets[:, None], other=0.0), 1)
+            if reached == LAST:
+                total -= tl.sum(tl.load(part + KEYS, mask=meets[:, None], other=0.0), 1)
     tl.store(place, total, mask=distance < key_blocks)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 # As measured on an H200.
-LSE_LAUNCH = (128, 2, 8, 2)  # rows and KV blocks of a tile, warps, stages
-LSE_BLOCKS_PER_PROGRAM = 64
+LSE_LAUNCH = (64, 2, 4, 3)  # rows and KV blocks of a tile, warps, stages
+LSE_BLOCKS_PER_PROGRAM = 128
 RECENT_ROWS = 64
-RECENT_LAUNCH = (64, 8, 3)  # keys of a tile, warps, stages
+RECENT_LAUNCH = (64, 4, 3)  # keys of a tile, warps, stages
 RECENT_TILES_PER_PROGRAM = 32
 
 
@@ -160,16 +160,14 @@ def recent_marginals(
     tiles, key_blocks = -(-keys // width), -(-keys // block_k)
     columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)
     bands = torch.empty(batch, heads, key_blocks, dtype=torch.float32, device=q.device)
-    # A tile's offsets span width + RECENT_ROWS - 1 values, each of which meets the bands within block_q + block_k.
-    meets = -(-(width + RECENT_ROWS + block_q + block_k - 3) // block_k)
-    parts = torch.empty(batch, heads, tiles, meets, dtype=torch.float32, device=q.device)
     for start in range(0, count, RECENT_ROWS):
         rows = min(RECENT_ROWS, count - start)
         first = keys - count + start
+        # Steps of block_k offsets: that of row 0 and key 0 of the first tile, and the steps that a tile meets.
         own, inside = divmod(first - phase, block_k)
-        lowest = (
-            inside - (width - 1) - block_q
-        ) // block_k + 1  # band of a tile, less the band of its row 0, key 0
+        lowest, highest = (inside - (width - 1)) // block_k, (inside + RECENT_ROWS - 1) // block_k
+        steps = highest - lowest + 1
+        parts = torch.empty(batch, heads, tiles, steps, 2, width, dtype=torch.float32, device=q.device)
         recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads)](
             q,
             k,
@@ -189,14 +187,13 @@ def recent_marginals(
             tiles,
             RECENT_TILES_PER_PROGRAM,
             local_offsets,
-            inside - block_k * lowest,
+            (lowest + 1) * block_k - inside,
             scale,
             softcap or 0.0,
             ROWS=RECENT_ROWS,
             KEYS=width,
-            BLOCK_Q=block_q,
-            BLOCK_K=block_k,
-            BANDS=meets,
+            STEP=block_k,
+            STEPS=steps,
             ADD=start > 0,
             SOFTCAP=bool(softcap),
             INDIRECT=table is not None,
@@ -204,15 +201,17 @@ def recent_marginals(
             num_warps=warps,
             num_stages=stages,
         )
-        band_kernel[(-(-key_blocks // 512), batch * heads)](
+        band_kernel[(-(-key_blocks // 32), batch * heads)](
             parts,
             bands,
             tiles,
             key_blocks,
             own + lowest,
-            RATIO=width // block_k,
-            BANDS=meets,
-            N=512,
+            KEYS=width,
+            STEP=block_k,
+            STEPS=steps,
+            LAST=block_q // block_k,
+            N=32,
             ADD=start > 0,
             num_warps=4,
         )
