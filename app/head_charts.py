@@ -103,21 +103,27 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
 
 
 def readers_figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked: int) -> go.Figure:
-    """Per key block, the share of heads whose last rows give it at least one percent of their mass."""
+    """Per cell of key blocks the share of heads whose plan reads it; a grey bar where no recorded row may."""
     plain = design.blend(theme.panel, theme.accent, 0.72)
+    unknown = readers["heads_share"].isna()
     bars = {
         "type": "bar",
         "x": (readers["key_block"] * block_tokens).tolist(),
-        "y": readers["heads_share"].tolist(),
+        "y": readers["heads_share"].fillna(1.0).tolist(),
         "width": (readers["blocks"] * block_tokens * 0.9).tolist(),
         "offset": 0,
         "marker": {
-            "color": [theme.warn if block == picked else plain for block in readers["key_block"]],
+            "color": [
+                theme.warn if block == picked else theme.null if nothing else plain
+                for block, nothing in zip(readers["key_block"], unknown, strict=True)
+            ],
             "line": {"width": 0},
         },
-        "customdata": readers["mean_mass"].tolist(),
-        "hovertemplate": "keys from token %{x:,}<br>%{y:.0%} of heads · mean mass %{customdata:.4f}"
-        "<extra></extra>",
+        "customdata": [
+            "the dense tail alone" if u else f"{s:.0%} of heads"
+            for u, s in zip(unknown, readers["heads_share"], strict=True)
+        ],
+        "hovertemplate": "keys from token %{x:,}<br>%{customdata}<extra></extra>",
     }
     return design.chart(
         theme,

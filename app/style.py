@@ -54,6 +54,8 @@ _STYLE = """
 .rs-pair span { color: var(--rs-mute); } .rs-pair b { text-align: right; }
 .rs-pair > :nth-last-child(-n+2) { border-bottom: 0; }
 .rs-pair b.none { color: var(--rs-mute); font-weight: 400; }
+.rs-unknown { background: light-dark(#e6e8ea, #31373d); color: var(--rs-ink); border-radius: 4px; padding: 14px;
+  font-size: .93rem; }
 .rs-legend { display: flex; flex-wrap: wrap; gap: 4px 14px; color: var(--rs-mute); font-size: .86rem; }
 .rs-legend span { display: inline-flex; align-items: center; }
 .rs-legend i { display: inline-flex; width: 16px; height: 16px; border-radius: 3px; margin-right: 5px;

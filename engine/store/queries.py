@@ -265,37 +265,6 @@ def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     )
 
 
-def recent_readers(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
-    """Per key block: who looks at it from the segment's last rows, over all layers and heads.
-
-    ``heads_share`` is the share of heads whose recent probe rows give the block at least 1 % of a row's mass,
-    ``mean_mass`` the mean over heads of the largest such mass. From the probe, so dense attention is described;
-    which blocks the chosen plan kept is not recorded.
-    """
-    found = store.rows(
-        """
-        SELECT thumb, thumb_rows, thumb_columns, thumb_scale, thumb_kinds, column_pool * pool FROM probe_meta
-        WHERE run_key = ? AND segment = ? AND batch_index = ?
-        """,
-        [_key(store, run_id), segment, batch_index],
-    )
-    peaks = []
-    for values, height, width, scale, kinds, _ in found:
-        recent = np.frombuffer(kinds, np.uint8) & 1 > 0
-        peaks.append(thumbnail.decode(values, height, width, scale)[recent].max(axis=0, initial=0.0))
-    if not peaks or len({len(peak) for peak in peaks}) > 1:
-        return pd.DataFrame({"key_block": [], "blocks": [], "heads_share": [], "mean_mass": []})
-    stacked, pool = np.stack(peaks), found[0][-1]
-    return pd.DataFrame(
-        {
-            "key_block": np.arange(stacked.shape[1]) * pool,
-            "blocks": pool,
-            "heads_share": (stacked >= 0.01).mean(axis=0),
-            "mean_mass": stacked.mean(axis=0),
-        }
-    )
-
-
 def prompt(store: OwnerView, run_id: str) -> Prompt | None:
     """The prompt, where the user kept it."""
     found = store.rows(

@@ -100,9 +100,7 @@ def test_the_sprite_is_one_png_of_the_probes_colors(stored):
 
 def test_figures_have_only_properties_that_plotly_knows(stored):
     run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
-    readers = pd.DataFrame(
-        {"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, 1], "mean_mass": [0.2, 0.3]}
-    )
+    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
     heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
     for theme in (design.LIGHT, design.DARK):
         for chart in (

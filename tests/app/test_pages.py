@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from routesparse.app.access import access
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, spool
 
 
 def text_of(page) -> str:
@@ -229,6 +230,20 @@ def test_empty_map_says_what_to_do(home, open_map):
     page = open_map()
     assert not page.exception
     assert page.code[0].value == "routesparse analyze FILE"
+
+
+def test_prompt_card_speaks_of_executed_masks_and_says_where_there_are_none(home, record, open_map):
+    bundle.write_bundle(record, home / "spool")
+    page = open_map(run="3f9a1c20")
+    assert "whose executed plan reads a key block" in text_of(page) and "not recorded" not in text_of(page)
+    access().store.delete_run(record.run.run_id)
+    older = tuple(replace(p, masks=None, mask_columns=None, mask_pool=None) for p in record.probes)
+    bundle.write_bundle(replace(record, probes=older), home / "spool")
+    spool.ingest_spool(access()._store)
+    page = open_map(run="3f9a1c20")
+    assert not page.exception
+    assert '<div class="rs-unknown">not recorded' in text_of(page)
+    assert any("ledger" in block.value for block in page.code), "the text is still there"
 
 
 def test_prompt_text_is_only_ever_code(filled, open_map):

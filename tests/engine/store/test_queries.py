@@ -96,13 +96,6 @@ def test_thumbnail_of_zeros_and_of_not_a_number_is_black():
     assert made.values.tolist() == [[0, 0], [0, 0]]
 
 
-def test_recent_readers_see_the_sink_and_the_local_band(filled, record):
-    readers = queries.recent_readers(filled, record.run.run_id, 1)
-    assert len(readers) == 128
-    assert readers["heads_share"].iloc[0] > 0.9 and readers["heads_share"].iloc[-1] > 0.9
-    assert readers["heads_share"].iloc[10:60].mean() < 0.5
-
-
 def test_prompt_comes_back_with_its_blocks(filled, record):
     prompt = queries.prompt(filled, record.run.run_id)
     assert prompt.text == record.prompt.text

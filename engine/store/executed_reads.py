@@ -1,0 +1,103 @@
+"""Which heads still read which part of the prompt: the masks of the plans that ran, seen from the recorded rows.
+
+A bundle's probe holds, beside the mass, what each budget of each family reads (engine/masks.py); the decision says
+which budget ran. Dense units read every key before the row. The tail's rows are dense in every head and not counted.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from routesparse.engine import masks
+from routesparse.engine.errors import InputError
+from routesparse.engine.store.owner_view import OwnerView
+
+_UNIT = ["layer", "head"]
+_SOME_ROWS = 1024  # of candidate_score: some dozens of units
+_KEPT = 256  # answers: a bundle never changes, so a page that is drawn again reads nothing
+
+
+def block_readers(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
+    """Per cell of key blocks the share of heads, over all layers, that read a key of it; no rows: not recorded.
+
+    ``key_block``: the cell's first one; ``blocks`` in the cell; ``heads_share``: the mean over heads of the share of
+    the segment's recorded body rows after the cell's start whose plan reads it, NaN where no such row comes after;
+    ``heads``: how many have recorded masks. Errors: InputError for a damaged bundle.
+    """
+    place = store.bundle(run_id)
+    if place is None:
+        return _table(np.empty(0), 1, 0)
+    block, digest = store.rows("SELECT block_k, bundle_id FROM run WHERE run_id = ?", [run_id])[0]
+    try:
+        return _read(place, digest, segment, batch_index, block).copy()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"the masks of run {run_id} can't be read ({type(error).__name__}); copy the bundle again"
+        ) from error
+
+
+@lru_cache(_KEPT)
+def _read(place: Path, digest: str, segment: int, batch_index: int, block: int) -> pd.DataFrame:
+    """``digest`` of the bundle is part of the key: a deleted run's place may be taken by another."""
+    wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
+    columns = [*_UNIT, "rows", "positions", "masks", "mask_columns", "mask_pool"]
+    probes = _frame(place / "probe.parquet", columns, wanted).dropna(subset=["masks"])
+    units = probes.merge(_levels(place, wanted), on=_UNIT)
+    if units.empty:
+        return _table(np.empty(0), 1, 0)
+    shares = np.stack([_share(unit, block) for unit in units.itertuples()])
+    # Which rows may read a cell is alike in all heads but for the rows drawn: a head without one says nothing.
+    known = ~np.isnan(shares)
+    mean = np.divide(
+        np.nansum(shares, 0), known.sum(0), out=np.full(shares.shape[1], np.nan), where=known.any(0)
+    )
+    return _table(mean, int(units["mask_pool"].iloc[0]), len(units))
+
+
+def _levels(place: Path, wanted: list[tuple[str, str, int]]) -> pd.DataFrame:
+    """The family and budget level that ran in every unit, and where its body ends."""
+    columns = [*_UNIT, "candidate", "pattern", "first_token", "body_tokens"]
+    chosen = _frame(place / "head_choice.parquet", columns, wanted)
+    return chosen.merge(_library(place / "candidate_score.parquet"), on=["candidate", "pattern"])
+
+
+def _library(file: Path) -> pd.DataFrame:
+    """The level of every candidate: a family's budgets are numbered by their order in the library, alike
+    in all units."""
+    columns = ["candidate", "pattern"]
+    first = next(pq.ParquetFile(file).iter_batches(_SOME_ROWS, columns=columns), None)
+    found = pd.DataFrame(columns=columns) if first is None else first.to_pandas()
+    library = found.drop_duplicates().sort_values("candidate")
+    return library.assign(level=library.groupby("pattern").cumcount())
+
+
+def _share(unit: Any, block: int) -> np.ndarray:
+    """float [columns]: of the body rows that may read a cell, how many do; NaN where none may."""
+    positions = np.frombuffer(unit.positions, "<i4")
+    starts = np.arange(unit.mask_columns) * int(unit.mask_pool) * block
+    may = (positions < unit.first_token + unit.body_tokens)[:, None] & (starts <= positions[:, None])
+    reads = may
+    if unit.pattern != "dense":
+        levels = masks.decode(unit.masks, unit.rows, int(unit.mask_columns))
+        reads = may & (levels[unit.pattern] <= unit.level)
+    rows = may.sum(0)
+    return np.divide(reads.sum(0), rows, out=np.full(len(rows), np.nan), where=rows > 0)
+
+
+def _frame(file: Path, columns: list[str], wanted: list[tuple[str, str, int]]) -> pd.DataFrame:
+    """Rows of one segment; a column that the bundle is too old for is empty."""
+    there = [name for name in columns if name in pq.read_schema(file).names]
+    return pq.read_table(file, columns=there, filters=wanted).to_pandas().reindex(columns=columns)
+
+
+def _table(share: np.ndarray, blocks: int, heads: int) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"key_block": np.arange(len(share)) * blocks, "blocks": blocks, "heads_share": share, "heads": heads}
+    )
