@@ -37,6 +37,7 @@ def score_levels_kernel(
     LOCAL_BLOCKS: tl.constexpr,
     BUDGETS: tl.constexpr,
     SHARES: tl.constexpr,
+    LEVELS: tl.constexpr,
     N: tl.constexpr,
     BINS: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -70,16 +71,18 @@ def score_levels_kernel(
     better = tl.cumsum(weight, 0, reverse=True) - weight
     better = better / tl.maximum(tl.sum(weight, 0), 1e-30)
     taken = tl.sum(forced.to(tl.int32), 0)
-    top_k = tl.zeros([BINS], dtype=tl.int32)
-    for level in tl.static_range(BUDGETS):
-        over = up_to > tl.load(budgets_ptr + level) - taken
-        top_k += over.to(tl.int32)
-        tl.store(top_k_count_ptr + row * BUDGETS + level, taken + tl.sum(tl.where(over, 0, count), 0))
-    top_p = tl.zeros([BINS], dtype=tl.int32)
-    for level in tl.static_range(SHARES):
-        over = better >= tl.load(shares_ptr + level)
-        top_p += over.to(tl.int32)
-        tl.store(top_p_count_ptr + row * SHARES + level, taken + tl.sum(tl.where(over, 0, count), 0))
+    # All levels of a family in one reduction: a wait of the whole program for each would cost more than the work.
+    level = tl.arange(0, LEVELS)
+    budget = tl.load(budgets_ptr + level, mask=level < BUDGETS, other=0)
+    over = up_to[None, :] > (budget - taken)[:, None]
+    held = tl.sum(tl.where(over, 0, count[None, :]), 1)
+    tl.store(top_k_count_ptr + row * BUDGETS + level, taken + held, mask=level < BUDGETS)
+    top_k = tl.sum((over & (level < BUDGETS)[:, None]).to(tl.int32), 0)
+    share = tl.load(shares_ptr + level, mask=level < SHARES, other=0.0)
+    over = better[None, :] >= share[:, None]
+    held = tl.sum(tl.where(over, 0, count[None, :]), 1)
+    tl.store(top_p_count_ptr + row * SHARES + level, taken + held, mask=level < SHARES)
+    top_p = tl.sum((over & (level < SHARES)[:, None]).to(tl.int32), 0)
     top_k = tl.where(top_k == BUDGETS, NEVER, top_k)
     top_p = tl.where(top_p == SHARES, NEVER, top_p)
     found = tl.gather(top_k + top_p * 256, place, 0)
@@ -265,7 +268,6 @@ def cover_columns_kernel(
     own = (position - segment_position) // BLOCK_Q
     level_row = levels_ptr + (unit * query_blocks + own) * key_blocks
     level = tl.arange(0, LEVELS)
-    held = tl.load(column_counts_ptr + level, mask=level < levels, other=0)
     total = tl.zeros([ROWS, LEVELS], dtype=tl.float32)
     begin = tl.program_id(2) * chunk
     for start in range(begin, tl.minimum(begin + chunk, width), COLUMNS):
@@ -291,7 +293,7 @@ def cover_columns_kernel(
         read_from = tl.load(level_row[:, None] + home[None, :], mask=seen, other=0).to(tl.int32)
         # Read singly by the levels below the block's own that hold the column.
         for one in tl.static_range(LEVELS):
-            size = tl.sum(tl.where(level == one, held, 0), 0)
+            size = tl.load(column_counts_ptr + one, mask=one < levels, other=0)
             if start < size:
                 single = (read_from > one) & (rank < size)[None, :]
                 part_sum = tl.sum(tl.where(single, mass, 0.0), 1)

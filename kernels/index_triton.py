@@ -15,6 +15,7 @@ from routesparse.kernels.probe_triton import _numbers, _power_of_two, _warps
 
 SCORE_BINS = 256
 COLUMNS_PER_PROGRAM = 512
+COLUMN_LAUNCH = (64, 64, 4, 2)  # rows and columns of a tile, warps, stages
 # A row of the plan that keeps a larger share of the longest row's blocks is dense: it saves too little to be listed.
 LISTED_SHARE = 0.625
 
@@ -89,6 +90,7 @@ def score_levels(
         LOCAL_BLOCKS=place.local_blocks,
         BUDGETS=len(budgets),
         SHARES=len(shares),
+        LEVELS=_levels(max(len(budgets), len(shares))),
         N=width,
         BINS=SCORE_BINS,
         SOFTCAP=bool(softcap),
@@ -206,8 +208,9 @@ def cover_columns(
     batch, heads, count = positions.shape
     width, levels_count = columns.shape[-1], len(column_counts)
     parts = -(-width // COLUMNS_PER_PROGRAM)
+    rows_at_once, columns_at_once, warps, stages = COLUMN_LAUNCH
     out = torch.empty(parts, batch, heads, count, levels_count, dtype=torch.float32, device=q.device)
-    cover_columns_kernel[(-(-count // 64), batch * heads, parts)](
+    cover_columns_kernel[(-(-count // rows_at_once), batch * heads, parts)](
         q,
         k,
         out if table is None else table,
@@ -236,15 +239,15 @@ def cover_columns(
         softcap or 0.0,
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
-        ROWS=64,
-        COLUMNS=64,
+        ROWS=rows_at_once,
+        COLUMNS=columns_at_once,
         LEVELS=_levels(levels_count),
         POOLED=pooled is not None,
         SOFTCAP=bool(softcap),
         INDIRECT=table is not None,
         **_numbers(q),
-        num_warps=4,
-        num_stages=2,
+        num_warps=warps,
+        num_stages=stages,
     )
     return out.sum(0)
 

@@ -152,7 +152,7 @@ def recent_marginals(
 
     lse float32 [B, H, R] of rows q[first_row : first_row + R], which sit at positions keys - R .. keys - 1.
     """
-    from routesparse.kernels.probe_kernel import band_kernel, recent_kernel
+    from routesparse.kernels.recent_kernel import band_kernel, recent_kernel
 
     batch, heads, count = lse.shape
     width, warps, stages = RECENT_LAUNCH

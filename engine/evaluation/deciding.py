@@ -3,8 +3,8 @@
     python -m routesparse.engine.evaluation.deciding --out data/results/gpu_deciding.json
 
 Random queries and keys with a slow drift, a sink and heavy keys, laid out as a model hands them over. Per length and
-segment size: the median time of a decision for all heads (on a GPU replayed from a graph, and launched one by one),
-the host's share of it, and its parts by the device's own clock.
+segment size: the median time of a decision for all heads on the device (on a GPU replayed from a graph, and launched
+one by one), the host's time for it, and its parts by the device's own clock.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from routesparse.engine.segments import split
 
 # Costs of the right order; what is timed does not depend on them.
 COSTS = LatencyProfile("", "", "", "", 0, 0, 0, 128, 64, 0.1, 0.05, 0.002, 0.0, 0.05, 0.0, 0.0, 0.0, 0.0)
+BUSY_CYCLES = 20_000_000  # some 10 ms
 WARM_UP = 3  # kernels are compiled, then the graph is captured
 DRIFT_TOKENS = 3_000
 
@@ -124,6 +125,9 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
 def _median_ms(call: Callable[[], object], device: torch.device, repeats: int) -> float:
     times = []
     for repeat in range(WARM_UP + repeats):
+        if device.type == "cuda":
+            # As in a forward pass, where the host is ahead: the launches are queued while the device is busy.
+            torch.cuda._sleep(BUSY_CYCLES)
         laps = Laps(device)
         call()
         laps.lap()
