@@ -42,7 +42,7 @@ def overlay(
     cells = np.full(first.shape, NEITHER, np.uint8)
     cells[first & second], cells[first & ~second], cells[~first & second] = BOTH, ONE, OTHER
     # Keys after the row are nobody's to read: they stay clear.
-    starts = np.arange(first.shape[1]) * heatmap.mask_pool * block
+    starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
     names = {row.candidate: name(row) for row in candidates.itertuples()}
     return Overlay(cells, names[one], None if other is None else names[other])
@@ -69,7 +69,7 @@ def trace(
     return {
         "type": "heatmap",
         "z": shown.cells,
-        "x0": step / 2,
+        "x0": heatmap.first_block * block + step / 2,
         "dx": step,
         "y": labels,
         "zmin": -0.5,

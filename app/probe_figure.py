@@ -36,14 +36,15 @@ def figure(
     """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds."""
     rows, columns = heatmap.mass.shape
     cell = heatmap.block_pool * block_tokens
-    end = columns * cell
+    start = heatmap.first_block * block_tokens
+    end = start + columns * cell
     labels = _labels(heatmap)
     # Numbers only, no text per cell: a full probe stays near a megabyte on the wire.
     traces: list[dict[str, Any]] = [
         {
             "type": "heatmap",
             "z": heatmap.mass.astype(np.float32),
-            "x0": cell / 2,
+            "x0": start + cell / 2,
             "dx": cell,
             "y": labels,
             "colorscale": _square_root_scale(theme),
@@ -56,14 +57,14 @@ def figure(
     ]
     if mask is not None:
         traces.append(mask_overlay.trace(mask, heatmap, labels, theme, block_tokens))
-    width = end * 0.012
+    width = (end - start) * 0.012
     for bit, color in enumerate(_kind_colors(theme)):
         at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
         size = max(2, min(4, (height - 46) // rows))
         traces.append(
             {
                 "type": "scatter",
-                "x": [-width * (5 - bit)] * len(at),
+                "x": [start - width * (5 - bit)] * len(at),
                 "y": at,
                 "mode": "markers",
                 "marker": {"symbol": "square", "size": size, "color": color},
@@ -84,7 +85,7 @@ def figure(
             "zeroline": False,
         },
         xaxis={
-            "range": [-width * 6, end],
+            "range": [start - width * 6, end],
             "showgrid": False,
             "zeroline": False,
             "nticks": 5,
@@ -121,7 +122,7 @@ def long_rows(heatmap: Heatmap) -> pd.DataFrame:
         {
             "row_token": np.repeat(heatmap.positions, columns),
             "row_kinds": np.repeat(heatmap.kinds, columns),
-            "key_block": np.tile(np.arange(columns) * heatmap.block_pool, rows),
+            "key_block": np.tile(heatmap.first_block + np.arange(columns) * heatmap.block_pool, rows),
             "mass": heatmap.mass.ravel(),
         }
     )

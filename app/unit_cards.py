@@ -17,6 +17,7 @@ from routesparse.app import (
     navigate,
     probe_figure,
     view,
+    zoom,
 )
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
@@ -80,8 +81,11 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
+        window = zoom.wanted()
+        full = None if window is None else queries.probe_full(store, unit)
+        part = None if full is None else zoom.cut(full, window)
         _probe_title(heatmap)
-        _probe_picture(run, unit, heatmap, 236)
+        _probe_picture(run, unit, part or heatmap, 236, whole=part is None)
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
 
 
@@ -93,12 +97,15 @@ def full_probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidate
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
         _probe_title(heatmap)
+        window = zoom.wanted() if heatmap.row_pool == 1 else None
+        part = None if window is None else zoom.cut(heatmap, window)
+        heatmap = part or heatmap
         mask = None
         if heatmap.levels is None:
             st.html('<div class="rs-sub">What each budget reads was not recorded for this run.</div>')
         elif len(candidates):
             mask = _mask_choice(heatmap, candidates, run.block_k)
-        _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask)
+        _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask, whole=part is None)
 
 
 def _mask_choice(
@@ -151,6 +158,8 @@ def _probe_picture(
     heatmap: queries.Heatmap,
     height: int,
     mask: mask_overlay.Overlay | None = None,
+    *,
+    whole: bool,
 ) -> None:
     theme = design.current_theme()
     shown = probe_figure.limited(heatmap)
@@ -161,15 +170,26 @@ def _probe_picture(
         theme=None,
         config=design.chart_config(name),
     )
-    st.html(probe_figure.legend(shown, theme, mask))
+    zoom.watch("probe", shown, run.block_k, whole)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="quiet-zoom"):
+        st.html(probe_figure.legend(shown, theme, mask), width="stretch")
+        if not whole:
+            st.button("Whole picture", key="whole-picture", type="tertiary", on_click=zoom.back)
     source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
     exports.chart_foot(
         name,
-        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · source: {source}",
+        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · "
+        f"{'drag a box to zoom in' if whole else _part(shown)} · source: {source}",
         probe_figure.long_rows(heatmap),
         "probe",
         chart="probe",
     )
+
+
+def _part(shown: queries.Heatmap) -> str:
+    rows, columns = shown.mass.shape
+    end = shown.first_block + columns * shown.block_pool
+    return f"shown: rows {shown.first_row + 1} to {shown.first_row + rows}, key blocks {shown.first_block} to {end - 1}"
 
 
 def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:

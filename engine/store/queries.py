@@ -58,6 +58,8 @@ class Heatmap:
         None  # uint8 [rows, mask columns] per family, see engine/masks.py
     )
     mask_pool: int = 1  # key blocks per mask column
+    first_block: int = 0  # where a part of the picture begins, in key blocks and in probe rows
+    first_row: int = 0
 
 
 @dataclass(frozen=True)

@@ -147,3 +147,32 @@ def test_first_visit_of_a_fresh_server_may_be_a_deep_link(serve, page, record, t
         page.goto(f"{fresh}/map?run={record.run.run_id[:8]}&layer=3&head=4")
         page.get_by_text("Layer 3, head 4: why").wait_for(timeout=30_000)
         assert page.get_by_text("Page not found").count() == 0
+
+
+def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, context, page, record):
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=2&head=3&segment=1")
+    legend = page.locator(".st-key-card-probe .rs-legend")
+    legend.get_by_text("max over 5 rows").wait_for()
+    # The picture stays where it is while the rest of the page is drawn.
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    plot = page.locator(".st-key-probe .js-plotly-plot .nsewdrag")
+    plot.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.3)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.7, steps=8)
+    page.mouse.up()
+    legend.get_by_text("max over one row").wait_for()
+    page.wait_for_url("**zoom=**")
+    shown = page.locator(".st-key-card-probe").get_by_text("shown: rows").inner_text()
+    page.reload()
+    page.locator(".st-key-card-probe").get_by_text("shown: rows").wait_for()
+    assert page.locator(".st-key-card-probe").get_by_text("shown: rows").inner_text() == shown
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(1500)
+    box = page.locator(".st-key-probe .js-plotly-plot .nsewdrag").bounding_box()
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    legend.get_by_text("max over 5 rows").wait_for()
+    page.wait_for_function("!location.search.includes('zoom')")
+    assert context.failures == []
