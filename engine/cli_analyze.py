@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from pathlib import Path
@@ -124,6 +125,10 @@ def analyze(
 
 def profile(
     model: ModelName = "demo",
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Query heads, KV heads and head size instead of a model, as in 32,8,128."),
+    ] = None,
     probe: Annotated[ProbeMode, typer.Option(help="The probe mode that the profile is for.")] = "exact",
     quick: Annotated[
         bool, typer.Option("--quick", help="Two short lengths only: seconds, less precise.")
@@ -135,11 +140,12 @@ def profile(
 ) -> None:
     """Measure what plans and the probe cost on this machine, for a model's head size, and keep it."""
     report = Reporter()
-    report.line(f"measuring plans for model {model}: {'seconds' if quick else 'a minute or more on a CPU'}")
+    what = f"model {model}" if shape is None else f"shape {shape}"
+    report.line(f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}")
     target = _writable(out or paths.profiles())
     from routesparse.engine.models import shape_of
 
-    shape = shape_of(model)
+    heads, kv_heads, head_dim = _shape(shape) if shape else dataclasses.astuple(shape_of(model))[1:]
     import torch
 
     from routesparse.engine import profiling
@@ -150,13 +156,15 @@ def profile(
         measured = profiling.measure(
             device,
             torch.bfloat16 if cuda else torch.float32,
-            head_dim=shape.head_dim,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
+            head_dim=head_dim,
+            heads=heads,
+            kv_heads=kv_heads,
             config=RouterConfig(probe=probe),
             **(profiling.quick(device) if quick else {}),
             progress=report,
         )
+    if shape is not None:
+        measured = dataclasses.replace(measured, command=f"routesparse profile --shape {shape}")
     path = measured.save(target)
     result = {
         "name": measured.name,
@@ -167,7 +175,7 @@ def profile(
         "groups": measured.groups,
         "threads": measured.threads,
         "median_error": measured.median_error,
-        "break_even_tokens": measured.break_even_tokens(shape.heads),
+        "break_even_tokens": measured.break_even_tokens(heads),
         "cells": list(measured.cells),
         "path": str(path),
     }
@@ -185,6 +193,18 @@ def profile(
         f"{result['break_even_tokens']:,} tokens\n{path}",
         markup=False,
         soft_wrap=True,
+    )
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    """(query heads, KV heads, head size) from "32,8,128". Errors: InputError."""
+    parts = text.split(",")
+    if len(parts) == 3 and all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        heads, kv_heads, head_dim = map(int, parts)
+        if heads % kv_heads == 0:
+            return heads, kv_heads, head_dim
+    raise InputError(
+        f"shape {text!r}: pass query heads, KV heads and head size, as in 32,8,128; KV heads divide query heads"
     )
 
 

@@ -27,6 +27,9 @@ def bench(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lengths.")] = False,
     segment: Annotated[int, typer.Option(help="Tokens of a routing segment (end-to-end).")] = 131_072,
+    part: Annotated[
+        str, typer.Option(help="i/n: the i-th of n shares, counted from 0 (end-to-end).")
+    ] = "0/1",
     seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     json_output: JsonFlag = False,
@@ -46,7 +49,7 @@ def bench(
     elif what is Benchmark.layer:
         result = end_to_end.run_layer(quick, seed, report.line)
     else:
-        result = end_to_end.run_end_to_end(quick, seed, segment, report.line)
+        result = end_to_end.run_end_to_end(quick, seed, segment, part, report.line)
     if out is not None:
         from routesparse.engine.evaluation.study import save
 

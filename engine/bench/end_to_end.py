@@ -14,13 +14,16 @@ import torch
 
 from routesparse.engine.bench import rivals
 from routesparse.engine.bench.deciding import Decider
-from routesparse.engine.bench.problems import Shape, plan_pairs, random_plan, tensors
+from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.timing import header, sustained
 from routesparse.engine.bench.transformer import Attention, Size, Transformer
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 DENSITIES = (0.05, 0.10)
 RUNS = 3
+LONG_S = 5.0
+CASES = ((131_072, True), (131_072, False), (524_288, True))  # tokens, compiled
+DENSE_LIMIT = 262_144
 SEGMENTS = (16_384, 131_072)
 
 
@@ -55,22 +58,23 @@ def run_layer(quick: bool, seed: int, note: Callable[[str], None]) -> dict[str, 
 
 
 def run_end_to_end(
-    quick: bool, seed: int, segment_tokens: int, note: Callable[[str], None]
+    quick: bool, seed: int, segment_tokens: int, part: str, note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The whole prefill at 128K tokens and, unless quick, at 512K."""
+    """The whole prefill at 128K tokens, layers compiled and stock, and, unless quick, at 512K, compiled.
+
+    part "i/n": every n-th of these from the i-th on, to share them among GPUs.
+    """
+    first, step = (int(number) for number in part.split("/"))
     model = Transformer(Size(), seed)
     rows = []
-    for compiled in (True, False):
+    for n_tokens, compiled in CASES[:-1][first::step] if quick else CASES[first::step]:
         model.compile(compiled)
-        rows += _at(model, 131_072, seed, segment_tokens, compiled, dense_layers=model.size.layers, note=note)
-    if not quick:
-        model.compile(True)
-        rows += _at(model, 524_288, seed, segment_tokens, True, dense_layers=1, note=note)
+        rows += _at(model, n_tokens, seed, segment_tokens, compiled, note)
     shape = {
         "layers": model.size.layers,
         "hidden": model.size.hidden,
         "weights": "random",
-        "plans": "fixed, stated density",
+        "plans": "fixed, stated density; published: MInference's budgets for this model",
     }
     return {**header(seed), **shape, "segment_tokens": segment_tokens, "rows": rows}
 
@@ -81,20 +85,21 @@ def _at(
     seed: int,
     segment_tokens: int,
     compiled: bool,
-    dense_layers: int,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Rows of one length. With fewer ``dense_layers`` than layers, dense attention is timed in one layer and added."""
+    """Rows of one length. Above DENSE_LIMIT dense attention is timed in one layer, and added for all of them."""
     shape, layers = Shape(n_tokens), model.size.layers
+    whole = n_tokens <= DENSE_LIMIT
     rows: list[dict[str, Any]] = []
 
     def add(what: str, attention: Attention, **more: object) -> float:
-        seconds, peak_bytes = _prefill_seconds(model, n_tokens, seed, attention)
+        seconds, peak_bytes, runs = _prefill_seconds(model, n_tokens, seed, attention)
         row = {
             "what": what,
             "n_tokens": n_tokens,
             "compiled": compiled,
             "seconds": seconds,
+            "runs": runs,
             "peak_bytes": peak_bytes,
         }
         rows.append({**row, **more})
@@ -103,7 +108,7 @@ def _at(
 
     free = add("no attention", lambda index, q, k, v: q)
     for name in rivals.DENSE:
-        if dense_layers == layers:
+        if whole:
             add(name, lambda index, q, k, v, name=name: rivals.dense(name, q, k, v))
         else:
             inputs = tensors(shape, seed)
@@ -117,25 +122,32 @@ def _at(
                     "compiled": compiled,
                     "seconds": seconds,
                     "peak_bytes": None,
-                    "extrapolated_from_layers": dense_layers,
+                    "extrapolated_from_layers": 1,
                 }
             )
             note(f"{n_tokens:>7,} {name} {seconds:.2f} s, extrapolated from one layer's {ms:.0f} ms")
-    for density in DENSITIES if dense_layers == layers else DENSITIES[:1]:
+    for density in DENSITIES if whole else DENSITIES[:1]:
         plan = random_plan(shape, density, seed)
         exact = plan_pairs(plan) / shape.causal_pairs
         torch.cuda.empty_cache()
-        add(f"sparse {density:.0%}", _routed(plan, segment_tokens), density=exact, deciding=True)
+        add(f"sparse {density:.0%}", _routed([plan], segment_tokens), density=exact, deciding=True)
         add(f"kernel {density:.0%}", _fixed(plan), density=exact, deciding=False)
+    if whole and compiled:
+        del plan
+        plans = published_plans(shape, seed)
+        exact = sum(plan_pairs(plan) for plan in plans) / len(plans) / shape.causal_pairs
+        torch.cuda.empty_cache()
+        add("published", _routed(plans, segment_tokens), density=exact, deciding=True)
     return _ratios(rows)
 
 
-def _routed(plan: RowPlan, segment_tokens: int) -> Attention:
+def _routed(plans: list[RowPlan], segment_tokens: int) -> Attention:
+    """Layer i decides, and then runs plan i, or the only one."""
     decider = Decider(segment_tokens)
 
     def attention(index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         decider.decide(index, q, k, v)
-        return sparse_attention(q, k, v, plan)[0]
+        return sparse_attention(q, k, v, plans[index % len(plans)])[0]
 
     return attention
 
@@ -144,12 +156,17 @@ def _fixed(plan: RowPlan) -> Attention:
     return lambda index, q, k, v: sparse_attention(q, k, v, plan)[0]
 
 
-def _prefill_seconds(model: Transformer, n_tokens: int, seed: int, attention: Attention) -> tuple[float, int]:
-    """Median seconds of a prefill after one that warms up, and the peak of allocated bytes."""
+def _prefill_seconds(
+    model: Transformer, n_tokens: int, seed: int, attention: Attention
+) -> tuple[float, int, int]:
+    """Median seconds of RUNS prefills (of one, where that takes longer than LONG_S), peak allocated bytes, runs.
+
+    A prefill before them warms up.
+    """
     generator = torch.Generator("cuda").manual_seed(seed)
     size = (1, n_tokens, model.size.hidden)
-    times = []
-    for _ in range(RUNS + 1):
+    times: list[float] = []
+    while len(times) < RUNS + 1 and not (len(times) == 2 and times[-1] > LONG_S):
         x = torch.randn(size, generator=generator, device="cuda", dtype=torch.bfloat16)
         torch.cuda.reset_peak_memory_stats()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -159,7 +176,8 @@ def _prefill_seconds(model: Transformer, n_tokens: int, seed: int, attention: At
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
         del cache, x
-    return sorted(times[1:])[RUNS // 2], torch.cuda.max_memory_allocated()
+    counted = sorted(times[1:])
+    return counted[len(counted) // 2], torch.cuda.max_memory_allocated(), len(counted)
 
 
 def _ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
