@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import streamlit as st
 
 from routesparse.app import guard, identity, states, style
 from routesparse.app.access import access
+from routesparse.app.boundary import boundary
 from routesparse.app.screens import (
     audit,
     calibration,
@@ -21,9 +21,7 @@ from routesparse.app.screens import (
     runs,
     terms,
 )
-from routesparse.engine import paths
-from routesparse.engine.errors import RouteSparseError, StoreError
-from routesparse.engine.jobs.log import JobLog, frames
+from routesparse.engine.errors import StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
 ICON = Path(__file__).parent / "icon.svg"
@@ -67,30 +65,10 @@ def main() -> None:
             "The store can't be opened", [str(error), "Nothing was changed. Reload this page afterwards."]
         )
         return
-    opened.look_into_spool()
-    try:
+    advice = "Try the page without what follows the question mark in its address."
+    with boundary("This page", page.url_path, advice):
+        opened.look_into_spool()
         page.run()
-    except RouteSparseError as error:
-        states.problem("This page can't be drawn", [str(error), "The stored runs are unchanged. Reload it."])
-    # The boundary of a page. The error's own message stays out of page and log: it may quote a prompt.
-    except Exception as error:  # noqa: BLE001
-        _unexpected(error, page.url_path)
-
-
-def _unexpected(error: Exception, page: str) -> None:
-    """A defect, or an address that no page foresaw: say so, and where the log has its place."""
-    log_id = secrets.token_hex(4)
-    JobLog(paths.home(), "web").write(
-        "page_failed", page=page, log_id=log_id, error=type(error).__name__, frames=frames(error)
-    )
-    states.problem(
-        "This page can't be drawn",
-        [
-            f"An unexpected {type(error).__name__}; logs/worker.jsonl has its place under id {log_id}. Please report "
-            "it with that entry.",
-            "The stored runs are unchanged. Try the page without what follows the question mark in its address.",
-        ],
-    )
 
 
 main()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app import head_panel, jobs_view, navigate, numbers, states
+from routesparse.app import boundary, head_panel, jobs_view, navigate, numbers, states
 from routesparse.app.access import Access, access
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs import log
@@ -31,7 +31,7 @@ def render() -> None:
     if named is None:
         st.html('<div class="rs-title">Jobs</div>')
         active = bool(opened.queue.jobs(("queued", "running"), 1))
-        st.fragment(_list, run_every=_LIST_EVERY_S if active else None)()
+        boundary.timed(_list, _LIST_EVERY_S if active else None)()
         return
     job = opened.queue.job(named)
     if job is None:
@@ -47,7 +47,7 @@ def render() -> None:
         f"{jobs_view.clock(job.created_at)} · {numbers.size(job.prompt_bytes)}</div>"
     )
     # A page whose job has ended asks for nothing any more.
-    st.fragment(_watch, run_every=EVERY_S if _changing(opened, job) else None)(job.id)
+    boundary.timed(_watch, EVERY_S if _changing(opened, job) else None)(job.id)
 
 
 def _list() -> None:

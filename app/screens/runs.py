@@ -11,20 +11,21 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app import exports, jobs_view, navigate, numbers, run_table, states
+from routesparse.app import boundary, exports, jobs_view, navigate, numbers, run_table, states
 from routesparse.app.access import Access, access
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries, spool
 
 _MOST_COMPARED = 6
+_REFRESH_EVERY_S = 5.0
 _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy"}
 
 
 def render() -> None:
     """Draw the page."""
     opened = access()
-    _refresh_when_changed(opened.store.generation)
+    boundary.timed(_refresh_when_changed, _REFRESH_EVERY_S)(opened.store.generation)
     st.html('<div class="rs-title">Runs</div>')
     _undo_bar(opened)
     _active_jobs(opened)
@@ -285,7 +286,6 @@ def _rejected(opened: Access) -> None:
             st.text(f"sample {rejection.name}\n{rejection.reason}")
 
 
-@st.fragment(run_every="5s")
 def _refresh_when_changed(generation: int) -> None:
     """Look into the spool every few seconds and draw the page again when something came in."""
     opened = access()

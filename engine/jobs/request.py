@@ -23,8 +23,9 @@ from routesparse.engine.config import (
 from routesparse.engine.errors import ConfigError
 
 MAX_LABEL = 120
+MAX_TOKENS = 2**24  # more than any model reads
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_WHOLE = ("segment", "seed")
+_WHOLE = ("segment", "seed", "break_even")
 _YES_NO = ("keep_text", "measure_dense")
 
 
@@ -53,8 +54,15 @@ class RunRequest:
         object.__setattr__(self, "label", clean_label(self.label))
         for name in _WHOLE:
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
+            if (not isinstance(value, int) or isinstance(value, bool)) and (name, value) != (
+                "break_even",
+                None,
+            ):
                 raise ConfigError(f"{name} {value!r} must be a whole number")
+        for name in ("segment", "break_even"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_TOKENS:
+                raise ConfigError(f"{name} {value} must lie between 0 and {MAX_TOKENS:,} tokens")
         for name in _YES_NO:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} {getattr(self, name)!r} must be true or false")
