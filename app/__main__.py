@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import streamlit as st
-from streamlit import net_util
+from streamlit import config, net_util
 from streamlit.web import bootstrap, cli
 
 from routesparse.app import guard
@@ -40,8 +40,9 @@ def main(arguments: Sequence[str]) -> int:
             if problem is not None:
                 print(f"error: {problem}", file=sys.stderr)
                 return 2
-            _keep_to_this_machine(context.params)
-            cli.main_run.invoke(context)
+            _keep_to_this_machine(options)
+            # Not by the command itself: it would read the configuration again and call our change to it an update.
+            bootstrap.run(str(MAIN), False, list(context.params["args"]), options)
     except click.exceptions.Exit as ended:  # --help
         return ended.exit_code
     except click.UsageError as error:
@@ -58,7 +59,9 @@ def _keep_to_this_machine(options: dict[str, Any]) -> None:
     """
     address = str(st.get_option("server.address"))
     if guard.is_loopback(address) and not st.get_option("server.allowedHosts"):
+        # Also as an option, for when Streamlit reads a changed file again.
         options["server_allowedHosts"] = (*_LOOPBACK_NAMES, address.strip("[]"))
+        config.set_option("server.allowedHosts", list(options["server_allowedHosts"]))
     net_util.get_external_ip = lambda: None
 
 

@@ -15,8 +15,8 @@ PUBLIC = ["--server.address", "0.0.0.0"]
 # The real start with its last step, listening, replaced by a word: tests open no public port.
 START = """
 import sys
-from streamlit.web import cli
-cli.main_run.invoke = lambda context: print("served")
+from streamlit.web import bootstrap
+bootstrap.run = lambda *arguments: print("served")
 from routesparse.app.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -21,13 +21,18 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def port(serve, network, tmp_path_factory):
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("requests")
+
+
+@pytest.fixture(scope="module")
+def port(serve, network, home):
     way = f"http://127.0.0.1:{network.getsockname()[1]}"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("http_proxy", "https_proxy"):
             patch.setenv(name, way)
         patch.setenv("no_proxy", "127.0.0.1")
-        with serve.dashboard(tmp_path_factory.mktemp("requests")) as address:
+        with serve.dashboard(home) as address:
             yield int(address.rsplit(":", 1)[1])
 
 
@@ -85,3 +90,9 @@ def test_no_file_of_the_machine_is_served(port, path):
     answer = connection.getresponse()
     assert b"root:" not in answer.read()
     connection.close()
+
+
+def test_the_start_says_where_it_is_and_nothing_of_changed_options(port, home):
+    log = (home / "dashboard.log").read_text()
+    assert f"http://127.0.0.1:{port}" in log
+    assert "config option" not in log
