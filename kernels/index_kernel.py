@@ -37,7 +37,6 @@ def score_levels_kernel(
     LOCAL_BLOCKS: tl.constexpr,
     BUDGETS: tl.constexpr,
     SHARES: tl.constexpr,
-    LEVELS: tl.constexpr,
     N: tl.constexpr,
     BINS: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -71,18 +70,30 @@ def score_levels_kernel(
     better = tl.cumsum(weight, 0, reverse=True) - weight
     better = better / tl.maximum(tl.sum(weight, 0), 1e-30)
     taken = tl.sum(forced.to(tl.int32), 0)
-    # All levels of a family in one reduction: a wait of the whole program for each would cost more than the work.
-    level = tl.arange(0, LEVELS)
-    budget = tl.load(budgets_ptr + level, mask=level < BUDGETS, other=0)
-    over = up_to[None, :] > (budget - taken)[:, None]
-    held = tl.sum(tl.where(over, 0, count[None, :]), 1)
-    tl.store(top_k_count_ptr + row * BUDGETS + level, taken + held, mask=level < BUDGETS)
-    top_k = tl.sum((over & (level < BUDGETS)[:, None]).to(tl.int32), 0)
-    share = tl.load(shares_ptr + level, mask=level < SHARES, other=0.0)
-    over = better[None, :] >= share[:, None]
-    held = tl.sum(tl.where(over, 0, count[None, :]), 1)
-    tl.store(top_p_count_ptr + row * SHARES + level, taken + held, mask=level < SHARES)
-    top_p = tl.sum((over & (level < SHARES)[:, None]).to(tl.int32), 0)
+    # Four counts of 16 bits in one sum: every sum is a wait of the whole program, and they are most of its time.
+    top_k = tl.zeros([BINS], dtype=tl.int32)
+    held = tl.zeros([BINS], dtype=tl.int64)
+    for level in tl.static_range(BUDGETS):
+        over = up_to > tl.load(budgets_ptr + level) - taken
+        top_k += over.to(tl.int32)
+        held += tl.where(over, 0, count).to(tl.int64) << (16 * (level % 4))
+        if level % 4 == 3 or level == BUDGETS - 1:
+            total = tl.sum(held, 0)
+            for one in tl.static_range(level % 4 + 1):
+                place_of = top_k_count_ptr + row * BUDGETS + (level - level % 4 + one)
+                tl.store(place_of, taken + ((total >> (16 * one)) & 65535).to(tl.int32))
+            held = tl.zeros([BINS], dtype=tl.int64)
+    top_p = tl.zeros([BINS], dtype=tl.int32)
+    for level in tl.static_range(SHARES):
+        over = better >= tl.load(shares_ptr + level)
+        top_p += over.to(tl.int32)
+        held += tl.where(over, 0, count).to(tl.int64) << (16 * (level % 4))
+        if level % 4 == 3 or level == SHARES - 1:
+            total = tl.sum(held, 0)
+            for one in tl.static_range(level % 4 + 1):
+                place_of = top_p_count_ptr + row * SHARES + (level - level % 4 + one)
+                tl.store(place_of, taken + ((total >> (16 * one)) & 65535).to(tl.int32))
+            held = tl.zeros([BINS], dtype=tl.int64)
     top_k = tl.where(top_k == BUDGETS, NEVER, top_k)
     top_p = tl.where(top_p == SHARES, NEVER, top_p)
     found = tl.gather(top_k + top_p * 256, place, 0)
