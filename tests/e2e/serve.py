@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,13 +44,16 @@ FLAGS = [
 
 
 @contextlib.contextmanager
-def dashboard(home: Path, seconds: float = 60.0, samples: bool = False) -> Iterator[str]:
+def dashboard(
+    home: Path, seconds: float = 60.0, samples: bool = False, options: Sequence[str] = ()
+) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
+    options: more of the command line.
     """
     port = free_port()
-    command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port)]
+    command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
     if not samples:
         _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
