@@ -49,7 +49,8 @@ def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
         (chart.update_xaxes, "error of the worst audited row"),
         (chart.update_yaxes, "bound"),
     ):
-        update(type="log", range=[np.log10(low), np.log10(high)], title=title, dtick="D2", fixedrange=True)
+        ends = [np.log10(low), np.log10(high)]
+        update(type="log", range=ends, title=title, fixedrange=True, **design.log_ticks(low, high))
     return _layout(chart, theme)
 
 

@@ -161,6 +161,13 @@ def _plain_template(name: str) -> dict[str, Any]:
     return dict(template(DARK if name == "dark" else LIGHT).to_plotly_json())
 
 
+def log_ticks(low: float, high: float) -> dict[str, list[Any]]:
+    """Ticks of a logarithmic axis: 1, 2 and 5 of every decade, written out (Plotly's own says "5" for 50 and 500)."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{first}e{decade}") for decade in decades for first in (1, 2, 5)]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+
+
 def chart_config(name: str) -> dict[str, object]:
     """Plotly options: no logo, no zoom buttons, the picture as SVG under a sensible name."""
     remove = ["zoom", "pan", "select", "lasso", "zoomIn", "zoomOut", "autoScale", "resetScale"]

@@ -42,18 +42,6 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
             hovertemplate="%{text}<extra></extra>",
         )
     chart.add_hline(y=limit, line={"color": theme.warn, "width": 1.3, "dash": "dash"})
-    chart.add_annotation(
-        x=1,
-        xref="paper",
-        y=limit,
-        xanchor="right",
-        yanchor="bottom",
-        text=f"limit for dense by fallback {numbers.share(limit, 0)}",
-        showarrow=False,
-        font={"size": 11, "color": theme.warn},
-        bgcolor=theme.panel,
-        opacity=0.9,
-    )
     count = layers["layer"].nunique()
     chart.update_xaxes(title="layer", dtick=1 if count <= 16 else 4, showgrid=False, fixedrange=True)
     chart.update_xaxes(range=[layers["layer"].min() - 0.5, layers["layer"].max() + 0.5])
@@ -72,11 +60,13 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
     return chart
 
 
-def legend(theme: design.Theme) -> str:
-    """HTML of the three kinds, each with its colour and hatch."""
+def legend(theme: design.Theme, limit: float) -> str:
+    """HTML of the three kinds, each with its colour and hatch, and of the line."""
     marks = {"": "", "/": "▨", ".": "⁙"}
     items = [
         f'<span><i style="background:{color};color:{theme.panel}">{marks[HATCHES[kind]]}</i>{kind}</span>'
         for kind, color in colors(theme).items()
     ]
+    line = f'<i style="height:0;border-top:2px dashed {theme.warn};border-radius:0"></i>'
+    items.append(f"<span>{line}limit for dense by fallback {numbers.share(limit, 0)}</span>")
     return f'<div class="rs-legend">{"".join(items)}</div>'

@@ -93,7 +93,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
         xaxis={
             "type": "log",
             "title": {"text": "predicted kernel time, µs"},
-            "dtick": "D2",
+            **design.log_ticks(shown["kernel_us"].min(), shown["kernel_us"].max()),
             "zeroline": False,
         },
         height=270,

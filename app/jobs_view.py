@@ -137,7 +137,7 @@ def table(queue: JobQueue, jobs: list[Job]) -> None:
             style = ' class="rs-warn"' if job.state == "failed" else ""
             st.html(
                 f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
-                f'<span class="rs-note">{escape(" · ".join(f for f in facts[1:] if f))}</span></div>',
+                f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}</span></div>',
                 width="stretch",
             )
             navigate.link("Open", "job", job=job.id)

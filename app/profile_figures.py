@@ -84,12 +84,19 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
     chart.update_xaxes(
         type="log", title="tokens", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks], fixedrange=True
     )
-    chart.update_yaxes(type="log", title="ms, all heads of a layer", dtick="D2", fixedrange=True)
+    times = pd.concat([measured["median_us"], measured["flops_us"], measured["upper_us"]]).dropna() / 1000
+    chart.update_yaxes(
+        type="log",
+        title="ms, all heads of a layer",
+        fixedrange=True,
+        **design.log_ticks(times.min(), times.max()),
+    )
     chart.update_layout(
         template=design.template(theme),
-        height=360,
-        margin={"l": 56, "r": 8, "t": 8, "b": 40},
-        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "font": {"size": 11}},
+        height=440,
+        # Room for four rows of the legend, which a paper-based place would draw over the axis.
+        margin={"l": 56, "r": 8, "t": 8, "b": 136},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "font": {"size": 11}},
     )
     return chart
 

@@ -11,6 +11,7 @@ from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _MAX_CHARACTERS = 4000
+_NEIGHBOURS = 9  # bars
 _TEXT_STEPS = 128  # of the slider, where no masks set them
 
 
@@ -66,9 +67,15 @@ def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> Non
 
 
 def _telling(readers: pd.DataFrame) -> int:
-    """The key block to show first: the most read one that is neither the sink nor in the local band."""
-    inner = readers.iloc[1 : max(2, len(readers) * 3 // 4)].dropna()
-    return 0 if inner.empty else int(inner.loc[inner["heads_share"].idxmax(), "key_block"])
+    """The key block to show first: the one that stands out most from its neighbours, the sink aside.
+
+    Not the most read one: that always lies at the end, where few rows come after and all of them are near.
+    """
+    inner = readers.iloc[1:].dropna()
+    if inner.empty:
+        return 0
+    usual = inner["heads_share"].rolling(_NEIGHBOURS, center=True, min_periods=1).median()
+    return int(inner.loc[(inner["heads_share"] - usual).idxmax(), "key_block"])
 
 
 def _text(kept: queries.Prompt, first_block: int, blocks: int) -> str:

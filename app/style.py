@@ -94,6 +94,7 @@ _STYLE = """
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
+[data-testid="stPageLink-NavLink"]:not(:hover) { background: transparent !important; }
 [data-testid="stPageLink-NavLink"] p { color: var(--rs-accent); font-weight: 500; }
 .rs-steps { display: flex; flex-wrap: wrap; gap: 6px; }
 .rs-steps span { border: 1px solid var(--rs-line); border-radius: 7px; padding: 5px 12px; color: var(--rs-mute);

@@ -116,7 +116,7 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             (
                 kind.capitalize(),
                 numbers.share(_share(kinds, kind, "units")),
-                f"{count:,} units · {numbers.share(_share(kinds, kind, 'kernel_us'))} of planned time",
+                f"{numbers.several(count, 'unit')} · {numbers.share(_share(kinds, kind, 'kernel_us'))} of planned time",
                 term,
             )
         )
@@ -167,7 +167,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
             theme=None,
             config=design.chart_config(f"fallbacks-by-layer-{shown.name}"),
         )
-        st.html(fallback_figure.legend(theme))
+        st.html(fallback_figure.legend(theme, limit))
         exports.chart_foot(
             f"fallbacks-by-layer-{shown.name}",
             f"n = {int(kinds['units'].sum()):,} units · share of a layer's {_MEASURE_WORDS[measure]} · source: "

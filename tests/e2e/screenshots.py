@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -35,6 +36,9 @@ PAGES = {
     "map-probe": "/map?run=3f9a1c20&layer=2&head=6&metric=probe",
     "map-32x32-probe": "/map?run=32b32b32&layer=17&head=20&metric=probe",
     "map-not-audited": "/map?run=c0de17aa&layer=1&head=1&metric=audited_error",
+    "map-zoomed": "/map?run=3f9a1c20&layer=5&head=2&zoom=40,104,60,140",
+    "map-without-masks": "/map?run=b81c44aa&layer=3&head=3",
+    "head-zoomed": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11&zoom=40,104,60,140",
     "map-32x32": "/map?run=32b32b32&layer=17&head=20",
     "map-bad-link": "/map?run=deadbeef",
     "runs-baseline": "/?baseline=d4e5b678",
@@ -50,7 +54,7 @@ PAGES = {
     "audit-all": "/audit?run=3f9a1c20&scope=all&claim=conformal&by=family",
     "audit-not-audited": "/audit?run=c0de17aa",
     "fallbacks": "/fallbacks?run=3f9a1c20",
-    "fallbacks-failure": "/fallbacks?run=3f9a1c20&limit=2&by=time",
+    "fallbacks-failure": "/fallbacks?run=3f9a1c20&limit=0&by=time",
     "compare-paired": f"/compare?runs=3f9a1c20,{AGAIN}&metric=audited_error",
     "compare-unpaired": "/compare?runs=3f9a1c20,c0de17aa,b81c44aa",
     "compare-calibrations": "/compare?run=3f9a1c20&calibrations=prose,code",
@@ -66,12 +70,11 @@ def fill(home: Path) -> None:
     spool = home / "spool"
     write_bundle(make_record(hardness=0.9), spool)
     write_bundle(make_record(AGAIN, hardness=0.5, seed=2), spool)
-    write_bundle(
-        make_record(
-            "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
-        ),
-        spool,
+    older = make_record(
+        "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
     )
+    bare = tuple(replace(probe, masks=None, mask_columns=None, mask_pool=None) for probe in older.probes)
+    write_bundle(replace(older, probes=bare), spool)
     write_bundle(
         make_record(
             "c0de17aa90e1f003", name="router.py.txt", domain="code", hardness=0.4, seed=5, audit=False
@@ -129,11 +132,13 @@ def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, s
                 _settle(page)
                 for summary in page.locator("[data-testid=stExpander] summary").all():
                     summary.click()
-                height = page.evaluate(
-                    "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
-                )
-                page.set_viewport_size({"width": width, "height": max(900, int(height) + 10)})
-                page.wait_for_timeout(800)
+                # Twice: at its full height the page may be wider by a scroll bar, and text breaks elsewhere.
+                for _ in range(2):
+                    height = page.evaluate(
+                        "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
+                    )
+                    page.set_viewport_size({"width": width, "height": max(900, int(height) + 10)})
+                    page.wait_for_timeout(800)
                 page.screenshot(path=folder / f"{state}-{name}-{scheme}-{width}.png")
                 page.set_viewport_size({"width": width, "height": 900})
             context.close()
