@@ -32,7 +32,7 @@ CONFIDENCES = (0.9, 0.95, 0.99)
 GATE_ROUNDS = 2
 GATE_STEP = 0.002  # lambda moves in these steps; a smaller change is none
 LARGEST_GATE = 0.999
-HELD_OUT_SHARE = 0.25  # of fold A's prompts, for the predictor's quality
+HELD_OUT_SHARE = 0.25  # of fold A's documents, for the predictor's quality
 HISTOGRAM_BINS = 48
 
 # (windows, config with the gate to use, measure output errors) -> one PromptMeasure per window, in order
@@ -71,7 +71,7 @@ def calibrate(
     if shared:
         raise CalibrationError(f"{len(shared)} document is in both folds; a document belongs to one of them")
     gate, measured_a = fit_gate(fold_a, config, measure, robust)
-    frozen = replace(config, gate=gate)
+    frozen = replace(config, gate=gate, alpha=fit_alpha(measured_a))
     measured_b = list(measure(fold_b, frozen, False))
     return assemble(
         measured_a,
@@ -136,7 +136,7 @@ def assemble(
     robust: bool = False,
     provenance: dict[str, Any] | None = None,
 ) -> Calibration:
-    """The artifact from both folds as measured; config holds the frozen gate."""
+    """The artifact from both folds as measured; config holds the frozen gate and alpha."""
     from routesparse.engine.provenance import versions
 
     assert config.gate is not None
@@ -146,7 +146,7 @@ def assemble(
         name=name,
         domain=domain,
         gate=config.gate,
-        alpha=fit_alpha(measured_a),
+        alpha=config.alpha,
         model=subject.model,
         model_revision=subject.revision,
         library_hash=library_hash(),
@@ -219,9 +219,11 @@ def fit_alpha(measured: Sequence[PromptMeasure]) -> float:
 
 
 def fit_error(measured: Sequence[PromptMeasure], seed: int) -> ErrorPredictor | None:
-    """e from all sparse candidates of fold A; None where output errors were not measured or prompts are too few."""
-    step = round(1 / HELD_OUT_SHARE)
-    if len(measured) < step:
+    """e from all sparse candidates of fold A; None where output errors were not measured.
+
+    Its quality is that of a fit without some documents, not windows, on these: windows of one text are alike.
+    """
+    if not measured:
         return None
     features, errors, prompts = [], [], []
     for place, m in enumerate(measured):
@@ -234,9 +236,16 @@ def fit_error(measured: Sequence[PromptMeasure], seed: int) -> ErrorPredictor | 
             errors.append(t.error[:, :-1].ravel().astype(np.float64))
             prompts.append(np.full(len(errors[-1]), place))
     prompt = np.concatenate(prompts)
-    return fit_predictor(
-        np.concatenate(features), np.concatenate(errors), prompt, prompt % step == step - 1, seed
-    )
+    held_out = held_out_prompts([m.document_sha256 for m in measured])[prompt]
+    return fit_predictor(np.concatenate(features), np.concatenate(errors), prompt, held_out, seed)
+
+
+def held_out_prompts(documents: Sequence[str]) -> np.ndarray:
+    """bool [prompts]: those of every fourth document, of the last of two or three; none where there is one alone."""
+    names = sorted(set(documents))
+    step = min(round(1 / HELD_OUT_SHARE), len(names))
+    chosen = names[step - 1 :: step] if step > 1 else []
+    return np.isin(documents, chosen)
 
 
 def fit_drift(measured: Sequence[PromptMeasure], lengths: Sequence[tuple[int, int]]) -> DriftReference | None:

@@ -202,7 +202,10 @@ def _print_summary(made: Calibration, path: Path) -> None:
             *("none" if delta is None or math.isinf(delta) else f"{delta:.4f}" for delta in shown),
         )
     console.print(table)
-    told = "no error predictor" if made.predictor is None else f"predictor r2 {made.predictor.fit['r2']:.2f}"
+    told = "no error predictor"
+    if made.predictor is not None:
+        r2 = made.predictor.fit.get("r2")
+        told = "predictor r2 " + ("not measured (one document)" if r2 is None else f"{r2:.2f}")
     console.print(
         f"lambda {made.gate:.3f}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
         markup=False,

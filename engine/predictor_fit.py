@@ -24,21 +24,22 @@ def fit_predictor(
     """features float64 [n, 3] as in FEATURES, error = E_rel [n], prompt = its prompt's number [n].
 
     Every prompt has the same weight. held_out bool [n]: rows that are left out of a first fit which measures the
-    quality (r2, mean absolute error); the predictor that ships is fitted on all rows.
+    quality (r2, mean absolute error; absent where no row is); the predictor that ships is fitted on all rows.
     """
-    tried = _boost(features[~held_out], error[~held_out], prompt[~held_out], seed)
-    guess = tried.predict(features[held_out])
-    spread = float(((error[held_out] - error[held_out].mean()) ** 2).sum())
     fitted = _export(_boost(features, error, prompt, seed))
     quality = {
         "candidates": len(error),
         "prompts": len(np.unique(prompt)),
         "held_out_prompts": len(np.unique(prompt[held_out])),
-        "r2": 1.0 - float(((error[held_out] - guess) ** 2).sum()) / max(spread, 1e-30),
-        "mean_absolute_error": float(np.abs(error[held_out] - guess).mean()),
         "mean_error": float(error.mean()),
         "curves": _curves(fitted, features),
     }
+    if held_out.any():
+        tried = _boost(features[~held_out], error[~held_out], prompt[~held_out], seed)
+        off = error[held_out] - tried.predict(features[held_out])
+        spread = float(((error[held_out] - error[held_out].mean()) ** 2).sum())
+        quality["r2"] = 1.0 - float((off**2).sum()) / max(spread, 1e-30)
+        quality["mean_absolute_error"] = float(np.abs(off).mean())
     return ErrorPredictor(**{**vars(fitted), "fit": quality})
 
 

@@ -2,21 +2,24 @@
 
     python -m routesparse.engine.evaluation.ship_calibrations --units units --profile P.json --out data/calibrations
 
-``--units`` names what ``trust_measures`` wrote (stems, without "-A.parquet"). The same fitting as in
-`routesparse calibrate`: lambda, alpha and e from fold A, delta from fold B. Every window was measured at one lambda;
-where fold A asks for another one this stops and says so.
+``--units`` names what ``trust_measures`` wrote. The same fitting as in `routesparse calibrate`: lambda, alpha and e
+from fold A, delta from fold B. Every window was measured at one lambda; where fold A asks for another one this stops
+and says so. alpha enters the risk alone, which this policy without a limit never reads.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from routesparse.engine.calibrating import GATE_STEP, Subject, assemble, wanted_gate
+from routesparse.engine.calibrating import GATE_STEP, Subject, assemble, fit_alpha, wanted_gate
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.trust_data import measures, read
+from routesparse.engine.evaluation.trust_data import load, measures
 from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
+from routesparse.engine.evaluation.trust_units import BODY_ROWS
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import load_model
 
@@ -36,35 +39,62 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--profile", type=Path, required=True)
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
-    config = RouterConfig(seed=arguments.seed, break_even_tokens=0)
+    measured = load(arguments.units)
+    config = RouterConfig(gate=measured.gate, seed=arguments.seed, break_even_tokens=0)
+    told = measured.provenance
     subject = Subject(
-        loaded.name, loaded.revision, loaded.dtype, "H200 and CPU", LatencyProfile.load(arguments.profile)
+        loaded.name, loaded.revision, loaded.dtype, device_text(told), LatencyProfile.load(arguments.profile)
     )
-    folds = [measures(*read(arguments.units, fold)) for fold in ("A", "B")]
-    gate = config.gate_threshold
+    window = measured.windows.iloc[0]
+    if (subject.profile.name, subject.revision, subject.dtype) != tuple(
+        window[["profile", "revision", "dtype"]]
+    ):
+        raise CalibrationError(
+            f"the windows were measured with profile {window['profile']}, model revision {window['revision']} in "
+            f"{window['dtype']}; pass the same"
+        )
+    folds = [measures(*measured.part(fold)) for fold in ("A", "B")]
     for name, parts in NAMES.items():
-        mine = [[m for m in fold if m.domain in parts] for fold in folds]
-        wanted = wanted_gate(mine[0], config, name == "robust")
-        if abs(wanted - gate) >= GATE_STEP:
+        fold_a, fold_b = ([m for m in fold if m.domain in parts] for fold in folds)
+        wanted = wanted_gate(fold_a, config, name == "robust")
+        if abs(wanted - measured.gate) >= GATE_STEP:
             raise CalibrationError(
-                f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at {gate:.3f}; "
+                f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at {measured.gate:.3f}; "
                 f"measure again with --gate {wanted:.3f}"
             )
         made = assemble(
-            mine[0],
-            mine[1],
-            RouterConfig(gate=gate, seed=arguments.seed, break_even_tokens=0),
+            fold_a,
+            fold_b,
+            replace(config, alpha=fit_alpha(fold_a)),
             subject,
             name=name,
             domain=name,
             lengths=BUCKETS,
             robust=name == "robust",
-            provenance={"command": study.header(loaded, arguments)["command"], "audit_rows": "body, or 1024"},
+            provenance={
+                "command": study.command(),
+                "measured": told["runs"],
+                "windows_by_device": told["windows_by_device"],
+                "audit_rows": f"the body on a GPU, {BODY_ROWS} strata of it on a CPU",
+            },
         )
         path = made.save(arguments.out)
         study.note(
             f"{path}: alpha {made.alpha:.3f}, " + ", ".join(f"{b.prompts}: {b.deltas}" for b in made.buckets)
         )
+
+
+def device_text(told: dict[str, Any]) -> str:
+    """The devices of the measuring, as they named themselves: how many windows on which."""
+    counts = told["windows_by_device"]
+    names = {
+        kind: sorted({n for run in told["runs"] for n in _names(run["devices"][kind])}) for kind in counts
+    }
+    return "; ".join(f"{', '.join(names[kind])}: {count} windows" for kind, count in counts.items())
+
+
+def _names(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
 
 
 if __name__ == "__main__":

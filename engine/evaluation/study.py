@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -31,7 +32,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def command() -> str:
     """The command that makes this file again."""
-    return f"python -m routesparse.engine.evaluation.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
+    return portable(
+        f"python -m routesparse.engine.evaluation.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
+    )
+
+
+def portable(text: str) -> str:
+    """A command without the folders of one machine: of an absolute path the last name stays."""
+    return re.sub(r"(?<![\w.])/[^\s=]*/([^\s/]+)", r"\1", text)
 
 
 def now() -> str:

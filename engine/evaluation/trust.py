@@ -7,7 +7,7 @@ Reads what ``trust_measures`` wrote and the bundled calibrations; nothing here w
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
 - row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
-- controls that must fail: delta from all admissible candidates, rows at the end of query blocks, another domain's.
+- what must fail: ``trust_controls.py``; where the attention work comes from: ``trust_work.py``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.engine.calibration import Calibration, conformal_delta, load_calibration
-from routesparse.engine.coverage_stats import clustered_interval, summarise
+from routesparse.engine.calibration import Calibration, load_calibration
+from routesparse.engine.coverage_stats import clustered_interval
+from routesparse.engine.errors import CalibrationError, ProfileError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.trust_data import descriptors, read
-from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
+from routesparse.engine.evaluation.trust_controls import controls, cover
+from routesparse.engine.evaluation.trust_data import Measured, descriptors, flattened, load
+from routesparse.engine.evaluation.trust_plan import DOMAINS
+from routesparse.engine.evaluation.trust_work import decompose
+from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import load_model
 
 CONFIDENCE = 0.95
@@ -35,17 +39,20 @@ def main(argv: list[str] | None = None) -> None:
     """Write the result file."""
     parser = study.parser(__doc__)
     parser.add_argument("--units", type=Path, nargs="+", required=True)
+    parser.add_argument("--profile", type=Path, required=True, help="the latency profile of the measuring")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
-    units, windows = read(arguments.units, "test")
+    measured = load(arguments.units)
+    units, windows = measured.part("test")
     calibrations = {name: load_calibration(name) for name in (*DOMAINS, "mixed", "robust")}
-    overlap = calibrations["mixed"].overlap_with(windows["document_sha256"])
-    if overlap or any(c.overlap() for c in calibrations.values()):
-        raise SystemExit("a calibration document is in the test set, or in both folds")
+    profile = LatencyProfile.load(arguments.profile)
+    check(measured, calibrations, profile)
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
-        "device": "NVIDIA H200 (windows above 8,192 tokens and some others) and CPU, float32 throughout",
+        "measured": measured.provenance,
+        "twins": _twins(measured.part("twin")[0]),
         "profile": str(windows["profile"].iloc[0]),
+        "gate": measured.gate,
         "confidence": CONFIDENCE,
         "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
         "domains": {},
@@ -56,17 +63,57 @@ def main(argv: list[str] | None = None) -> None:
         for domain in windows["domain"].unique():
             mine = units[inside & (units["domain"] == domain)]
             if len(mine):
-                result["domains"].setdefault(domain, {})[length] = _domain(
-                    mine, windows, calibrations, domain
-                )
+                found = _domain(mine, windows, calibrations, domain, profile)
+                result["domains"].setdefault(domain, {})[length] = found
         calibrated = units[inside & units["domain"].isin(DOMAINS)]
         if len(calibrated):
             result["mixed"][length] = _mixed(calibrated, windows)
-    result["controls"] = _controls(units, read(arguments.units, "B")[0], calibrations)
+    result["controls"] = controls(units, measured.part("B")[0], measured.gate, calibrations)
     result["drift"] = _drift(units, calibrations)
     result["family"] = _grouped(units, "pattern")
     result["layer"] = _grouped(units, "layer")
     study.save(arguments.out, result)
+
+
+def check(measured: Measured, calibrations: dict[str, Calibration], profile: LatencyProfile) -> None:
+    """Errors: ProfileError for another profile than the measuring's; CalibrationError where a calibration was made for
+    another policy or model than was measured, or has a document in both folds or among the test documents.
+    """
+    window = measured.part("test")[1].iloc[0]
+    if profile.name != window["profile"]:
+        raise ProfileError(f"the windows were measured with profile {window['profile']}, not {profile.name}")
+    for name, c in calibrations.items():
+        costs = None if c.cost_model is None else c.cost_model.profile
+        here = (c.gate, costs, c.model_revision, c.dtype)
+        there = (measured.gate, window["profile"], window["revision"], window["dtype"])
+        if here != there:
+            raise CalibrationError(
+                f"calibration {name!r} has (lambda, profile, revision, dtype) {here}, the windows {there}; "
+                "ship calibrations from these windows first"
+            )
+        if c.overlap() or c.overlap_with(measured.part("test")[1]["document_sha256"]):
+            raise CalibrationError(
+                f"calibration {name!r} shares a document between folds or with the test set"
+            )
+
+
+def _twins(units: pd.DataFrame) -> dict[str, Any]:
+    """The same windows on a CPU and on a GPU: how often they agree."""
+    if not len(units):
+        return {"windows": 0}
+    keys = ["window", "layer", "segment", "head"]
+    on_cpu = units["device"] == "cpu"
+    both = units[on_cpu].merge(units[~on_cpu], on=keys, suffixes=("", "_gpu"))
+    same = both["chosen"] == both["chosen_gpu"]
+    gap = (both["true_mass"] - both["true_mass_gpu"])[same & both["is_sparse"]]
+    return {
+        "windows": int(both["window"].nunique()),
+        "units": len(both),
+        "same_choice": float(same.mean()),
+        "same_fallback": float((both["fallback"] == both["fallback_gpu"]).mean()),
+        "true_mass_gap_mean": float(gap.mean()),
+        "true_mass_gap_sd": float(gap.std()),
+    }
 
 
 def _calibration(c: Calibration) -> dict[str, Any]:
@@ -82,13 +129,17 @@ def _calibration(c: Calibration) -> dict[str, Any]:
 
 
 def _domain(
-    units: pd.DataFrame, windows: pd.DataFrame, calibrations: dict[str, Calibration], domain: str
+    units: pd.DataFrame,
+    windows: pd.DataFrame,
+    calibrations: dict[str, Calibration],
+    domain: str,
+    profile: LatencyProfile,
 ) -> dict[str, Any]:
     """Everything about one domain's test windows of one length."""
-    mine = windows.loc[units["window"].unique()]
+    mine = windows.loc[units["number"].unique()]
     sparse = units[units["is_sparse"]]
     work = mine["density"].to_numpy(dtype=np.float64)
-    fallback = units.assign(dense=units["fallback"] == 2).groupby("window")["dense"].mean()
+    fallback = units.assign(to_dense=units["fallback"] == 2).groupby("number")["to_dense"].mean()
     documents = mine.loc[fallback.index, "document"]
     found = {
         "windows": len(mine),
@@ -97,9 +148,9 @@ def _domain(
         "sparse_units": len(sparse),
         "in_prompt": _in_prompt(sparse),
         "row": {
-            "kept_at_q": _cover(sparse, sparse["row_q_covered"]),
-            "kept_as_recorded": _cover(sparse, sparse["row_s_covered"]),
-            "first_choice_at_q": _cover(
+            "kept_at_q": cover(sparse, sparse["row_q_covered"]),
+            "kept_as_recorded": cover(sparse, sparse["row_s_covered"]),
+            "first_choice_at_q": cover(
                 units[units["first_row_covered"].notna()], units["first_row_covered"].dropna()
             ),
         },
@@ -116,29 +167,25 @@ def _domain(
             else None,
             "dense_by_router": float(((units["fallback"] == 0) & ~units["is_sparse"]).mean()),
             "attention_work": float(work.mean()),
+            "attention_work_interval": clustered_interval(work, mine["document"].to_numpy())
+            if mine["document"].nunique() > 1
+            else None,
         },
+        "work": decompose(units, float(windows["gate"].iloc[0]), profile),
         "bounds": _bounds(sparse),
     }
     return found
 
 
-def _cover(units: pd.DataFrame, covered: pd.Series | np.ndarray) -> dict[str, Any]:
-    if not len(units):
-        return {}
-    return vars(
-        summarise(np.asarray(covered, dtype=float), units["window"].to_numpy(), units["document"].to_numpy())
-    )
-
-
 def _in_prompt(sparse: pd.DataFrame) -> dict[str, Any]:
     tests = pd.DataFrame(
         {
-            "lower": np.concatenate([*sparse["test_lower"], np.zeros(0)]),
-            "true": np.concatenate([*sparse["test_true"], np.zeros(0)]),
+            "lower": flattened(sparse, "test_lower"),
+            "true": flattened(sparse, "test_true"),
         }
     )
     return {
-        **_cover(sparse, sparse["true_mass"] >= sparse["lower"]),
+        **cover(sparse, sparse["true_mass"] >= sparse["lower"]),
         "median_gap": float((sparse["true_mass"] - sparse["lower"]).median()),
         "median_gap_bernstein": float((sparse["true_mass"] - sparse["bernstein"]).median()),
         "false_passes": int((sparse["true_mass"] < 0.9).sum()),
@@ -159,7 +206,7 @@ def _conformal(sparse: pd.DataFrame, calibration: Calibration) -> dict[str, Any]
     low = (sparse["gate"] - delta).clip(0, 1)
     return {
         "delta": float(delta.max()),
-        **_cover(sparse, sparse["target"] >= low),
+        **cover(sparse, sparse["target"] >= low),
         "body_mass_coverage": float((sparse["true_mass"] >= low).mean()),
         "median_target_gap": float((sparse["target"] - low).median()),
         "median_mass_gap": float((sparse["true_mass"] - low).median()),
@@ -169,7 +216,7 @@ def _conformal(sparse: pd.DataFrame, calibration: Calibration) -> dict[str, Any]
 
 def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
     """Violations over the audited rows; looseness (bound over error) over a sample of them, exact error beside it."""
-    error = np.concatenate([*sparse["row_error"], np.zeros(0)])
+    error = flattened(sparse, "row_error")
     found: dict[str, Any] = {
         "violations": int(sparse["violations"].sum()),
         "audited_rows": int(sparse["rows"].sum()),
@@ -179,7 +226,7 @@ def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
     }
     some = error > 1e-6
     for name in ("paper", "tight"):
-        ratio = np.concatenate([*sparse[f"row_{name}"], np.zeros(0)])[some] / error[some]
+        ratio = flattened(sparse, f"row_{name}")[some] / error[some]
         found[f"looseness_{name}"] = {
             "median": float(np.median(ratio)),
             "p95": float(np.quantile(ratio, 0.95)),
@@ -190,80 +237,31 @@ def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
 def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
     """The calibration domains with equal weights: fallback rate and attention work against their targets."""
     per = (
-        units.assign(dense=units["fallback"] == 2).groupby(["domain", "window"])["dense"].mean().reset_index()
+        units.assign(dense=units["fallback"] == 2).groupby(["domain", "number"])["dense"].mean().reset_index()
     )
     rate = float(per.groupby("domain")["dense"].mean().mean())
-    mine = windows.loc[units["window"].unique()]
+    mine = windows.loc[units["number"].unique()]
     work = float(mine.groupby("domain")["density"].mean().mean())
     return {
         "windows": len(mine),
         "documents": int(mine["document"].nunique()),
         "dense_by_fallback": rate,
         "dense_by_fallback_interval": clustered_interval(
-            per["dense"].to_numpy(), mine.loc[per["window"], "document"].to_numpy()
+            per["dense"].to_numpy(), mine.loc[per["number"], "document"].to_numpy()
         ),
         "attention_work": work,
         "meets_targets": bool(rate <= FALLBACK_TARGET and work <= WORK_TARGET),
     }
 
 
-def _controls(
-    units: pd.DataFrame, fold_b: pd.DataFrame, calibrations: dict[str, Calibration]
-) -> dict[str, Any]:
-    """What must lose coverage: delta from all candidates that the gate admits, and other rows."""
-    sparse = units[units["is_sparse"]]
-    found: dict[str, Any] = {}
-    for domain in DOMAINS:
-        gate = calibrations[domain].gate
-        mine = sparse[(sparse["domain"] == domain) & (sparse["tokens"] <= BUCKETS[0][1])]
-        made = fold_b[(fold_b["domain"] == domain) & (fold_b["tokens"] <= BUCKETS[0][1])]
-        row = {"selected": _share(mine, calibrations[domain].delta(8_192, CONFIDENCE))}
-        for name, least in (("all_admissible", gate), ("all_candidates", 0.0)):
-            residuals = [_flattery(part, least) for _, part in made.groupby("window")]
-            row[name] = _share(mine, conformal_delta(residuals, CONFIDENCE))
-        long = sparse[(sparse["domain"] == domain) & (sparse["tokens"] > BUCKETS[0][1])]
-        long = long[long["aligned_mass"].notna()]
-        delta = calibrations["mixed"].delta(16_384, CONFIDENCE)
-        for name, gates in (
-            ("random_rows", long["gate"]),
-            ("aligned_rows", np.minimum(long["aligned_mass"], long["recent_mass"])),
-        ):
-            row[f"{name}_16384"] = {
-                "coverage": float((gates - long["target"] <= delta).mean()),
-                "delta": delta,
-            }
-        row["aligned_in_prompt_16384"] = {
-            "coverage": float((long["true_mass"] >= long["aligned_lower"]).mean()),
-            "random_rows": float((long["true_mass"] >= long["lower"]).mean()),
-        }
-        found[domain] = row
-    code = sparse[(sparse["domain"] == "code") & (sparse["tokens"] <= BUCKETS[0][1])]
-    found["code_under_prose"] = _share(code, calibrations["prose"].delta(8_192, CONFIDENCE))
-    return found
-
-
-def _flattery(rows: pd.DataFrame, least: float) -> np.ndarray:
-    """g - g* of every sparse candidate with g >= least."""
-    gate = np.concatenate([x[:-1] for x in rows["gate_all"]])
-    target = np.concatenate([x[:-1] for x in rows["target_all"]])
-    return (gate - target)[gate >= least]
-
-
-def _share(units: pd.DataFrame, delta: float) -> dict[str, Any]:
-    return (
-        {"delta": delta, **_cover(units, units["residual"] <= delta)}
-        if np.isfinite(delta)
-        else {"delta": None}
-    )
-
-
 def _drift(units: pd.DataFrame, calibrations: dict[str, Calibration]) -> dict[str, Any]:
     """Share of test windows on which each calibration's alarm goes off, by domain, with an interval over documents."""
     prompts = [
         (rows["domain"].iloc[0], rows["document"].iloc[0], int(rows["tokens"].iloc[0]), descriptors(rows)[1])
-        for _, rows in units.groupby("window")
+        for _, rows in units.groupby("number")
     ]
     found: dict[str, Any] = {}
+    own = []
     for name, calibration in calibrations.items():
         if calibration.drift is None or name == "robust":
             continue
@@ -271,23 +269,32 @@ def _drift(units: pd.DataFrame, calibrations: dict[str, Calibration]) -> dict[st
         for domain, document, tokens, values in prompts:
             assessed = calibration.drift.assess(values, tokens)
             if assessed is not None:
-                rows.append((domain, document, assessed.alarm, assessed.distance))
-        frame = pd.DataFrame(rows, columns=["domain", "document", "alarm", "distance"])
-        found[name] = {
-            domain: {
-                "windows": len(part),
-                "alarms": int(part["alarm"].sum()),
-                "rate": float(part["alarm"].mean()),
-                "median_distance": float(part["distance"].median()),
-            }
-            for domain, part in frame.groupby("domain")
-        }
-    in_domain = [found[name][name] for name in DOMAINS if name in found and name in found[name]]
+                rows.append((domain, document, tokens, assessed.alarm, assessed.distance))
+        frame = pd.DataFrame(rows, columns=["domain", "document", "tokens", "alarm", "distance"])
+        found[name] = {domain: _alarms(part) for domain, part in frame.groupby("domain")}
+        own.append(frame[frame["domain"] == name])
+    inside = pd.concat(own)
+    by_length = inside.groupby(
+        pd.cut(inside["tokens"], [0, 4_096, 8_192, 16_384]).map(lambda x: str(x.right))
+    )
     found["in_domain"] = {
-        "windows": sum(row["windows"] for row in in_domain),
-        "alarms": sum(row["alarms"] for row in in_domain),
+        **_alarms(inside),
+        "by_length": {k: _alarms(part) for k, part in by_length if len(part)},
     }
+    found["level"] = next(c.drift.level for c in calibrations.values() if c.drift is not None)
     return found
+
+
+def _alarms(windows: pd.DataFrame) -> dict[str, Any]:
+    low, high = clustered_interval(windows["alarm"].astype(float), windows["document"].to_numpy())
+    return {
+        "windows": len(windows),
+        "documents": int(windows["document"].nunique()),
+        "alarms": int(windows["alarm"].sum()),
+        "rate": float(windows["alarm"].mean()),
+        "interval": [low, high] if windows["document"].nunique() > 1 else None,
+        "median_distance": float(windows["distance"].median()),
+    }
 
 
 def _grouped(units: pd.DataFrame, column: str) -> dict[str, Any]:

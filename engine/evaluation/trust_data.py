@@ -13,6 +13,7 @@ import pandas as pd
 from routesparse.engine.calibration_measures import PromptMeasure, UnitTruth
 from routesparse.engine.drift import KINDS
 from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.trust_journal import read
 
 FROZEN = ("gate", "profile", "config", "revision", "dtype")  # what all windows must share
@@ -45,14 +46,9 @@ class Measured:
     @property
     def provenance(self) -> dict[str, Any]:
         """Commands, devices, versions and commits of the measuring, and how many windows each device measured."""
-        kept = ("command", "created_at", "devices", "processes", "versions", "git_commit", "gate")
         kinds = self.windows["device"].str.split(":").str[0]
         return {
-            "runs": [
-                {name: s[name] for name in kept}
-                | {"plan": {k: s["plan"].get(k) for k in ("command", "git_commit", "seed", "test_seed")}}
-                for s in self.studies
-            ],
+            "runs": [_origin(s) for s in self.studies],
             "windows_by_device": {str(k): int(n) for k, n in kinds.value_counts().items()},
             "missing": [
                 {
@@ -69,6 +65,19 @@ class Measured:
             if len(self.missing)
             else [],
         }
+
+
+def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
+    kept = ("created_at", "devices", "processes", "versions", "git_commit", "gate")
+    plan = study_record["plan"]
+    return {
+        "command": study.portable(study_record["command"]),
+        **{name: study_record[name] for name in kept},
+        "plan": {
+            "command": study.portable(plan["command"]),
+            **{name: plan.get(name) for name in ("git_commit", "seed", "test_seed")},
+        },
+    }
 
 
 def load(folders: Sequence[Path]) -> Measured:

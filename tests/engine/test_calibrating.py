@@ -10,7 +10,9 @@ from routesparse.engine.calibrating import (
     assemble,
     calibrate,
     fit_alpha,
+    fit_error,
     fit_gate,
+    held_out_prompts,
     largest_delta,
     make_bucket,
 )
@@ -202,3 +204,30 @@ def test_without_output_errors_there_is_no_predictor():
     frozen = replace(CONFIG, gate=0.94)
     calibration = assemble(a, b, frozen, SUBJECT, name="p", domain="p", lengths=((600, 1_200),))
     assert calibration.predictor is None
+
+
+def test_fold_b_is_measured_under_the_frozen_alpha():
+    """alpha is part of the policy that delta certifies: fitted on A, it must stand before B is routed."""
+    seen = []
+
+    def measure(found, config, errors):
+        seen.append((errors, config.alpha))
+        return [measured(w, [0.01, 0.02, 0.03, 0.0], errors=errors) for w in found]
+
+    a, b = folds()
+    made = calibrate(a, b, CONFIG, SUBJECT, measure, name="x", domain="x", lengths=[(600, 1_200)])
+    assert made.alpha > 0 and made.alpha != CONFIG.alpha
+    assert [alpha for errors, alpha in seen if not errors] == [made.alpha]
+
+
+def test_the_predictors_quality_is_measured_on_other_documents():
+    assert held_out_prompts(["b", "a", "b", "c", "d", "a"]).tolist() == [False] * 4 + [True, False]
+    assert held_out_prompts(["a", "b", "a"]).tolist() == [False, True, False]
+    assert not held_out_prompts(["a"] * 9).any()
+    a, _ = folds()
+    fitted = fit_error(list(flattering(0.01)(a, CONFIG, True)), 0)
+    names = [w.document_sha256 for w in a]
+    assert fitted.fit["held_out_prompts"] == sum(held_out_prompts(names)) > 0
+    alone = [w for w in a if w.document_sha256 == names[0]]
+    fitted = fit_error(list(flattering(0.01)(alone, CONFIG, True)), 0)
+    assert fitted.fit["held_out_prompts"] == 0 and "r2" not in fitted.fit
