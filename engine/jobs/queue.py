@@ -10,35 +10,22 @@ MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refus
 moved on, so a worker that was stopped and wakes up late changes nothing. A worker that goes in good order releases its
 job, which counts as no loss.
 
-A job belongs to an owner. What pages call sees and changes the jobs of ``JobQueue.owner`` alone (``of`` gives another
-owner's queue); somebody else's job is to it like one that does not exist. Workers serve everybody.
+What pages call is in owner_jobs.py and sees one owner's jobs; workers serve everybody.
 
 No torch, duckdb or streamlit here: the web process imports this module.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import secrets
 import sqlite3
 import time
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
 
-from routesparse.engine import paths
-from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
-from routesparse.engine.jobs.database import Database
-from routesparse.engine.jobs.job import ENDED, Claim, FailureKind, Job, Progress, State, WorkerSeen
-from routesparse.engine.jobs.prompt_files import PromptFiles
-from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.jobs.job import Claim, FailureKind, Progress
+from routesparse.engine.jobs.owner_jobs import OwnerJobs, needs_prompt
 
-FILE = "jobs.sqlite3"
 LEASE_S = 30.0
-BUSY_TIMEOUT_S = 5.0
 MAX_LOSSES = 3
 WORKER_FORGOTTEN_S = 24 * 3600.0
 
@@ -53,133 +40,8 @@ class LeaseLostError(RouteSparseError):
     """This worker's claim is no longer valid: the job was taken back, or has ended. Discard the result."""
 
 
-class JobQueue:
+class JobQueue(OwnerJobs):
     """The queue of one home folder. Threads may share one; processes open their own."""
-
-    def __init__(self, home: Path | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open or create ``home/jobs.sqlite3``. Errors: StoreError."""
-        self.home = Path(home or paths.home())
-        self.prompts = PromptFiles(self.home / "prompts")
-        self._database = Database(self.home / FILE, busy_timeout_s)
-        self.owner: str | None = None
-
-    def of(self, owner: str | None) -> JobQueue:
-        """The same queue for another owner's pages; None is the one person of a dashboard without a login."""
-        theirs = copy.copy(self)
-        theirs.owner = owner
-        return theirs
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._database.close()
-
-    # What pages call
-
-    def submit(self, request: RunRequest, content: bytes | str) -> str:
-        """Queue one analysis of a prompt and return the job's id. When this returns, the job survives a power cut.
-
-        Errors: PromptError (empty, binary, not UTF-8), QueueBusyError, StoreError; nothing is queued then.
-        """
-        request = replace(request, owner=self.owner)
-        raw = content.encode() if isinstance(content, str) else content
-        decode_prompt(raw, request.label)
-        job_id = secrets.token_hex(8)
-        self.prompts.write(job_id, raw)
-        try:
-            with self._database.transaction() as connection:
-                connection.execute(
-                    "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
-                    "created_at, owner) VALUES (?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        job_id,
-                        request.label,
-                        request.to_json(),
-                        hashlib.sha256(raw).hexdigest(),
-                        len(raw),
-                        request.keep_text,
-                        time.time(),
-                        self.owner,
-                    ),
-                )
-        except BaseException:
-            self.prompts.remove(job_id)
-            raise
-        return job_id
-
-    def retry(self, job_id: str) -> str:
-        """Submit a failed or cancelled job's request and prompt again, as a new job; its id.
-
-        Errors: InputError for an unknown job, PromptError when its text was not kept.
-        """
-        job = self._known(job_id)
-        return self.submit(RunRequest.from_json(job.request_json), self.prompts.read(job_id))
-
-    def job(self, job_id: str) -> Job | None:
-        """One job, or None when there is none (any more). Errors: StoreError."""
-        found = self._mine("id = ?", (job_id,))
-        return found[0] if found else None
-
-    def jobs(self, states: Iterable[State] | None = None, limit: int = 100) -> list[Job]:
-        """Jobs, newest first, of these states. Errors: StoreError."""
-        wanted = tuple(states) if states is not None else ("queued", "running", *ENDED)
-        marks = ", ".join("?" * len(wanted))
-        return self._mine(f"state IN ({marks}) ORDER BY seq DESC LIMIT ?", (*wanted, limit))
-
-    def position(self, job_id: str) -> int | None:
-        """1 for the job that is next, 2 for the one after it; None for a job that doesn't wait.
-
-        Everybody's jobs are counted: they share the workers.
-        """
-        rows = self._database.rows(
-            "SELECT (SELECT count(*) FROM job AS other WHERE other.state = 'queued' AND other.seq <= job.seq) "
-            "FROM job WHERE id = ? AND owner IS ? AND state = 'queued'",
-            (job_id, self.owner),
-        )
-        return int(rows[0][0]) if rows else None
-
-    def cancel(self, job_id: str) -> State:
-        """Cancel a waiting job at once; ask the worker of a running one to stop, which it does between layers.
-
-        Returns the state after the call: "running" means asked. An ended job stays as it is. Errors: InputError.
-        """
-        self._known(job_id)
-        with self._database.transaction() as connection:
-            connection.execute(
-                "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
-                (time.time(), job_id),
-            )
-            connection.execute(
-                "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job_id,)
-            )
-        self._drop_prompt(job_id)
-        return self._known(job_id).state
-
-    def delete(self, job_id: str) -> None:
-        """Forget an ended job and its prompt; its run stays. Errors: InputError while it waits or runs."""
-        job = self._known(job_id)
-        if not job.ended:
-            raise InputError(f"job {job_id} is {job.state}; cancel it first")
-        if job.run_id in self.unpublished():
-            raise InputError(f"the run of job {job_id} is still being handed over; try again in a moment")
-        with self._database.transaction() as connection:
-            connection.execute("DELETE FROM job WHERE id = ?", (job_id,))
-        self.prompts.remove(job_id)
-
-    def made(self, run_id: str) -> bool:
-        """Whether a run comes from this owner's job. One without a job, of the command line, is the local person's."""
-        job_id = run_id.rpartition("-")[0]
-        rows = self._database.rows("SELECT owner FROM job WHERE id = ?", (job_id,))
-        return (rows[0]["owner"] if rows else None) == self.owner
-
-    def workers(self) -> list[WorkerSeen]:
-        """Workers that have reported, not said goodbye and not been killed, last seen first; a live one is seen
-        every few seconds."""
-        rows = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC")
-        return [
-            WorkerSeen(row["id"], row["started_at"], row["seen_at"])
-            for row in rows
-            if not presence.is_gone(self.home, row["id"])
-        ]
 
     # What workers call
 
@@ -301,13 +163,6 @@ class JobQueue:
 
     # What staging calls
 
-    def unpublished(self) -> list[str]:
-        """Runs of done jobs whose bundles may still have to be moved into the spool."""
-        rows = self._database.rows(
-            "SELECT run_id FROM job WHERE state = 'done' AND published = 0 ORDER BY seq"
-        )
-        return [row["run_id"] for row in rows]
-
     def mark_published(self, run_id: str) -> None:
         """The run's bundle is in the spool, or has been taken from there already."""
         with self._database.transaction() as connection:
@@ -322,7 +177,7 @@ class JobQueue:
         """Delete prompts that no job needs any more, such as after a crash between a job's end and its file's."""
         names = self.prompts.names()  # before the rows, so that a job submitted meanwhile isn't seen half
         rows = self._database.rows("SELECT id, state, keep_text FROM job")
-        needed = {row["id"] for row in rows if _needs_prompt(row["state"], bool(row["keep_text"]))}
+        needed = {row["id"] for row in rows if needs_prompt(row["state"], bool(row["keep_text"]))}
         self.prompts.sweep(names, {row["id"] for row in rows}, needed)
 
     def _end(self, claim: Claim, change: str, values: tuple[object, ...]) -> None:
@@ -343,25 +198,6 @@ class JobQueue:
                 f"attempt {claim.attempt} of job {claim.job_id} is no longer the current one"
             )
 
-    def _known(self, job_id: str) -> Job:
-        job = self.job(job_id)
-        if job is None:
-            raise InputError(f"no job is called {job_id!r}; it may have been deleted")
-        return job
-
-    def _mine(self, condition: str, values: tuple[object, ...]) -> list[Job]:
-        """The owner's jobs; the one place where pages read jobs."""
-        rows = self._database.rows(
-            f"SELECT * FROM job WHERE owner IS ? AND {condition}", (self.owner, *values)
-        )
-        return [Job.from_row(row) for row in rows]
-
-    def _drop_prompt(self, job_id: str) -> None:
-        """Delete the prompt of anybody's job that needs it no more."""
-        rows = self._database.rows("SELECT state, keep_text FROM job WHERE id = ?", (job_id,))
-        if rows and not _needs_prompt(rows[0]["state"], bool(rows[0]["keep_text"])):
-            self.prompts.remove(job_id)
-
 
 def _back_in_line() -> str:
     """SET clause that takes a running job back, or ends it where cancelling was asked; its value: the time now."""
@@ -369,7 +205,3 @@ def _back_in_line() -> str:
         "state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'queued' END, "
         f"finished_at = CASE WHEN cancel_requested THEN ? END, {_CLEARED}"
     )
-
-
-def _needs_prompt(state: str, keep_text: bool) -> bool:
-    return state in ("queued", "running") or (state in ("failed", "cancelled") and keep_text)

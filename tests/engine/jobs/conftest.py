@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.jobs.queue import FILE, JobQueue
+from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.queue import JobQueue
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0

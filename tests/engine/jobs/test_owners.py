@@ -11,7 +11,8 @@ import pytest
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs import database
 from routesparse.engine.jobs.estimate import job_estimate
-from routesparse.engine.jobs.queue import FILE, JobQueue
+from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store import bundle

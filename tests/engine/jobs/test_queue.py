@@ -10,10 +10,11 @@ import threading
 import pytest
 
 from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
-from routesparse.engine.jobs import database
+from routesparse.engine.jobs import database, owner_jobs
 from routesparse.engine.jobs import queue as queue_module
 from routesparse.engine.jobs.database import QueueBusyError
-from routesparse.engine.jobs.queue import FILE, MAX_LOSSES, JobQueue, LeaseLostError
+from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.queue import MAX_LOSSES, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
 
 TEXT = "the harbour master writes a ledger"
@@ -30,7 +31,8 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(queue_module, "time", clock)
+    for module in (queue_module, owner_jobs):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

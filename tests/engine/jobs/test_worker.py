@@ -14,7 +14,8 @@ import pytest
 from routesparse.engine import errors
 from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.log import tail
-from routesparse.engine.jobs.queue import FILE, JobQueue
+from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
 from routesparse.engine.jobs.worker import run_worker
