@@ -10,6 +10,7 @@ every cache or mask that would give silently wrong results, are refused (hf_refu
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,11 +69,14 @@ def route(
     *,
     calibration: Calibration | str | None = None,
     profile: LatencyProfile | str = "auto",
+    salt: str | None = None,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
     calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone.
     profile: "auto" takes the latency profile of this device or measures a quick one.
+    salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
+    unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
@@ -87,7 +91,7 @@ def route(
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
-    session = RoutingSession(config, loaded, profile)
+    session = RoutingSession(config, loaded, profile, salt=fresh_salt() if salt is None else salt)
     with routed_by(model, session):
         yield session.trace
 
@@ -104,14 +108,17 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
             module.__dict__[_ATTRIBUTE] = router
+        if hasattr(router, "layers"):
+            router.layers = len(modules)
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
-        # A routing session does not wait for a GPU in its layers; it does here.
-        finish = getattr(router, "finish", None)
-        hooks = [] if finish is None else [model.register_forward_hook(lambda *_: finish())]
+        # A routing session does not wait for a GPU in its layers; it does after the forward.
+        start, finish = (getattr(router, name, None) for name in ("start", "finish"))
+        hooks = [] if start is None else [model.register_forward_pre_hook(lambda *_: start())]
+        hooks += [] if finish is None else [model.register_forward_hook(lambda *_: finish())]
         try:
             yield
         finally:
@@ -127,6 +134,11 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
         if not _routed_configs[key]:
             del _routed_configs[key]
         model.set_attn_implementation(previous_implementation)
+
+
+def fresh_salt() -> str:
+    """Sixteen hex digits that no other session has."""
+    return secrets.token_hex(8)
 
 
 def check_supported(model: object) -> None:
@@ -271,7 +283,7 @@ def _default_router(module: Any) -> AttentionRouter:
     if key not in _default_routers:
         from routesparse.engine.session import RoutingSession
 
-        _default_routers[key] = RoutingSession(RouterConfig())
+        _default_routers[key] = RoutingSession(RouterConfig(), salt=fresh_salt())
         weakref.finalize(module.config, _default_routers.pop, key, None)
     return _default_routers[key]
 

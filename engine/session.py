@@ -17,10 +17,10 @@ from routesparse.engine import layer as steps
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decision import Computed
-from routesparse.engine.errors import CalibrationError, ConfigError, NumericsError, RouteSparseError
+from routesparse.engine.errors import CalibrationError, ConfigError, NumericsError
 from routesparse.engine.execute import head_density
 from routesparse.engine.graphs import Graphs
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.latency import LAYERS, LatencyProfile
 from routesparse.engine.predictor import PredictorTables
 from routesparse.engine.probe import AttentionInputs
 from routesparse.engine.profiling import device_name, profile_for
@@ -45,11 +45,13 @@ class RoutingSession:
         audit: AuditDepth = "none",
         audit_rows: int = dense_audit.AUDIT_ROWS,
         salt: str = "",
+        graphs: Graphs[Computed] | None = None,
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
         salt: makes the random rows this prompt's own (its hash), so that an unlucky draw does not recur on every
-        prompt of one length; later prompts of the session draw anew in any case.
+        prompt of one length; later prompts of the session draw anew in any case. graphs: those of earlier sessions on
+        this device, whose shapes need no capture again.
         Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a gate that
         contradicts the calibration.
         """
@@ -72,12 +74,17 @@ class RoutingSession:
                 )
             config, gate = replace(config, alpha=calibration.alpha), calibration.gate
         self.config = config
-        self.trace = Trace(config, gate, calibration, audit, audit_rows, profile)
-        self._salt = salt
+        self.trace = Trace(config, gate, calibration, audit, audit_rows, profile, salt)
         self._prompts = 0
-        self._predictor: PredictorTables | None = None
-        self._graphs: Graphs[Computed] = Graphs()
+        self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
+        self._in_forward = False
+        self._predictors: dict[torch.device, PredictorTables] = {}
+        # A graph reads the predictor's tables by address, and they are this session's own.
+        own = calibration is not None and calibration.predictor is not None
+        self._graphs: Graphs[Computed] = Graphs() if graphs is None or own else graphs
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
+        self._worth: dict[tuple[Segment, ...], bool] = {}
+        self.layers = LAYERS  # of the model, as far as ``routed_by`` knows them
 
     def attend(
         self,
@@ -99,8 +106,12 @@ class RoutingSession:
         Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed. A GPU is
         not waited for: there ``finish`` raises it.
         """
-        n_q, n_k = q.shape[2], k.shape[2]
-        inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+        # A model's layers may lie on several GPUs, and kernels start on the current one.
+        with torch.cuda.device_of(q):
+            return self._attend(AttentionInputs(q, k, v, scale, key_start, softcap, sinks), layer, window)
+
+    def _attend(self, inputs: AttentionInputs, layer: int, window: int | None) -> torch.Tensor:
+        n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
         prompt = self._current_prompt(inputs, layer)
         if prompt is None or n_q == 1:
             # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
@@ -115,54 +126,70 @@ class RoutingSession:
             prompt.add(pending_pass)
             if not inputs.q.is_cuda:
                 prompt.settle()
-        except RouteSparseError:
-            # A prompt that was not routed to its end must not look like one that was.
-            self.trace.prompts.pop()
+        except BaseException:
+            self._forget()
             raise
         return out
+
+    def start(self) -> None:
+        """Before a forward pass: one that ended in an error, wherever in the model, leaves no prompt behind."""
+        if self._in_forward:
+            self._forget()
+        self._in_forward = True
 
     def finish(self) -> None:
         """After a forward pass: whether anything in it was NaN or Inf, which a GPU was not asked before.
 
         Errors: NumericsError; nothing is recorded of that prompt.
         """
+        self._in_forward = False
         self.trace.settle()
+
+    def _forget(self) -> None:
+        """A prompt that was not routed to its end must not look like one that was, nor take a later chunk."""
+        if self.trace.prompts and self.trace.prompts[-1] is self._current:
+            self.trace.prompts.pop()
+        self._current = None
 
     def _current_prompt(self, inputs: AttentionInputs, layer: int) -> PromptTrace | None:
         """The prompt this call belongs to: a new one where no earlier keys are cached and the layer comes again.
 
-        None where keys are cached that this session never saw.
+        None where keys are cached that this session never saw, or saw in a prompt that failed.
         """
         batch, heads, n_q, head_dim = inputs.q.shape
         kv_heads, n_k = inputs.k.shape[1:3]
         prompts = self.trace.prompts
-        if n_q == n_k and (not prompts or layer in prompts[-1].layers):
+        current = self._current if prompts and prompts[-1] is self._current else None
+        if n_q == n_k and (current is None or layer in current.layers):
             device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
             self.trace.settle()
             del prompts[: -KEPT_PROMPTS + 1]
-            prompts.append(PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype))
+            current = self._current = PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype)
+            prompts.append(current)
             self._segments = {}
             self._prompts += 1
-        if not prompts:
+        if current is None:
             return None
-        prompts[-1].layers.add(layer)
+        current.layers.add(layer)
         if n_q > 1:
-            prompts[-1].tokens = max(prompts[-1].tokens, n_k)
-        return prompts[-1]
+            current.tokens = max(current.tokens, n_k)
+        return current
 
     def _seed(self) -> int:
         """The current prompt's seed: the configuration's own for the first prompt of an unsalted session."""
-        if not self._salt and self._prompts == 1:
+        if not self.trace.salt and self._prompts == 1:
             return self.config.seed
-        return steps.stable_seed(self.config.seed, self._salt, self._prompts)
+        return steps.stable_seed(self.config.seed, self.trace.salt, self._prompts)
 
     def _worth_routing(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
         if any(s.body < self.config.least_body_rows for s in segments):
             return False
         if self.config.break_even_tokens is not None:
             return segments[-1].keys >= self.config.break_even_tokens
-        profile = self._measured_profile(inputs)
-        return profile.pays(segments, inputs.q.shape[1])
+        key = tuple(segments)
+        if key not in self._worth:
+            self._worth = {key: self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self.layers)}
+        return self._worth[key]
 
     def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:
         profile = self.trace.profile
@@ -238,9 +265,10 @@ class RoutingSession:
         calibration = self.trace.calibration
         if calibration is None or calibration.predictor is None:
             return None
-        if self._predictor is None or self._predictor.value.device != device:
-            self._predictor = calibration.predictor.on(device)
-        return self._predictor
+        # Kept for each device: graphs know a predictor by its identity and read its tables where they lie.
+        if device not in self._predictors:
+            self._predictors[device] = calibration.predictor.on(device)
+        return self._predictors[device]
 
 
 def execute(

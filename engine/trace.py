@@ -148,6 +148,7 @@ class Trace:
     audit_depth: AuditDepth
     audit_rows: int
     profile: LatencyProfile | str
+    salt: str = ""  # with config.seed it places the random rows
     prompts: list[PromptTrace] = field(default_factory=list)
     info: RunInfo = field(default_factory=RunInfo)
 

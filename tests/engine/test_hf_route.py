@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -122,7 +123,8 @@ def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(m
     from routesparse.engine.session import RoutingSession
 
     model, session, told = llama(), RoutingSession(CONFIG), []
-    monkeypatch.setattr(session, "finish", lambda: told.append(len(session.trace.prompts)))
+    finish = session.finish
+    monkeypatch.setattr(session, "finish", lambda: (finish(), told.append(len(session.trace.prompts))))
     with torch.no_grad():
         with hf.routed_by(model, session):
             for _ in range(2):
@@ -137,6 +139,53 @@ def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(m
     with pytest.raises(NumericsError), torch.no_grad(), hf.routed_by(model, session):
         model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
     assert model.config._attn_implementation == "sdpa"
+
+
+def certificate_masses(trace):
+    return trace.prompts[-1].passes[0].decisions[0].certificate_mass
+
+
+def test_every_block_draws_its_own_rows_and_a_salt_repeats_them():
+    model, drawn = llama(), []
+    for salt in (None, None, "given", "given"):
+        with torch.no_grad(), route(model, CONFIG, salt=salt) as trace:
+            model(prompt(TOKENS), logits_to_keep=1)
+        drawn.append(certificate_masses(trace))
+    with torch.no_grad(), route(model, CONFIG, salt=trace.salt) as again:
+        model(prompt(TOKENS), logits_to_keep=1)
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[2], drawn[3]) and np.array_equal(drawn[3], certificate_masses(again))
+
+
+def test_default_sessions_of_two_models_draw_different_rows():
+    drawn = []
+    for _ in range(2):
+        model = llama()
+        model.set_attn_implementation(hf.NAME)
+        with torch.no_grad():
+            model(prompt(TOKENS), logits_to_keep=1)
+        drawn.append(hf.router_of(model).trace.salt)
+    assert drawn[0] and drawn[0] != drawn[1]
+
+
+def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
+    """The second layer's MLP runs out of memory: the cache holds one layer, the session half a prompt."""
+    from routesparse.engine.session import RoutingSession
+
+    model, session = llama(), RoutingSession(CONFIG)
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("no memory")
+
+    with torch.no_grad(), hf.routed_by(model, session):
+        first = model(prompt(TOKENS), logits_to_keep=1)
+        kept = session.trace.prompts[0]
+        hook = model.model.layers[1].mlp.register_forward_pre_hook(fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            model(prompt(TOKENS), logits_to_keep=1)
+        hook.remove()
+        model(prompt(200), past_key_values=first.past_key_values, logits_to_keep=1)
+    assert session.trace.prompts == [kept] and kept.tokens == TOKENS
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():

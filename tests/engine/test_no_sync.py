@@ -110,11 +110,11 @@ def test_nan_is_raised_when_the_forward_is_over_and_nothing_is_recorded(model, p
 @torch.no_grad()
 def test_the_gpu_decides_what_the_cpu_decides_for_nearly_every_head(model, profile, ids):
     """Scores differ by rounding and by the binned block ranking, so a few heads may take a neighbouring budget."""
-    with route(model, CONFIG, profile=profile) as on_gpu:
+    with route(model, CONFIG, profile=profile, salt="same") as on_gpu:
         model(ids, logits_to_keep=1, use_cache=False)
     mirror = transformers.LlamaForCausalLM(model.config).eval()
     mirror.load_state_dict({name: value.float().cpu() for name, value in model.state_dict().items()})
-    with route(mirror, CONFIG, profile=profile) as on_cpu:
+    with route(mirror, CONFIG, profile=profile, salt="same") as on_cpu:
         mirror(ids.cpu(), logits_to_keep=1, use_cache=False)
     first = [[c for c in trace.decisions if c.layer == 0] for trace in (on_gpu, on_cpu)]
     same = [a.pattern == b.pattern for a, b in zip(*first, strict=True)]

@@ -1,10 +1,12 @@
 """Latency limits, refusals and what a session keeps of them: nothing half done. CPU only."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from routesparse.engine import layer as steps
 from routesparse.engine import session
@@ -84,6 +86,57 @@ def test_after_a_refused_prompt_the_next_one_is_routed(oracle, start):
         call(broken)
     call(oracle.draw_inputs(7))
     assert len(decisions(routed)) == 1 and len(routed.trace.prompts) == 1
+
+
+def test_after_a_refused_prompt_a_chunk_joins_no_older_one(oracle, start):
+    """Its keys belong to the prompt that failed: it runs dense, and the older prompt keeps its length."""
+    routed, call = start()
+    call(oracle.draw_inputs(7, n_q=400))
+    broken = oracle.draw_inputs(7, n_q=400)
+    broken.k[:] = math.nan
+    with pytest.raises(NumericsError):
+        call(broken)
+    late = oracle.draw_inputs(8, n_q=300, n_k=700)
+    out = routed.attend(late.q, late.k, late.v, layer=0, scale=late.scale)
+    assert torch.allclose(out.double(), oracle.attention(late), atol=2e-5)
+    (kept,) = routed.trace.prompts
+    assert kept.tokens == 400 and len(decisions(routed)) == 1
+    call(oracle.draw_inputs(7, n_q=500))
+    assert [p.tokens for p in routed.trace.prompts] == [400, 500]
+
+
+def test_an_error_of_any_kind_leaves_no_half_prompt(oracle, start, monkeypatch):
+    routed, call = start()
+    monkeypatch.setattr(session, "execute", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
+    with pytest.raises(MemoryError):
+        call(oracle.draw_inputs(7))
+    assert routed.trace.prompts == []
+
+
+def test_kernels_start_on_the_device_of_the_queries(oracle, config, monkeypatch):
+    """Layers of one model may lie on several GPUs. No GPU here: the guard is asked for the queries' device."""
+    asked = []
+
+    def guard(tensor):
+        asked.append(tensor)
+        return nullcontext()
+
+    monkeypatch.setattr(session.torch.cuda, "device_of", guard)
+    routed = RoutingSession(config, profile=oracle.PROFILE)
+    inputs = oracle.draw_inputs(1)
+    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    assert [tensor is inputs.q for tensor in asked] == [True]
+
+
+def test_a_predictor_is_kept_for_each_device(oracle, config):
+    """Graphs know it by identity: layers on two devices must not make it anew at every change."""
+    predictor = ErrorPredictor(0.1, ((-1,),), ((0.0,),), ((0,),), ((0,),), ((0.0,),), 0)
+    calibration = Calibration("c", "d", 0.6, 0.5, "m", "r", "l", {}, (), (), 0, {}, predictor=predictor)
+    routed = RoutingSession(replace(config, gate=None), calibration, profile=oracle.PROFILE)
+    devices = [torch.device(name) for name in ("cpu", "meta", "cpu", "meta")]
+    found = [routed._predictor_on(device) for device in devices]
+    assert found[0] is found[2] and found[1] is found[3]
+    assert [one.value.device.type for one in found[:2]] == ["cpu", "meta"]
 
 
 def test_a_calibration_brings_its_gate_and_alpha(oracle, config):

@@ -69,7 +69,9 @@ def test_what_is_done_rightly_covers_and_the_controls_do_not():
     routed = found["routed_choice"]
     assert 0.93 <= routed["selected"]["mean"] <= 0.985 and routed["selected"]["prompts"] == 60
     assert routed["selected"]["low"] < routed["selected"]["mean"] < routed["selected"]["high"]
-    assert routed["all_candidates"]["mean"] < 0.93 and routed["all_admissible"]["mean"] < 0.93
+    # Selection alone costs several points here: the noise is the same at every mass.
+    for name in ("all_candidates", "all_admissible"):
+        assert routed[name]["high"] < routed["selected"]["low"] and routed[name]["mean"] < 0.945
     assert found["aligned_rows"]["mean"] < 0.2
     assert found["aligned_rows"]["below_tau"] > found["aligned_rows"]["below_tau_random_rows"]
     assert found["aligned_rows"]["in_prompt"]["mean"] == 0.0
