@@ -10,6 +10,7 @@ import torch
 
 from routesparse.engine.calibration import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.decision import Computed
 from routesparse.engine.dense_reference import (
     DenseRouter,
     SampledRouter,
@@ -18,6 +19,7 @@ from routesparse.engine.dense_reference import (
     with_forward_errors,
 )
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.hf import AttentionRouter, attention_modules, routed_by
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import LoadedModel
@@ -49,6 +51,7 @@ def analyze_prompt(
     domain: str | None = None,
     run_id: str | None = None,
     force: bool = False,
+    graphs: Graphs[Computed] | None = None,
     progress: Progress = no_progress,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
@@ -57,7 +60,7 @@ def analyze_prompt(
     and the next token with a dense forward pass (dense_reference.py). The time of auditing a unit is not part of
     total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
     prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
-    measured), "route", "dense" and "write".
+    measured), "route", "dense" and "write". graphs: of earlier prompts of this model (session.py).
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -70,7 +73,7 @@ def analyze_prompt(
         mismatch = calibrated.mismatch(loaded.revision, config, loaded.dtype, profile)
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
-    session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256)
+    session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256, graphs=graphs)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.readout import holding, leaving, to_device
+from routesparse.engine.readout import holding, to_device, wait_for_copies
 
 T = TypeVar("T")
-KEPT = 8  # graphs; each holds its level maps
+KEPT = 32  # graphs; each holds its level maps
+KEPT_SHARE = 0.05  # of a GPU's memory
 
 
 @dataclass
@@ -33,10 +34,14 @@ class _Entry(Generic[T]):
     constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
     graph: torch.cuda.CUDAGraph | None = None
     result: T | None = None
+    size: int = 0  # bytes of the graph's own memory
 
 
 class Graphs(Generic[T]):
-    """Runs a function of (inputs, draws) as a graph from its second call of one key on."""
+    """Runs a function of (inputs, draws) as a graph from its second call of one key on.
+
+    Of one device and one thread; what was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
+    """
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
@@ -62,6 +67,8 @@ class Graphs(Generic[T]):
             entry = _Entry[T](key_start, table, to_device(draws, device))
             while len(self._entries) >= KEPT:
                 self._entries.popitem(last=False)
+        while self._entries and sum(kept.size for kept in self._entries.values()) > _most_bytes(device):
+            self._entries.popitem(last=False)
         self._entries[key] = entry
         entry.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
         entry.draws.copy_(to_device(draws, device))
@@ -72,12 +79,23 @@ class Graphs(Generic[T]):
             with holding(entry.constants):
                 if fresh:
                     return function(static, entry.draws)
+                before = _reserved(device)
                 entry.graph, entry.result = _capture(static, entry.draws, function)
-        # The last replay's results may still be on their way to the host.
-        torch.cuda.current_stream(device).wait_stream(leaving(device))
+                entry.size = max(0, _reserved(device) - before)
+        wait_for_copies(device)
         entry.graph.replay()
         assert entry.result is not None
         return entry.result
+
+
+def _reserved(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
+def _most_bytes(device: torch.device) -> float:
+    if device.type != "cuda":
+        return float("inf")
+    return KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
 
 
 def _capture(

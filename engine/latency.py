@@ -25,9 +25,9 @@ from routesparse.engine.errors import ProfileError
 from routesparse.engine.segments import Segment
 
 SCHEMA = 1
-BREAK_EVEN_DENSITY = (
-    0.2  # the density at which routed and dense attention are compared for the break-even length
-)
+# The density at which routed and dense attention are compared: what the demo model's prompts come to, needles too.
+BREAK_EVEN_DENSITY = 0.35
+LAYERS = 16  # that share the setup of a new shape, where their number is not known
 LONGEST = 1 << 20
 
 
@@ -53,6 +53,9 @@ class LatencyProfile:
     probe_head_us: float
     probe_key_us: float  # per key and head
     median_error: float  # |predicted - measured| / measured over the fitted mixes
+    setup_us: float = (
+        0.0  # once per prompt of a new length: on a GPU the first decision is launched, then captured
+    )
     cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p95_us, tiles ...
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: str = ""
@@ -72,15 +75,21 @@ class LatencyProfile:
         """Probe, index building, routing and certificates of one layer and segment."""
         return self.probe_base_us + heads * (self.probe_head_us + self.probe_key_us * segment.keys)
 
-    def pays(self, segments: Sequence[Segment], heads: int) -> bool:
-        """Whether routed attention at 20 % density is predicted to beat dense by 3 % or more on these segments.
+    @property
+    def costs(self) -> dict[str, float]:
+        """Every coefficient by name."""
+        return {name: value for name, value in vars(self).items() if name.endswith("_us")}
+
+    def pays(self, segments: Sequence[Segment], heads: int, layers: int = LAYERS) -> bool:
+        """Whether routed attention at BREAK_EVEN_DENSITY is predicted to beat dense by 3 % or more on these segments,
+        in one of so many layers.
 
         Together, because they are one prompt: early segments are cheap either way. Never below the shortest length
         that was measured: the fitted intercepts say nothing there.
         """
         if segments[-1].keys < min((cell["n"] for cell in self.cells), default=0):
             return False
-        routed = dense = 0.0
+        routed, dense = self.setup_us * len(segments) / layers, 0.0
         for segment in segments:
             tiles = np.array(BREAK_EVEN_DENSITY * segment.causal_tiles())
             routed += heads * float(self.sparse_us(segment, tiles, np.zeros(()))) + self.probe_us(
@@ -89,14 +98,14 @@ class LatencyProfile:
             dense += heads * self.dense_us(segment)
         return routed < 0.97 * dense
 
-    def break_even_tokens(self, heads: int) -> int:
+    def break_even_tokens(self, heads: int, layers: int = LAYERS) -> int:
         """The least n (in steps of 256) from which a whole prompt pays.
 
         It depends on n alone: below it the dense kernel runs untouched, without a probe.
         """
         for tokens in range(256, LONGEST, 256):
             segment = Segment(0, 0, 0, tokens, tokens - self.block_q, self.block_q, self.block_k)
-            if self.pays([segment], heads):
+            if self.pays([segment], heads, layers):
                 return tokens
         return LONGEST
 
@@ -113,8 +122,7 @@ class LatencyProfile:
             if schema != SCHEMA:
                 raise ProfileError(f"profile {path.name} has schema {schema}; this version reads {SCHEMA}")
             profile = cls(**{**values, "cells": tuple(values["cells"])})
-            costs = [value for name, value in vars(profile).items() if name.endswith("_us")]
-            if not all(0 <= cost < math.inf for cost in costs):
+            if not all(0 <= cost < math.inf for cost in profile.costs.values()):
                 raise TypeError("a cost is no finite number >= 0")
             return profile
         except FileNotFoundError:

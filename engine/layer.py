@@ -85,7 +85,8 @@ def begin(
         return compute(inputs, segment, draws, config, gate, profile, kernel_limit, predictor)
 
     if graphs is not None and inputs.q.is_cuda and inputs.sinks is None and config.probe == "exact":
-        setting = (replace(segment, index=0), config, gate, id(profile), kernel_limit, id(predictor))
+        costs = tuple(profile.costs.values())
+        setting = (replace(segment, index=0), config, gate, costs, kernel_limit, id(predictor))
         shape = (inputs.scale, inputs.softcap, inputs.key_start is None)
         computed = graphs.run((setting, shape), inputs, draws, function)
     else:

@@ -11,6 +11,7 @@ import hashlib
 import platform
 import re
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,7 @@ def measure(
     from routesparse.engine.session import dense_attention
 
     cells: list[dict[str, Any]] = []
+    setups: list[float] = []
     sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
     if lengths is None:
         lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
@@ -172,6 +174,8 @@ def measure(
             device,
             in_a_row=PROBES_IN_A_ROW,
         )
+        if device.type == "cuda":
+            setups.append(_setup_us(lambda kept: _probe_once(inputs, segment, config, free, kept), timed))  # noqa: B023
         probe_rows.append([1.0, heads * segment.keys])
         probe_us.append(record(n, "probe, builders, router, certificate", timed))
 
@@ -198,6 +202,7 @@ def measure(
         probe_base_us=float(probe[0]),
         probe_head_us=0.0,
         probe_key_us=float(probe[1]),
+        setup_us=statistics.median(setups) if setups else 0.0,
         median_error=float(np.median(np.abs(predicted - sparse_target) / sparse_target)),
         cells=tuple(cells),
         versions={"torch": torch.__version__, "python": platform.python_version()},
@@ -323,6 +328,17 @@ def _time_us(call, device: torch.device, in_a_row: int = 1) -> dict[str, float]:
         "p80_us": float(np.quantile(ordered, 0.8)),
         "p95_us": float(np.quantile(ordered, 0.95)),
     }
+
+
+def _setup_us(probe: Callable[[Graphs[Computed]], None], steady: dict[str, float]) -> float:
+    """What the first two decisions of a shape take beyond two later ones, by the host's clock: kernels are compiled."""
+    graphs: Graphs[Computed] = Graphs()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(2):
+        probe(graphs)
+    torch.cuda.synchronize()
+    return max(0.0, (time.perf_counter() - started) * 1e6 - 2 * steady["median_us"])
 
 
 def _fit(design: np.ndarray, target: np.ndarray) -> np.ndarray:

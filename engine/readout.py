@@ -31,7 +31,7 @@ class Copies:
         if device.type != "cuda":
             self._host = dict(tensors)
             return
-        stream = leaving(device)
+        stream = _leaving(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             self._host = {name: _leave(tensor) for name, tensor in tensors.items()}
@@ -160,8 +160,14 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
+def wait_for_copies(device: torch.device) -> None:
+    """On a GPU, what is queued from here on comes after the copies that are leaving: their sources may be reused."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(_leaving(device))
+
+
 @lru_cache
-def leaving(device: torch.device) -> torch.cuda.Stream:
+def _leaving(device: torch.device) -> torch.cuda.Stream:
     """The stream that carries copies from a GPU to the host."""
     return torch.cuda.Stream(device)
 

@@ -12,6 +12,8 @@ from routesparse.engine.prompts import PromptText, tokenize
 from routesparse.engine.records import RunRecord
 
 if TYPE_CHECKING:
+    from routesparse.engine.decision import Computed
+    from routesparse.engine.graphs import Graphs
     from routesparse.engine.models import LoadedModel
 
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
@@ -25,6 +27,7 @@ class WarmAnalysis:
     def __init__(self) -> None:
         self._wanted: str | None = None
         self._loaded: LoadedModel | None = None
+        self._graphs: Graphs[Computed] | None = None
 
     def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
         """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
@@ -46,6 +49,7 @@ class WarmAnalysis:
                 keep_text=request.keep_text,
                 domain=request.domain,
                 run_id=run_id,
+                graphs=self._graphs,
                 progress=report,
             )
         except Exception as error:
@@ -54,6 +58,7 @@ class WarmAnalysis:
             raise
 
     def _model(self, wanted: str) -> LoadedModel:
+        from routesparse.engine.graphs import Graphs
         from routesparse.engine.models import load_model
 
         if self._loaded is not None and self._wanted == wanted and not self._changed(wanted):
@@ -61,6 +66,7 @@ class WarmAnalysis:
         self._forget()  # before loading: two models may not fit
         self._loaded = load_model(wanted)
         self._wanted = wanted
+        self._graphs = Graphs()
         return self._loaded
 
     def _changed(self, wanted: str) -> bool:
@@ -72,7 +78,7 @@ class WarmAnalysis:
         return self._loaded is None or revision_of(resolve(wanted)[0]) != self._loaded.revision
 
     def _forget(self) -> None:
-        self._loaded = self._wanted = None
+        self._loaded = self._wanted = self._graphs = None
         gc.collect()
         import torch
 

@@ -100,3 +100,18 @@ def test_no_query_or_key_is_kept_and_old_graphs_make_room(oracle, decide):
     for entry in kept._entries.values():
         held = [x for x in vars(entry).values() if isinstance(x, torch.Tensor)]
         assert sum(x.numel() for x in held) <= 2 + 12
+
+
+def test_graphs_beyond_their_share_of_the_memory_make_room_the_oldest_first(
+    oracle, calls, decide, monkeypatch
+):
+    taken = iter(range(0, 1_000, 10))
+    monkeypatch.setattr(module, "_reserved", lambda device: next(taken))
+    monkeypatch.setattr(module, "_most_bytes", lambda device: 25)
+    kept = Graphs()
+    inputs = oracle.draw_inputs(0, n_q=64)
+    for key in (1, 2, 3, 4):
+        for _ in range(2):
+            kept.run(key, inputs, draws(1), decide)
+    assert [key[0] for key in kept._entries] == [3, 4]
+    assert [entry.size for entry in kept._entries.values()] == [10, 10]

@@ -8,7 +8,7 @@ import pytest
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ProfileError
-from routesparse.engine.latency import LONGEST, LatencyProfile
+from routesparse.engine.latency import BREAK_EVEN_DENSITY, LONGEST, LatencyProfile
 from routesparse.engine.segments import split
 
 SMALL = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
@@ -50,6 +50,18 @@ def test_break_even_is_the_first_length_at_which_routing_pays(profile):
 
     assert 256 < least < LONGEST and least % 256 == 0
     assert pays(least) and not pays(least - 256)
+
+
+def test_setup_is_shared_by_the_layers_and_paid_per_segment(profile):
+    segments = split(4_096, 4_096, dataclasses.replace(SMALL, segment_tokens=1_024))
+    assert len(segments) == 4 and profile.pays(segments, 8)
+    slack = 0.97 * sum(8 * profile.dense_us(s) for s in segments) - sum(
+        8 * float(profile.sparse_us(s, np.array(BREAK_EVEN_DENSITY * s.causal_tiles()), np.zeros(())))
+        + profile.probe_us(s, 8)
+        for s in segments
+    )
+    fits = dataclasses.replace(profile, setup_us=0.99 * slack * 32 / 4)
+    assert fits.pays(segments, 8, layers=32) and not fits.pays(segments, 8, layers=31)
 
 
 def test_a_probe_that_never_pays_has_no_break_even(profile):
