@@ -23,8 +23,6 @@ import math
 
 import numpy as np
 
-from routesparse.engine.config import BoundName
-
 BISECTIONS = 24
 BET_CAP = 0.98  # c: the largest share of the wealth that one row may cost
 
@@ -70,16 +68,6 @@ def row_lower_bound(x: np.ndarray, confidence: float) -> np.ndarray:
     x = _checked(x)
     k = math.floor((1.0 - confidence) * (x.shape[-1] + 1))
     return np.partition(x, k - 1, axis=-1)[..., k - 1] if k >= 1 else np.zeros(x.shape[:-1])
-
-
-MEAN_BOUNDS = {"betting": betting_lower_bound, "bernstein": bernstein_lower_bound}
-
-
-def in_prompt_lower_mass(
-    x: np.ndarray, confidence: float, max_tests: int, bound: BoundName = "betting"
-) -> np.ndarray:
-    """Claim 1 for one of at most ``max_tests`` candidates of a head: the bound at error (1 - q)/s, x [..., C]."""
-    return MEAN_BOUNDS[bound](x, (1.0 - confidence) / max_tests)
 
 
 def conformal_lower_mass(gate: np.ndarray, delta: float) -> np.ndarray:

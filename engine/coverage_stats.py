@@ -58,22 +58,6 @@ def summarise(
     )
 
 
-def by(
-    groups: Sequence[Hashable] | np.ndarray,
-    covered: Sequence[bool] | np.ndarray,
-    prompts: Sequence[Hashable] | np.ndarray,
-    documents: Sequence[Hashable] | np.ndarray,
-    seed: int = 0,
-) -> dict[Hashable, CoverageSummary]:
-    """``summarise`` within each group (a domain, a length bucket, a family, a layer), groups in sorted order."""
-    names, *columns = (np.asarray(x) for x in (groups, covered, prompts, documents))
-    found = {}
-    for group in np.unique(names):
-        values, of_prompts, of_documents = (column[names == group] for column in columns)
-        found[group.item()] = summarise(values, of_prompts, of_documents, seed)
-    return found
-
-
 def clustered_interval(
     values: Sequence[float] | np.ndarray,
     clusters: Sequence[Hashable] | np.ndarray,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.risk import Scores
 
 REPAIR_ROUNDS = 64
@@ -31,23 +30,6 @@ class Routing:
     choice: np.ndarray
     limited: bool
     over_budget: bool
-
-
-def choose(scores: Scores, config: RouterConfig, gate: float, kernel_limit_us: float | None) -> Routing:
-    """Steps 3 and 4 for the U units of one layer and segment.
-
-    gate: lambda. kernel_limit_us: T_l - t_probe for these units, None without a limit. With the policy
-    "certified", candidates below the gate are taken only where the limit leaves no other choice.
-    """
-    cost = scores.kernel_us
-    if config.policy == "certified":
-        choice = cheapest_admissible(scores, gate)
-        if kernel_limit_us is None or _total(cost, choice) <= kernel_limit_us:
-            return Routing(choice, limited=False, over_budget=False)
-    assert kernel_limit_us is not None
-    risk = scores.risk(config.alpha, config.beta)
-    choice = solve(risk, cost, kernel_limit_us, config.solver)
-    return Routing(choice, limited=True, over_budget=_total(cost, choice) > kernel_limit_us * (1 + 1e-9))
 
 
 def solve(risk: np.ndarray, cost: np.ndarray, limit: float, solver: str) -> np.ndarray:

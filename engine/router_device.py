@@ -39,9 +39,11 @@ def choose(
     gate: float,
     limit_us: float | None,
 ) -> DeviceRouting:
-    """router.choose for mass (g), risk and cost float64 [U, C]; dense is the last candidate.
+    """Steps 3 and 4 for the U units of one layer and segment: mass (g), risk and cost float64 [U, C], dense last.
 
-    On a CPU ``config.solver`` solves eq. 6; on a GPU the tensor solver always does, since the others need the host.
+    gate: lambda. limit_us: T_l - t_probe for these units, None without a limit. With the policy "certified",
+    candidates below the gate are taken only where the limit leaves no other choice. On a CPU ``config.solver``
+    solves eq. 6; on a GPU the tensor solver always does, since the others need the host.
     """
     never = torch.zeros((), dtype=torch.bool, device=cost.device)
     certified = config.policy == "certified"

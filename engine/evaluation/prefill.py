@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from routesparse.engine.analyze import prefill
+from routesparse.engine.calibration_prompts import Window, cut, read_documents
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.windows import windows
 from routesparse.engine.hf import routed_by
 from routesparse.engine.models import LoadedModel, load_model
 from routesparse.engine.profiling import prepare_profile
@@ -45,19 +45,15 @@ def main(argv: list[str] | None = None) -> None:
         "config": config.to_dict(),
         "rows": [],
     }
+    documents = {
+        domain: read_documents(arguments.data / domain / "test", domain, loaded.tokenizer)
+        for domain in arguments.domains
+    }
     for tokens in arguments.tokens:
-        for domain in arguments.domains:
+        for domain, texts in documents.items():
             rows = [
-                compare(loaded, window.token_ids, config, profile, arguments.repeats)
-                for window in windows(
-                    arguments.data,
-                    domain,
-                    "test",
-                    tokens,
-                    arguments.windows,
-                    loaded.tokenizer,
-                    arguments.seed,
-                )
+                compare(loaded, window, config, profile, arguments.repeats)
+                for window in cut(texts, arguments.windows, tokens, tokens, loaded.tokenizer, arguments.seed)
             ]
             summary: dict[str, Any] = {"tokens": tokens, "domain": domain, "windows": len(rows)}
             for name in rows[0]:
@@ -72,14 +68,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def compare(
-    loaded: LoadedModel, token_ids: tuple[int, ...], config: RouterConfig, profile: Any, repeats: int
+    loaded: LoadedModel, window: Window, config: RouterConfig, profile: Any, repeats: int
 ) -> dict[str, float | None]:
     """Dense and routed prefill in turn, medians over repeats; ratio is dense over routed."""
-    ids = torch.tensor([token_ids], device=loaded.model.device)
+    ids = torch.tensor([window.token_ids], device=loaded.model.device)
     dense, routed, parts = [], [], []
     for _ in range(repeats):
         dense.append(prefill(loaded.model, ids).total_ms)
-        session = RoutingSession(config, profile=profile)
+        session = RoutingSession(config, profile=profile, salt=window.sha256)
         with routed_by(loaded.model, session):
             routed.append(prefill(loaded.model, ids).total_ms)
         timings = session.trace.timings

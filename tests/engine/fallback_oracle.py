@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from routesparse.engine.certificate import in_prompt_lower_mass
+from routesparse.engine.certificate import bernstein_lower_bound, betting_lower_bound
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.fallback import NEXT_BUDGET, Certified, Test
 from routesparse.engine.risk import Scores
@@ -34,7 +34,8 @@ def certify(
 
     def test(active: list[int], rung: int) -> None:
         rows = np.stack([certificate_mass[u, :, ladders[u][rung]] for u in active])
-        bounds = in_prompt_lower_mass(rows, config.confidence, config.max_tests, config.bound)
+        bound_of = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
+        bounds = bound_of(rows, (1.0 - config.confidence) / config.max_tests)
         for u, bound in zip(active, bounds, strict=True):
             lower[u] = bound
             tests.append(Test(u, ladders[u][rung], float(bound), bool(bound >= config.tau)))

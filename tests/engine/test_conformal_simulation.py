@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibration import conformal_delta
-from routesparse.engine.certificate import in_prompt_lower_mass
+from routesparse.engine.certificate import betting_lower_bound
 
 REPETITIONS = 1_000
 UNITS = 40
@@ -60,4 +60,4 @@ def test_under_a_shift_the_conformal_claim_fails_and_the_in_prompt_one_holds():
     assert conformal < 0.6
     true = 0.95
     rows = rng.beta(19 * true, 19 * (1 - true), (REPETITIONS, 128))
-    assert (in_prompt_lower_mass(rows, Q, 3) <= true).mean() >= Q
+    assert (betting_lower_bound(rows, (1 - Q) / 3) <= true).mean() >= Q

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from routesparse.engine.coverage_stats import by, clustered_interval, summarise
+from routesparse.engine.coverage_stats import clustered_interval, summarise
 
 
 def test_a_prompt_counts_once_however_many_units_it_has():
@@ -42,9 +42,3 @@ def test_the_interval_covers_the_mean_of_clustered_draws():
         low, high = clustered_interval(value, document, seed=repeat, resamples=1_000)
         hits += low <= 0 <= high
     assert 0.88 <= hits / 200 <= 0.99
-
-
-def test_groups_are_summarised_apart():
-    found = by(["v", "a", "v", "a"], [True, False, False, False], [1, 1, 2, 2], ["x", "x", "y", "y"])
-    assert list(found) == ["a", "v"]
-    assert (found["a"].mean, found["v"].mean) == (0.0, 0.5)

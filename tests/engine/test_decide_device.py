@@ -86,6 +86,10 @@ def test_escalation_ends_as_the_oracles_does(oracle, unit_by_unit, bound, policy
             assert sorted(key) == sorted((t.unit, t.candidate, t.passed) for t in wanted.tests)
 
 
+def taken(cost, choice):
+    return float(cost[np.arange(len(choice)), choice].sum())
+
+
 @pytest.mark.parametrize("policy", ["certified", "budgeted"])
 @pytest.mark.parametrize("share", [None, 0.3, 0.9, 5.0])
 def test_the_router_chooses_what_its_oracle_chooses(oracle, policy, share):
@@ -95,12 +99,15 @@ def test_the_router_chooses_what_its_oracle_chooses(oracle, policy, share):
     for seed in range(6):
         scores = oracle.random_scores(seed, units=12)
         limit = None if share is None else share * float(scores.kernel_us[:, -1].sum())
-        wanted = router.choose(scores, config, 0.8, limit)
-        risk = scores.risk(config.alpha, 0.0)
+        cost, risk = scores.kernel_us, scores.risk(config.alpha, 0.0)
+        gated = router.cheapest_admissible(scores, 0.8)
+        limited = limit is not None and (config.policy == "budgeted" or taken(cost, gated) > limit)
+        wanted = router.solve(risk, cost, limit, "device") if limited else gated
         tensors = (torch.from_numpy(x) for x in (scores.gate, risk, scores.kernel_us))
         found = router_device.choose(*tensors, config, 0.8, limit)
-        assert found.choice.tolist() == wanted.choice.tolist()
-        assert bool(found.limited) == wanted.limited and bool(found.over_budget) == wanted.over_budget
+        assert found.choice.tolist() == wanted.tolist()
+        assert bool(found.limited) == limited
+        assert bool(found.over_budget) == (limited and taken(cost, wanted) > limit * (1 + 1e-9))
 
 
 def test_repair_on_tensors_finds_the_best_pair(oracle):

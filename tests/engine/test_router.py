@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from routesparse.engine import router
+from routesparse.engine import router, router_device
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.risk import Scores
 
@@ -17,6 +18,14 @@ SOLVERS = ["greedy", "device"]
 
 def total(values, choice):
     return float(values[np.arange(len(choice)), choice].sum())
+
+
+def choose(scores, config, gate, limit):
+    """The router on a CPU: steps 3 and 4."""
+    risk = scores.risk(config.alpha, 0.0)
+    tensors = (torch.from_numpy(x) for x in (scores.gate, risk, scores.kernel_us))
+    found = router_device.choose(*tensors, config, gate, limit)
+    return router.Routing(found.choice.numpy(), bool(found.limited), bool(found.over_budget))
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +122,7 @@ def test_the_exact_solver_is_exact(oracle):
 def test_an_unattainable_limit_gives_the_cheapest_plan_and_says_so(oracle, solver):
     scores = oracle.random_scores(1)
     limit = float(scores.kernel_us.min(1).sum()) - 1.0
-    routed = router.choose(scores, replace(BUDGETED, solver=solver), 0.9, limit)
+    routed = choose(scores, replace(BUDGETED, solver=solver), 0.9, limit)
     assert (routed.choice == scores.kernel_us.argmin(1)).all()
     assert routed.over_budget and routed.limited
 
@@ -121,7 +130,7 @@ def test_an_unattainable_limit_gives_the_cheapest_plan_and_says_so(oracle, solve
 @pytest.mark.parametrize("solver", [*SOLVERS, "exact"])
 def test_a_limit_above_dense_gives_the_least_risk_of_all(oracle, solver):
     scores = oracle.random_scores(2, units=64)
-    routed = router.choose(scores, replace(BUDGETED, solver=solver), 0.9, 1e9)
+    routed = choose(scores, replace(BUDGETED, solver=solver), 0.9, 1e9)
     assert total(scores.risk(0.5, 0), routed.choice) == pytest.approx(
         scores.risk(0.5, 0).min(1).sum(), abs=1e-6
     )
@@ -203,7 +212,7 @@ def test_certified_without_a_limit_or_under_a_wide_one_is_the_gate_alone(real_sc
     for scores in real_scores:
         gate_choice = router.cheapest_admissible(scores, 0.9)
         for limit in (None, total(scores.kernel_us, gate_choice)):
-            routed = router.choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
+            routed = choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
             assert (routed.choice == gate_choice).all()
             assert not routed.limited and not routed.over_budget
 
@@ -211,7 +220,7 @@ def test_certified_without_a_limit_or_under_a_wide_one_is_the_gate_alone(real_sc
 def test_certified_under_a_ceiling_below_the_gates_plan_solves_equation_six(real_scores):
     for scores in real_scores:
         limit = 0.8 * total(scores.kernel_us, router.cheapest_admissible(scores, 0.9))
-        routed = router.choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
+        routed = choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
         assert routed.limited
         assert routed.over_budget or total(scores.kernel_us, routed.choice) <= limit * (1 + 1e-9)
 
@@ -222,6 +231,6 @@ def test_the_budgeted_policies_spend_the_limit_for_less_risk_than_the_gate(real_
     for scores in real_scores:
         gate_choice = router.cheapest_admissible(scores, 0.9)
         risk = scores.risk(config.alpha, 0.0)
-        routed = router.choose(scores, config, 0.9, total(scores.kernel_us, gate_choice))
+        routed = choose(scores, config, 0.9, total(scores.kernel_us, gate_choice))
         assert routed.limited
         assert total(risk, routed.choice) <= total(risk, gate_choice) * (1 + 1e-3)
