@@ -45,7 +45,8 @@ def profile(home):
         cells.append({**cell(tokens, "probe, builders, router, certificate", 9e5, 0, 0), "tiles": None})
     made = LatencyProfile(
         "cpu-2", "CPU, 2 cores", "torch", "float32", 64, 2, 2, 128, 64, 1.0, 15.0, 1.0, 9.0, 15.0, 7e5, 0.0, 30.0, 0.05,
-        tuple(cells), {"torch": "2.13.0"}, "2026-11-20T20:00:00+00:00", "routesparse profile",
+        cells=tuple(cells), versions={"torch": "2.13.0"}, created_at="2026-11-20T20:00:00+00:00",
+        command="routesparse profile",
     )  # fmt: skip
     made.save(paths.profiles())
     return made
