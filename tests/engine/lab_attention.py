@@ -32,13 +32,13 @@ class Recorder:
     """An attention router that runs dense and keeps what each layer was given."""
 
     def __init__(self) -> None:
-        self.layers: dict[int, AttentionInputs] = {}
+        self.seen: dict[int, AttentionInputs] = {}
 
     def attend(
         self, q, k, v, *, layer, scale, key_start=None, window=None, softcap=None, sinks=None
     ) -> torch.Tensor:
         inputs = AttentionInputs(q.contiguous(), k, v, scale, key_start, softcap, sinks)
-        self.layers[layer] = inputs
+        self.seen[layer] = inputs
         return dense_attention(inputs, window)
 
 
@@ -65,7 +65,7 @@ class Lab:
             recorder = Recorder()
             with torch.no_grad(), routed_by(self.loaded.model, recorder):
                 self.loaded.model(self.ids(kind, tokens), logits_to_keep=1, use_cache=False)
-            self._seen[kind, tokens] = recorder.layers
+            self._seen[kind, tokens] = recorder.seen
         return self._seen[kind, tokens]
 
     def decision(self, kind: str, layer: int, profile: LatencyProfile) -> Decision:
