@@ -211,7 +211,8 @@ def test_the_gate_is_the_cheapest_admissible_by_brute_force(real_scores):
 def test_certified_without_a_limit_or_under_a_wide_one_is_the_gate_alone(real_scores):
     for scores in real_scores:
         gate_choice = router.cheapest_admissible(scores, 0.9)
-        for limit in (None, total(scores.kernel_us, gate_choice)):
+        # The sums of numpy and torch may differ in their last bit.
+        for limit in (None, total(scores.kernel_us, gate_choice) * (1 + 1e-12)):
             routed = choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
             assert (routed.choice == gate_choice).all()
             assert not routed.limited and not routed.over_budget
