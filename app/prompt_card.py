@@ -67,15 +67,18 @@ def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> Non
 
 
 def _telling(readers: pd.DataFrame) -> int:
-    """The key block to show first: the one that stands out most from its neighbours, the sink aside.
+    """The key block to show first: the one that stands out most from its neighbours.
 
-    Not the most read one: that always lies at the end, where few rows come after and all of them are near.
+    Neither the sink nor the last quarter, which few rows come after, all of them near: it is always read most.
     """
-    inner = readers.iloc[1:].dropna()
-    if inner.empty:
+    if readers.empty:
         return 0
-    usual = inner["heads_share"].rolling(_NEIGHBOURS, center=True, min_periods=1).median()
-    return int(inner.loc[(inner["heads_share"] - usual).idxmax(), "key_block"])
+    excess = (
+        readers["heads_share"]
+        - readers["heads_share"].rolling(_NEIGHBOURS, center=True, min_periods=1).median()
+    )
+    inner = excess.iloc[1 : max(2, len(readers) * 3 // 4)].dropna()
+    return 0 if inner.empty else int(readers.loc[inner.idxmax(), "key_block"])
 
 
 def _text(kept: queries.Prompt, first_block: int, blocks: int) -> str:

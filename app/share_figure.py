@@ -86,9 +86,9 @@ def figure(
         showarrow=False,
         font={"size": 11, "color": color},
     )
-    chart.update_xaxes(
-        range=_range(dots["value"], groups, reference.value), tickformat=".0%", fixedrange=True
-    )
+    ends = _range(dots["value"], groups, reference.value)
+    # Ticks half a percent apart would all be rounded to the same ones.
+    chart.update_xaxes(range=ends, tickformat=".1%" if ends[1] - ends[0] < 0.06 else ".0%", fixedrange=True)
     labels = [f"{name}  <i>n = {count}</i>" for name, count in zip(order, groups["runs"], strict=True)]
     chart.update_yaxes(
         range=[len(order) - 0.5, -0.5],

@@ -32,7 +32,9 @@ _STYLE = """
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
-.rs-kpi span.rs-q { display: inline-flex; font-size: 9.5px; }
+.rs-kpi span.stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
+.stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
+.rs-q { display: inline-flex; font-size: 9.5px; }
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
@@ -74,6 +76,8 @@ _STYLE = """
 .stApp .st-key-actions button { min-height: 1.8rem; padding: .1rem .7rem; font-size: .92rem; }
 .stApp [class*="st-key-move"] button { min-height: 1.9rem; padding: .1rem .55rem; font-size: .88rem; }
 .stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
+.stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
+.stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
 .rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
   border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
   margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }

@@ -26,6 +26,7 @@ factory = import_module("factory")
 make_record, rename = factory.make_record, factory.rename
 serve = import_module("serve")
 
+HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
 
 PAGES = {
@@ -132,11 +133,10 @@ def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, s
                 _settle(page)
                 for summary in page.locator("[data-testid=stExpander] summary").all():
                     summary.click()
-                # Twice: at its full height the page may be wider by a scroll bar, and text breaks elsewhere.
-                for _ in range(2):
-                    height = page.evaluate(
-                        "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
-                    )
+                # Until the page no longer grows: what is drawn last adds to it, and text breaks elsewhere.
+                height = 0
+                while (now := page.evaluate(HEIGHT)) != height:
+                    height = now
                     page.set_viewport_size({"width": width, "height": max(900, int(height) + 10)})
                     page.wait_for_timeout(800)
                 page.screenshot(path=folder / f"{state}-{name}-{scheme}-{width}.png")

@@ -7,9 +7,18 @@ from xml.etree import ElementTree
 
 import pytest
 
+from routesparse.app import design
 from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(180)
+# The colour of an element's text and of the first ground behind it that isn't clear, as #rrggbb.
+COLORS = """(chosen) => {
+  const hex = (css) => "#" + css.match(/[0-9.]+/g).slice(0, 3).map((v) => (+v).toString(16).padStart(2, "0")).join("");
+  let behind = document.querySelector(chosen);
+  const ink = getComputedStyle(behind).color;
+  while (/, 0\\)$|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+  return [hex(ink), hex(getComputedStyle(behind).backgroundColor)];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +185,19 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     legend.get_by_text("max over 5 rows").wait_for()
     page.wait_for_function("!location.search.includes('zoom')")
     assert context.failures == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_chips_and_the_main_button_can_be_read_in_both_themes(address, browser, scheme):
+    context = browser.new_context(color_scheme=scheme)
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    for path, chosen in (
+        ("/calibration", "[data-tag] span"),
+        ("/new?source=Sample", ".st-key-submit button:not(:disabled) p"),
+    ):
+        page.goto(address + path)
+        page.locator(chosen).first.wait_for()
+        ink, ground = page.evaluate(COLORS, chosen)
+        assert design.contrast(ink, ground) >= 4.5, f"{ink} on {ground}"
+    context.close()
