@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from routesparse.engine.calibration_prompts import Window
-from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation import trust_journal, trust_measures, trust_plan
+from routesparse.engine.errors import CalibrationError, InputError
+from routesparse.engine.evaluation import ship_calibrations, trust_journal, trust_measures, trust_plan
 from routesparse.engine.evaluation.trust_data import load, measures, stacked
 from routesparse.engine.evaluation.trust_plan import Planned
 from routesparse.engine.evaluation.trust_schedule import NOT_FINISHED, NOT_STARTED, Schedule
@@ -216,6 +217,22 @@ def test_windows_under_another_gate_are_refused(command, tmp_path):
     )
     with pytest.raises(InputError, match="the windows differ in gate"):
         load([out, tmp_path / "more"])
+
+
+def test_calibrations_are_not_shipped_from_windows_of_another_profile(command, tmp_path, model):
+    argv, out = command([planned(0, "A"), planned(1, "B")])
+    trust_measures.main(argv)
+    other = replace(PROFILE, name="other").save(tmp_path)
+    with pytest.raises(CalibrationError, match="measured with profile p"):
+        ship_calibrations.main(
+            [f"--units={out}", f"--profile={other}", f"--model={model}", f"--out={tmp_path / 'made'}"]
+        )
+
+
+def test_the_device_text_is_what_the_devices_said():
+    run = {"devices": {"cpu": "Some CPU", "cores": 4, "cuda": ["GPU B", "GPU B", "GPU A"]}}
+    told = {"runs": [run], "windows_by_device": {"cuda": 5, "cpu": 3}}
+    assert ship_calibrations.device_text(told) == "GPU A, GPU B: 5 windows; Some CPU: 3 windows"
 
 
 def test_the_time_limit_ends_the_run_and_says_what_was_not_started(command):
