@@ -44,4 +44,3 @@ def build(
     most = min(max(c.columns for c in budgets), segment.keys)
     columns = probe.column_mass.topk(most, dim=-1).indices
     return FamilyIndex("vertical_slash", levels, columns, tuple(min(c.columns, most) for c in budgets))
-

@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import paths
+from routesparse.engine.evaluation import report_gpu
 
 RESULTS = paths.DATA / "results"
+GPU_MORE = [
+    '<img alt="Throughput by length, and a prefill" src="data/pictures/gpu_throughput.png">',
+    "",
+    "All rows, medians with their spread, ablations and the demo model's runs: "
+    "[data/results/GPU.md](data/results/GPU.md).",
+    "",
+]
 BEGIN, END = "<!-- measured: python -m routesparse.engine.evaluation.report --write -->", "<!-- /measured -->"
 
 
@@ -21,10 +29,13 @@ def main(argv: list[str] | None = None) -> None:
     """Print the section, or put it into README.md between its two marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--write", action="store_true", help="replace the section in README.md")
-    section = "\n".join([*prefill(), *kernel(), *certificates(), *coverage(), *needles()])
+    section = "\n".join(
+        [*prefill(), *report_gpu.targets(), *GPU_MORE, *certificates(), *coverage(), *needles()]
+    )
     if not parser.parse_args(argv).write:
         print(section)
         return
+    report_gpu.write()
     readme = paths.REPOSITORY / "README.md"
     before, rest = readme.read_text().split(BEGIN, 1)
     _, after = rest.split(END, 1)
@@ -48,28 +59,6 @@ def prefill() -> list[str]:
         lines.append(
             f"| {row['tokens']:,} | {row['domain']} | {row['windows']} | {row['dense_ms'] / 1e3:.2f} | "
             f"{row['routed_ms'] / 1e3:.2f} | {row['ratio']:.2f} | {row['deciding_share']:.0%} | {density} |"
-        )
-    return [*lines, ""]
-
-
-def kernel() -> list[str]:
-    """The sparse kernel on a GPU, against the fastest dense kernel there."""
-    result = _read("kernel_h200.json")
-    versions = result["versions"]
-    lines = [
-        f"**The kernel on one {result['device']}**, {result['heads']} query and {result['kv_heads']} KV heads of "
-        f"{result['head_size']}, {result['dtype']}, torch {versions['torch']}, triton {versions['triton']}, seed "
-        f"{result['seed']}. Throughput counts the (query, key) pairs that the plan reads; random blocks of 64 keys. "
-        f"Measured by {result['measured_by']}. Power: {result['power']}.",
-        "",
-        "| tokens | density | columns a row | ms | TFLOP/s | throughput / cuDNN's dense | dense time / this |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in result["rows"]:
-        name = "dense, cuDNN" if row["what"] == "cudnn" else f"{row['density']:.3f}"
-        lines.append(
-            f"| {row['n_tokens']:,} | {name} | {row['columns']:,} | {row['median_ms']:.2f} | {row['tflops']:.0f} | "
-            f"{row['ratio']:.2f} | {row['speedup_over_cudnn']:.1f} |"
         )
     return [*lines, ""]
 

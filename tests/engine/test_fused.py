@@ -22,7 +22,16 @@ KINDS = {
     "recent-100-n300": ({"n_q": 300}, {"recent_rows": 100, "tail_tokens": 128}),
     "head-24-g4-n200": ({"n_q": 200, "head_dim": 24, "kv_heads": 1}, {}),
 }
-EXACT = ("picture", "a_shape", "slash levels", "plan", "cover tiles", "cover columns", "probe finite", "row counts")
+EXACT = (
+    "picture",
+    "a_shape",
+    "slash levels",
+    "plan",
+    "cover tiles",
+    "cover columns",
+    "probe finite",
+    "row counts",
+)
 
 
 def _run(name, *arguments):

@@ -1,0 +1,284 @@
+"""GPU figures from the result files: targets and what was reached for the README, all tables for results/GPU.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from routesparse.engine import paths
+from routesparse.engine.latency import LatencyProfile
+
+RESULTS = paths.DATA / "results"
+PROFILES = paths.DATA / "profiles"
+LLAMA = "cuda-*-d128-g4-*.json"
+LLAMA_HEADS, LLAMA_LAYERS = 32, 32
+
+
+def write() -> None:
+    """data/results/GPU.md."""
+    lines = ["# Measured on a GPU", "Made by `python -m routesparse.engine.evaluation.report --write`.", ""]
+    lines += [*targets(), *kernel(), *prefill(), *deciding(), *demo()]
+    (RESULTS / "GPU.md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+def targets() -> list[str]:
+    """Each target beside what was reached, computed here."""
+    result, correct = _read("kernel_h200.json"), _read("correctness_h200.json")
+    lines = [
+        f"**On one {result['device']}**: what was aimed at and what was reached. bf16, 32 query and 8 KV heads of 128, "
+        f"ratios within one run, torch {result['versions']['torch']}, triton {result['versions']['triton']}, seed "
+        f"{result['seed']}. Against the float64 oracle {correct['passed']} of {len(correct['findings'])} cases pass "
+        f"(`{correct['command'].split(' (')[0]}`).",
+        "",
+        "| what | target | reached |",
+        "|---|---|---|",
+    ]
+    return [*lines, *(f"| {what} | {target} | {reached} |" for what, target, reached in _reached()), ""]
+
+
+def _reached() -> Iterator[tuple[str, str, str]]:
+    rows = _rows("kernel_h200.json")
+    percents = (5, 10, 20)
+
+    def each(value: Callable[[int], float]) -> str:
+        return " / ".join(f"{value(percent):.2f}" for percent in percents)
+
+    def over_cudnn(tokens: int, percent: int) -> float:
+        return sparse_rate(tokens, percent) / rows[tokens, "cudnn"]["tflops"]
+
+    def over_flex(tokens: int, percent: int) -> float:
+        ours, theirs = (rows[tokens, f"{name} {percent}%, blocks of 128"] for name in ("sparse", "flex"))
+        return theirs["median_ms"] / ours["median_ms"]
+
+    def with_columns(percent: int) -> float:
+        return rows[131_072, f"sparse {percent}% + 1000 columns"]["tflops"] / sparse_rate(131_072, percent)
+
+    def sparse_rate(tokens: int, percent: int) -> float:
+        return rows[tokens, f"sparse {percent}%"]["tflops"]
+
+    for tokens, least in ((65_536, ".95"), (131_072, "1.0"), (262_144, "1.0")):
+        yield (
+            f"sparse throughput / cuDNN's dense, {tokens:,} tokens, density 5 / 10 / 20 %",
+            f">= {least}",
+            each(partial(over_cudnn, tokens)),
+        )
+    for tokens in (65_536, 131_072):
+        yield (
+            f"/ FlexAttention's, the same mask (blocks of 128), {tokens:,}, 5 / 10 / 20 %",
+            ">= 1.4",
+            each(partial(over_flex, tokens)),
+        )
+    yield (
+        "with 1,000 gathered columns a row, share of block-only throughput, 131,072, 5 / 10 / 20 %",
+        ">= .8",
+        each(with_columns),
+    )
+    dense = rows[131_072, "cudnn"]["median_ms"]
+    speed = [dense / rows[131_072, f"sparse {percent}%"]["median_ms"] for percent in (10, 5)]
+    yield "attention speed-up over cuDNN, 131,072, density 10 / 5 %", ">= 9.5 / 20", _numbers(speed)
+    decided = _decided(131_072, 131_072)
+    yield (
+        "probe, builders, router, certificate, 131,072, a layer",
+        "<= 2 ms",
+        f"{decided['decided_ms']:.1f} ms",
+    )
+
+    runs = {(row["n_tokens"], row["what"]): row for row in _ends() if row["compiled"]}
+    sparse, dense_run = runs[131_072, "sparse 5%"], runs[131_072, "cudnn"]
+    yield (
+        "8B shape, 131,072, 5 % plan, all included: speed-up over cuDNN / FlashAttention-2 / share of the "
+        "free-attention bound",
+        ">= 3.0 / 4.5 / 83 %",
+        f"{sparse['speedup_over_cudnn']:.2f} / {sparse['speedup_over_flash2']:.2f} / {sparse['share_of_bound']:.0%}",
+    )
+    yield (
+        "the same at 524,288 over cuDNN (dense extrapolated from one layer)",
+        ">= 6.8",
+        f"{runs[524_288, 'sparse 5%']['speedup_over_cudnn']:.1f}",
+    )
+    yield (
+        "peak memory over dense, 131,072",
+        "<= 3 %",
+        f"{sparse['peak_bytes'] / dense_run['peak_bytes'] - 1:.1%}",
+    )
+    spreads = []
+    for percent in percents:
+        rates = [
+            row["tflops"] for (_, what), row in rows.items() if what == f"sparse {percent}%" and _ >= 65_536
+        ]
+        spreads.append(max(rates) / min(rates) - 1)
+    yield (
+        "growth: spread of time / (density n^2), 65,536 to 524,288, 5 / 10 / 20 %",
+        "<= 15 %",
+        " / ".join(f"{spread:.0%}" for spread in spreads),
+    )
+    profile = _llama_profile()
+    yield (
+        f"break-even of the 8B shape ({LLAMA_LAYERS} layers, density 35 %, setup of a new length included)",
+        "<= 16,384 tokens",
+        f"{profile.break_even_tokens(LLAMA_HEADS, LLAMA_LAYERS):,}",
+    )
+    studied = _read("gpu_demo.json")["runs"]
+    slowest = {
+        routed: min((r["speed_up"], r["tokens"]) for r in studied if r["routed"] is routed)
+        for routed in (True, False)
+    }
+    yield (
+        "demo model, dense / this: least where routing chose sparse; least below break-even",
+        ">= .97",
+        "; ".join(f"{slowest[r][0]:.2f} ({slowest[r][1]:,} tokens)" for r in (True, False)),
+    )
+
+
+def kernel() -> list[str]:
+    """The sparse kernel alone, and its ablations."""
+    result, rows = _read("kernel_h200.json"), _rows("kernel_h200.json")
+    versions = result["versions"]
+    lines = [
+        f"**The kernel**, random blocks of 64 keys, sorting of rows included. Throughput counts the (query, key) pairs "
+        f"that the plan reads; a large matrix product reaches {result['ceiling_tflops']:.0f} TFLOP/s there. torch "
+        f"{versions['torch']}, triton {versions['triton']}, limit {result['power_limit']}, seed {result['seed']}, "
+        f"`{result['command']}`; medians of runs in a row after the first third.",
+        "",
+        "| tokens | what | density | ms (20 to 80 %) | TFLOP/s | / cuDNN's |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (tokens, what), row in rows.items():
+        if "20%" in what or what.startswith(("loads", "launches")):
+            continue
+        times = f"{row['median_ms']:.2f} ({row['p20_ms']:.2f} to {row['p80_ms']:.2f})"
+        if row.get("extrapolated"):
+            times = f"{row['median_ms']:.0f}, extrapolated"
+        lines.append(
+            f"| {tokens:,} | {what} | {row['density']:.3f} | {times} | {row['tflops']:.0f} | {row['ratio']:.2f} |"
+        )
+    lines += [
+        "",
+        "**Ablations** at 131,072 tokens and 10 %. Loads: by pointer, by TMA descriptor, by a producer warp group. "
+        "Launches: every head in one, four groups, one a head. Predicted: times of mixed plans by FLOPs at the dense "
+        "rate, and by the shipped latency profile, which one linear model fits to all lengths.",
+        "",
+        "| what | |",
+        "|---|---|",
+    ]
+    for (_, what), row in rows.items():
+        if what.startswith(("loads", "launches")):
+            lines.append(f"| {what} | {row['median_ms']:.1f} ms |")
+    for tokens in (8_192, 131_072):
+        flops, fitted = _prediction_errors(tokens)
+        lines.append(
+            f"| median error of a prediction, {tokens:,} tokens | FLOPs {flops:.0%}, profile {fitted:.0%} |"
+        )
+    return [*lines, ""]
+
+
+def prefill() -> list[str]:
+    """A whole prefill at the shape of an 8B model."""
+    result = _read("end_to_end_h200.json")
+    lines = [
+        f"**A prefill at Llama-3.1-8B's shape**, random weights, {result['plans']}. sparse: probe, builders, router "
+        "and certificate run in every layer and count; kernel: without them; no attention: the bound. "
+        f"`{result['command']}`; stock and compiled RMSNorm, RoPE and gate apart.",
+        "",
+        "| tokens | layers | what | density | s | over cuDNN | over FlashAttention-2 | share of bound | peak GiB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        density = f"{row['density']:.3f}" if "density" in row else ""
+        peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f}"
+        what = row["what"] + (", extrapolated" if "extrapolated_from_layers" in row else "")
+        lines.append(
+            f"| {row['n_tokens']:,} | {'compiled' if row['compiled'] else 'stock'} | {what} | {density} | "
+            f"{row['seconds']:.2f} | {row['speedup_over_cudnn']:.2f} | {row['speedup_over_flash2']:.2f} | "
+            f"{row['share_of_bound']:.0%} | {peak} |"
+        )
+    return [*lines, ""]
+
+
+def deciding() -> list[str]:
+    """What deciding costs a layer."""
+    result = _read("deciding_h200.json")
+    lines = [
+        "**Deciding**, a layer of that shape: probe, builders, scores, router, certificate, row plan and record. "
+        f"Graph: replayed; launched: kernel by kernel with the host ahead. `{result['command']}`",
+        "",
+        "| tokens | segment | graph ms | launched ms | probe / indices and scores / router and certificate ms |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        parts = " / ".join(f"{row[name] / 1e3:.2f}" for name in ("probe_us", "index_us", "route_us"))
+        lines.append(
+            f"| {row['tokens']:,} | {row['segment_tokens']:,} | {row['decided_ms']:.2f} | {row['launched_ms']:.2f} | "
+            f"{parts} |"
+        )
+    return [*lines, ""]
+
+
+def demo() -> list[str]:
+    """The demo model through the worker's analysis."""
+    result = _read("gpu_demo.json")
+    lines = [
+        "**The demo model on that GPU**, through the worker's own analysis, test documents, one segment, default "
+        f"policy, medians of three after one; bfloat16, `{result['command']}`.",
+        "",
+        "| tokens | dense ms | this ms | dense / this | deciding ms | density | peak MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run in result["runs"]:
+        spent = sum(run[name] for name in ("probe_ms", "index_ms", "route_ms"))
+        decided = f"{spent:.1f} | {run['density']:.2f}" if run["routed"] else "dense, untouched | "
+        lines.append(
+            f"| {run['tokens']:,} | {run['dense_ms']:.1f} | {run['total_ms']:.1f} | {run['speed_up']:.2f} | {decided} "
+            f"| {run['peak_memory_bytes'] / 2**20:.0f} |"
+        )
+    told = "; ".join(
+        f"{row['task']} at {row['tokens']:,}: dense {row['dense']:.0f}, routed {row['routed']:.0f}, same text "
+        f"{row['identical']:.0%} (n {row['n']}, density {row['density']:.2f})"
+        for row in result["needles"]
+    )
+    return [*lines, "", f"Needles there: {told}.", ""]
+
+
+def _prediction_errors(tokens: int) -> tuple[float, float]:
+    """Median relative error of mixes' times at one length, from FLOPs at the dense rate and by the profile's model."""
+    profile = _llama_profile()
+    cells = [cell for cell in profile.cells if cell["n"] == tokens and cell.get("tiles")]
+    dense = next(cell for cell in cells if cell["mix"] == "dense")
+    rate = dense["best_us"] / dense["tiles"]
+    rows = LLAMA_HEADS * tokens / profile.block_q
+    by_flops, by_profile = [], []
+    for cell in cells:
+        if cell is dense:
+            continue
+        work = cell["tiles"] + cell["columns"] / profile.block_k
+        by_flops.append(abs(rate * work / cell["best_us"] - 1.0))
+        fitted = profile.row_us * rows + profile.tile_us * cell["tiles"] + profile.column_us * cell["columns"]
+        by_profile.append(abs(fitted / cell["best_us"] - 1.0))
+    return sorted(by_flops)[len(by_flops) // 2], sorted(by_profile)[len(by_profile) // 2]
+
+
+def _llama_profile() -> LatencyProfile:
+    return LatencyProfile.load(next(PROFILES.glob(LLAMA)))
+
+
+def _decided(tokens: int, segment: int) -> dict[str, Any]:
+    rows = _read("deciding_h200.json")["rows"]
+    return next(row for row in rows if (row["tokens"], row["segment_tokens"]) == (tokens, segment))
+
+
+def _ends() -> list[dict[str, Any]]:
+    return _read("end_to_end_h200.json")["rows"]
+
+
+def _rows(name: str) -> dict[tuple[int, str], dict[str, Any]]:
+    return {(row["n_tokens"], row["what"]): row for row in _read(name)["rows"]}
+
+
+def _numbers(values: list[float]) -> str:
+    return " / ".join(f"{value:.1f}" for value in values)
+
+
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text())
