@@ -156,7 +156,8 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
         + "</tr>"
         for row in different.to_dict("records")
     ]
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    # Equal columns: else the one with the longest hash takes the room of the others.
+    return f'<div class="rs-table"><table style="table-layout:fixed"><tr>{head}</tr>{"".join(body)}</table></div>'
 
 
 def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:
