@@ -13,7 +13,15 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.cli_output import Reporter, analysis_object, out_console, print_json
-from routesparse.engine.config import AuditDepth, BoundName, LatencyBudget, Policy, ProbeMode, RouterConfig
+from routesparse.engine.config import (
+    AuditDepth,
+    BoundName,
+    LatencyBudget,
+    Policy,
+    ProbeMode,
+    RouterConfig,
+    default_segment,
+)
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import PATTERNS, RunRecord
 
@@ -32,7 +40,9 @@ def analyze(
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
     tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
-    segment: Annotated[int, typer.Option(help="Tokens of a routing segment.")] = 16_384,
+    segment: Annotated[
+        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
+    ] = None,
     probe: Annotated[
         ProbeMode, typer.Option(help="Score rows against all keys, or against pooled ones.")
     ] = "exact",
@@ -73,7 +83,7 @@ def analyze(
         policy=policy,
         tau=tau,
         budget=None if budget is None else LatencyBudget.parse(budget),
-        segment_tokens=segment,
+        segment_tokens=default_segment(False) if segment is None else segment,
         probe=probe,
         break_even_tokens=break_even,
         bound=bound,
@@ -89,6 +99,8 @@ def analyze(
     from routesparse.engine.models import load_model
 
     loaded = load_model(model)
+    if segment is None:
+        config = dataclasses.replace(config, segment_tokens=default_segment(loaded.device != "cpu"))
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
     report.line(
         f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"

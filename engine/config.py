@@ -69,6 +69,11 @@ class LatencyBudget:
         return f"{self.value:g}us" if self.unit == "us" else f"{self.value:g}"
 
 
+def default_segment(on_gpu: bool) -> int:
+    """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token."""
+    return 131_072 if on_gpu else 16_384
+
+
 @dataclass(frozen=True)
 class RouterConfig:
     """Everything that a routing decision depends on besides the prompt, the model and the machine."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.hf_refusals import check_call, check_family, check_mask_request
 
@@ -86,7 +86,8 @@ def route(
     from routesparse.engine.session import RoutingSession
 
     check_supported(model)
-    config = config or RouterConfig()
+    if config is None:
+        config = RouterConfig(segment_tokens=default_segment(next(model.parameters()).is_cuda))
     loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -94,10 +94,11 @@ def _request(label: str) -> RunRequest | None:
         )
         wishes["segment"] = st.number_input(
             "Segment, tokens",
-            value=16_384,
+            value=None,
             step=128,
             key="segment",
             bind="query-params",
+            placeholder="16,384; on a GPU 131,072",
             help=TERMS["segment"],
         )
         wishes["break_even"] = st.number_input(

@@ -41,7 +41,7 @@ class WarmAnalysis:
             return analyze_prompt(
                 tokenized,
                 loaded,
-                request.config(),
+                request.config(on_gpu=loaded.device.startswith("cuda")),
                 calibration=request.calibration,
                 profile=request.profile,
                 audit=request.audit,

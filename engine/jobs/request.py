@@ -19,6 +19,7 @@ from routesparse.engine.config import (
     Policy,
     ProbeMode,
     RouterConfig,
+    default_segment,
 )
 from routesparse.engine.errors import ConfigError
 
@@ -38,7 +39,7 @@ class RunRequest:
     policy: Policy = "certified"
     budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
     tau: float = 0.9
-    segment: int = 16_384  # tokens
+    segment: int | None = None  # tokens; None: what suits the worker's device
     probe: ProbeMode = "exact"
     audit: AuditDepth = "none"
     seed: int = 0
@@ -54,10 +55,9 @@ class RunRequest:
         object.__setattr__(self, "label", clean_label(self.label))
         for name in _WHOLE:
             value = getattr(self, name)
-            if (not isinstance(value, int) or isinstance(value, bool)) and (name, value) != (
-                "break_even",
-                None,
-            ):
+            if value is None and name != "seed":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"{name} {value!r} must be a whole number")
         for name in ("segment", "break_even"):
             value = getattr(self, name)
@@ -76,13 +76,13 @@ class RunRequest:
             raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
         self.config()
 
-    def config(self) -> RouterConfig:
-        """The router's configuration. Errors: ConfigError."""
+    def config(self, on_gpu: bool = False) -> RouterConfig:
+        """The router's configuration on a worker's device. Errors: ConfigError."""
         return RouterConfig(
             policy=self.policy,
             tau=self.tau,
             budget=None if self.budget is None else LatencyBudget.parse(self.budget),
-            segment_tokens=self.segment,
+            segment_tokens=default_segment(on_gpu) if self.segment is None else self.segment,
             probe=self.probe,
             break_even_tokens=self.break_even,
             seed=self.seed,

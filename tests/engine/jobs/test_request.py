@@ -52,6 +52,12 @@ def test_a_wrong_wish_is_refused(wrong, message):
         RunRequest(**wrong)
 
 
+def test_the_worker_picks_the_segment_where_nobody_names_one():
+    asked = RunRequest.from_json(RunRequest().to_json())
+    assert [asked.config(on_gpu).segment_tokens for on_gpu in (False, True)] == [16_384, 131_072]
+    assert RunRequest(segment=4096).config(on_gpu=True).segment_tokens == 4096
+
+
 def test_a_request_of_a_newer_version_is_refused_by_name():
     values = {**json.loads(RunRequest().to_json()), "tempo": "allegro"}
     with pytest.raises(ConfigError, match="tempo"):
