@@ -1,5 +1,6 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
-with the calibration of the prompt's domain where one ships.
+with the calibration of the prompt's domain where one ships. Prompts below this machine's break-even are routed too, so
+that there is something to see; dense and routed times stand side by side in the record.
 
     python -m routesparse.engine.evaluation.samples --out data/samples/runs
 
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         record = analyze_prompt(
             prompt,
             loaded,
-            RouterConfig(seed=arguments.seed),
+            RouterConfig(seed=arguments.seed, break_even_tokens=0),
             calibration=path.stem if (paths.DATA / "calibrations" / f"{path.stem}.json").exists() else None,
             audit="rows",
             measure_dense=True,

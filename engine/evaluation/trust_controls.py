@@ -18,10 +18,12 @@ import pandas as pd
 
 from routesparse.engine.calibration import Calibration, conformal_delta
 from routesparse.engine.coverage_stats import summarise
+from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.trust_data import stacked
 from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
 
 CONFIDENCE = 0.95
+REPLAYED = 0.999  # share of first choices that the rounded records must give again
 MASS_EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 
 
@@ -106,7 +108,13 @@ def controls(
 
 
 def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
+    """Errors: InputError where the recorded candidates do not give the recorded first choices."""
     routed, made = test.choose(test.gate), fold_b.choose(fold_b.gate)
+    replayed = float((routed == test.units["first"].to_numpy()).mean())
+    if replayed < REPLAYED:
+        raise InputError(
+            f"only {replayed:.1%} of the router's choices follow from the records; measure again with this version"
+        )
     kept = test.units["chosen"].to_numpy()
     deltas = {
         "selected": conformal_delta(fold_b.residuals(fold_b.only(made)), CONFIDENCE),
@@ -128,7 +136,7 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
             "omitted_by_offset": np.mean(sparse["omitted_by_offset"].to_list(), axis=0).tolist(),
         },
         "spread_by_mass": _spread(test),
-        "replayed": float((routed == test.units["first"].to_numpy()).mean()),
+        "replayed": replayed,
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import CalibrationError, ProfileError
+from routesparse.engine.errors import CalibrationError, InputError, ProfileError
 from routesparse.engine.evaluation import study, trust
 from routesparse.engine.evaluation.trust_controls import Candidates, _of_domain, controls
 from routesparse.engine.evaluation.trust_work import decompose
@@ -83,6 +83,13 @@ def test_what_is_done_rightly_covers_and_the_controls_do_not():
         0.01,
         0.011,
     }
+
+
+def test_records_that_do_not_give_the_choices_again_are_refused():
+    broken = units(60, 1)
+    broken.loc[:99, "first"] = 0
+    with pytest.raises(InputError, match="follow from the records"):
+        _of_domain(Candidates(broken, GATE), Candidates(units(120, 2), GATE))
 
 
 def test_aligned_rows_that_do_not_flatter_lose_nothing():
