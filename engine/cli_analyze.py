@@ -157,7 +157,8 @@ def profile(
     target = _writable(out or paths.profiles())
     from routesparse.engine.models import shape_of
 
-    heads, kv_heads, head_dim = _shape(shape) if shape else dataclasses.astuple(shape_of(model))[1:]
+    given = None if shape is None else _shape(shape)
+    heads, kv_heads, head_dim = given or dataclasses.astuple(shape_of(model))[1:]
     import torch
 
     from routesparse.engine import profiling

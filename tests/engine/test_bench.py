@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+from routesparse.engine import paths
 from routesparse.engine.bench.deciding import Decider
 from routesparse.engine.bench.end_to_end import _ratios
-from routesparse.engine.bench.problems import Shape, plan_pairs, random_plan, tensors
+from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.rivals import _block_mask
 from routesparse.engine.bench.transformer import Size, Transformer, _rotate
 from routesparse.engine.cli import main
@@ -108,3 +111,19 @@ def test_deciding_covers_every_segment_of_a_layer() -> None:
 def test_bench_without_a_gpu_says_where_it_runs(capsys) -> None:
     assert main(["bench", "kernel"]) == 2
     assert "bench needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
+    shape = Shape(n_tokens=4_096)
+    plans = published_plans(shape, seed=0, device="cpu")
+    published = json.loads((paths.DATA / "baselines" / "minference_llama_3.1_8b.json").read_text())["budgets"]
+    assert len(plans) == len(published) == 32
+    row = plans[0].query_blocks - 1
+    for head, (columns, slashes) in enumerate(published[0]):
+        count = int(plans[0].block_count[0, head, row])
+        blocks = plans[0].blocks[0, head, row, :count].tolist()
+        first = row * 2
+        reach = -(-slashes // 64)
+        assert set(blocks) == {0, *range(max(0, first - reach), first + 2)}
+        assert 0 <= int(plans[0].column_count[0, head, row]) <= columns
+        assert reach >= first or int(plans[0].column_count[0, head, row]) > 0.2 * min(columns, 64)

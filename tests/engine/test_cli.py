@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine import analyze, model_files
+from routesparse.engine import analyze, model_files, profiling
 from routesparse.engine.calibration import Calibration, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import StoreError
@@ -297,13 +297,28 @@ class TestDefects:
 
 
 def test_profile_measures_and_keeps_a_profile(run, model, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("routesparse.engine.profiling.QUICK_LENGTHS", (512, 1024))
+    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
     code, out, err = run("profile", "--model", model, "--quick", "--out", tmp_path / "p", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert (found["head_dim"], found["groups"], found["dtype"]) == (16, 2, "float32")
     assert Path(found["path"]).is_file()
     assert json.loads(Path(found["path"]).read_text())["name"] == found["name"]
+
+
+def test_a_profile_of_a_stated_shape_needs_no_model(run, home, tmp_path, monkeypatch):
+    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
+    code, out, err = run("profile", "--shape", "4,2,16", "--quick", "--out", tmp_path / "p", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["head_dim"], found["groups"]) == (16, 2)
+    assert json.loads(Path(found["path"]).read_text())["command"] == "routesparse profile --shape 4,2,16"
+
+
+@pytest.mark.parametrize("shape", ["4,2", "4,x,16", "4,0,16", "5,2,16", ""])
+def test_a_wrong_shape_says_how_one_is_written(run, home, shape):
+    code, _, err = run("profile", "--shape", shape, "--quick")
+    assert code == 2 and "as in 32,8,128" in err
 
 
 class TestDoctor:
