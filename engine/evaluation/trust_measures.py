@@ -128,19 +128,19 @@ def _start(device: str, arguments: argparse.Namespace, config: RouterConfig) -> 
 def _serve(
     workers: list[Worker], schedule: Schedule, journal: Journal, started: float, limit_s: float
 ) -> None:
-    """Hand out windows and write what comes back, until all are measured, no worker is left or the time is up."""
+    """Hand out windows and write what comes back, until nobody has anything to do or the time is up."""
     alive = list(workers)
-    while alive:
-        left_s = limit_s - (time.monotonic() - started)
-        ready = wait([w.connection for w in alive], timeout=max(0.0, min(left_s, 5.0)))
-        for worker in [w for w in alive if w.connection in ready]:
-            if not _answer(worker, schedule, journal):
-                alive.remove(worker)
+    while True:
         # Whoever waits may take over what another device failed on.
         for worker in [w for w in alive if w.task is None]:
             _hand_out(worker, schedule)
-        if schedule.finished or left_s <= 0:
+        left_s = limit_s - (time.monotonic() - started)
+        if left_s <= 0 or not any(w.task for w in alive):
             return
+        ready = wait([w.connection for w in alive], timeout=min(left_s, 5.0))
+        for worker in [w for w in alive if w.connection in ready]:
+            if not _answer(worker, schedule, journal):
+                alive.remove(worker)
 
 
 def _answer(worker: Worker, schedule: Schedule, journal: Journal) -> bool:

@@ -42,11 +42,6 @@ class Schedule:
         self._waiting = [_Entry(replace(task, part="twin"), {kind}) for task in chosen for kind in self.kinds]
         self._waiting += [_Entry(task, set(self.kinds)) for task in self.planned]
 
-    @property
-    def finished(self) -> bool:
-        """Whether nothing waits and nothing runs."""
-        return not self._waiting and not self._running
-
     def take(self, kind: str) -> Planned | None:
         """The next window for a device of this kind; None where none is left for it."""
         mine = [entry for entry in self._waiting if kind in entry.kinds]

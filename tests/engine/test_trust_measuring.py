@@ -187,6 +187,24 @@ def test_every_window_is_measured_or_recorded_with_the_reason(command):
     assert told["missing"][0]["windows"] == 1
 
 
+def test_a_window_that_no_living_process_may_try_ends_the_run(command, monkeypatch):
+    """It failed on a CPU, and there is no process on the GPU that it waits for."""
+    kinds = []
+
+    def schedule(windows, found, *rest):
+        kinds.extend(found)
+        return Schedule(windows, ["cpu", "cuda"], *rest)
+
+    monkeypatch.setattr(trust_measures, "Schedule", schedule)
+    broken = Planned(0, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)))
+    argv, out = command([broken], limit_s=60)
+    started = time.monotonic()
+    trust_measures.main(argv)
+    assert kinds == ["cpu"] and time.monotonic() - started < 40
+    left = next(r for r in trust_journal.read(out) if r["kind"] == "left")["windows"]
+    assert "index out of range" in left[0]["reason"]
+
+
 def test_the_units_tell_what_the_router_did(command):
     """The first choice follows from the recorded statistics and costs; the strata's mean is the body's."""
     argv, out = command([planned(i, "A", 900) for i in range(3)])
