@@ -145,7 +145,7 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
         f"policy {request.policy}",
         f"τ {request.tau:g}",
         f"Tℓ {numbers.limit(request.config().to_dict()['budget'])}",
-        f"segment {request.segment:,}",
+        "segment by the device" if request.segment is None else f"segment {request.segment:,}",
         f"calibration {request.calibration or 'none'}",
         f"audit {request.audit}",
         "text kept" if request.keep_text else "hash only",
