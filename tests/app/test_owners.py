@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
 
+APP = Path(__file__).resolve().parents[2] / "app"
 ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
 BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
 ANNS, BOBS, THIRD = "3f9a1c20d4e5b678", "c0de17aa90e1f003", "7777777790e1f007"
@@ -123,6 +126,14 @@ def test_samples_are_everybody_s(shared, open_page, factory, home):
     spool.ingest_samples(access()._store, home / "samples")
     for user, own in ((ANN, "anns-ledger.txt"), (BOB, "bobs.txt")):
         assert sorted(open_page("runs", user).dataframe[0].value["prompt"]) == [own, "sample.txt  · sample"]
+
+
+def test_pages_hold_nothing_but_their_owner_s_view():
+    """The whole store and the whole queue are named in one place."""
+    whole = re.compile(r"\._store\b|duckdb_store|import JobQueue|\bJobQueue\(")
+    found = {path.name for path in APP.rglob("*.py") if whole.search(path.read_text("utf-8"))}
+    assert found == {"access.py", "jobs_view.py"}, "jobs_view.py names the type only"
+    assert "JobQueue(" not in (APP / "jobs_view.py").read_text("utf-8")
 
 
 def test_another_s_run_is_no_baseline(shared, open_page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-import shutil
+import re
 from dataclasses import replace
 from importlib import import_module
 
@@ -139,6 +139,12 @@ def test_no_query_answers_bob_otherwise_because_ann_is_there(stores, function, r
     assert answer(function, with_ann, BOB, run_id) == answer(function, without_ann, BOB, run_id)
 
 
+def test_no_query_names_the_schema_of_everybody_s_rows():
+    """Only ``duckdb_store``, which makes the views, may say main."""
+    for module in MODULES:
+        assert not re.search(r"\bmain\.", inspect.getsource(module)), module.__name__
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_query_does_tell_ann_of_her_run(stores, function):
     """So that the test above can't pass because a query answers nobody."""
@@ -242,4 +248,3 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
         assert OwnerView(store, ANN).run_ids() == set()
         assert OwnerView(store, None).rows("SELECT runs FROM model") == [(1,)]
         store.close()
-    shutil.rmtree(tmp_path)
