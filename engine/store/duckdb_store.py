@@ -38,6 +38,7 @@ FACT_TABLES = (
     "probe_meta",
     "prompt",
 )
+_IDLE_READERS = 16
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -59,6 +60,7 @@ class Store:
         self.trash = trash or self.database.parent / "trash"
         self.generation = 0  # grows with every change, so that pages know when to read again
         self._write_lock = threading.RLock()
+        self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
         self._connection = _open(self.database)
         try:
             for folder in (self.bundles, self.trash):
@@ -71,28 +73,28 @@ class Store:
 
     def close(self) -> None:
         """Flush and give the file back."""
+        for cursor in self._idle.values():
+            cursor.close()
         self._connection.close()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of a read of everybody's rows as tuples; pages have an OwnerView. Errors: StoreError."""
-        with self._cursor() as cursor:
+        with _reads(), self._connection.cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
 
     @contextmanager
     def reading(self, owner: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor for which a table's name means the owner's rows and the samples. Errors: StoreError."""
-        with self._cursor() as cursor:
-            cursor.execute("SET search_path = 'visible'")
-            cursor.execute("SET VARIABLE owner = ?", [owner])
+        with _reads():
+            cursor = self._idle.pop(owner, None)
+            if cursor is None:
+                cursor = self._connection.cursor()
+                cursor.execute("SET search_path = 'visible'")
+                cursor.execute("SET VARIABLE owner = ?", [owner])
             yield cursor
-
-    @contextmanager
-    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        try:
-            with self._connection.cursor() as cursor:
-                yield cursor
-        except duckdb.Error as error:
-            raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
+            # One is kept per owner, for the next query of the page; a failed one is not.
+            if len(self._idle) >= _IDLE_READERS or self._idle.setdefault(owner, cursor) is not cursor:
+                cursor.close()
 
     def adopt(self, path: Path, origin: Origin, *, move: bool) -> str | None:
         """Verify a bundle, take its folder in, insert its rows; the run id, or None if it was here already.
@@ -199,6 +201,14 @@ class Store:
                 ) from error
             finally:
                 cursor.unregister("incoming")
+
+
+@contextmanager
+def _reads() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
 
 
 def migrations() -> list[tuple[int, str, str]]:
