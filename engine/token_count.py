@@ -32,6 +32,7 @@ class PromptSize:
     heads: int
     kv_heads: int
     head_dim: int
+    layers: int
 
     @property
     def memory_bytes(self) -> int:
@@ -70,6 +71,7 @@ def prompt_size(model: str, text: str) -> PromptSize:
         activation_bytes=tokens * per_token * _FLOAT32_BYTES,
         heads=heads,
         kv_heads=kv_heads,
+        layers=config["num_hidden_layers"],
         head_dim=head_dim,
     )
 

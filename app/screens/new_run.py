@@ -185,52 +185,64 @@ def _take(
             f"{size.tokens - size.max_tokens:,}."
         )
     elif request is not None:
-        for warns, line in _notes(request, size):
-            st.html(f'<div class="rs-note{" rs-warn" if warns else ""}">{escape(line)}</div>')
-
-
-def _notes(request: RunRequest, size: PromptSize) -> list[tuple[bool, str]]:
-    """(whether it is a warning, words): what doesn't match this prompt, model or machine."""
-    notes = []
-    if request.calibration is not None and not _calibrated(request, size):
-        notes.append(
-            (
-                True,
-                f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt and the "
-                "row certificate will be stated.",
+        for line in _warnings(request, size):
+            st.html(f'<div class="rs-note rs-warn">{escape(line)}</div>')
+        below = _below_break_even(request, size)
+        if below is not None:
+            st.html(f'<div class="rs-note">{escape(below)}</div>')
+            st.button(
+                "Route it anyway", key="route-anyway", help="Sets break-even to 0", on_click=_route_anyway
             )
+
+
+def _route_anyway() -> None:
+    st.session_state["break_even"] = 0
+
+
+def _warnings(request: RunRequest, size: PromptSize) -> list[str]:
+    """What doesn't match this prompt, model or machine."""
+    warnings = []
+    if request.calibration is not None and not _calibrated(request, size):
+        warnings.append(
+            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt and the "
+            "row certificate will be stated."
         )
     stored = stored_for(size.head_dim, request.config())
     if not stored:
-        notes.append(
-            (
-                True,
-                f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
-                "measures this machine first.",
-            )
+        warnings.append(
+            f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
+            "measures this machine first."
         )
-    break_even, source = request.break_even, "the setting"
-    if break_even is None and stored:
+    elif request.break_even is None:
         try:
-            break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads)
-            source = f"the profile of {numbers.device(device)}"
+            _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
         except InputError as error:
-            notes.append((True, str(error)))
-    if break_even is not None and size.tokens < break_even:
-        notes.append(
-            (
-                False,
-                f"Below break-even, {break_even:,} tokens by {source}: dense attention will run untouched.",
-            )
-        )
-    return notes
+            warnings.append(str(error))
+    return warnings
+
+
+def _below_break_even(request: RunRequest, size: PromptSize) -> str | None:
+    """That dense attention will run untouched, and on whose word; None where routing will run or nobody knows."""
+    break_even, source = request.break_even, "the setting"
+    if break_even is None:
+        stored = stored_for(size.head_dim, request.config())
+        if not stored:
+            return None
+        try:
+            break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
+        except InputError:  # among the warnings
+            return None
+        source = f"the profile of {numbers.device(device)}"
+    if size.tokens >= break_even:
+        return None
+    return f"Below break-even, {break_even:,} tokens by {source}: dense attention will run untouched."
 
 
 @cache
-def _break_even(profile: Path, changed_ns: int, heads: int) -> tuple[int, str]:
+def _break_even(profile: Path, changed_ns: int, heads: int, layers: int) -> tuple[int, str]:
     """Tokens and device of a profile; ``changed_ns`` is part of the key."""
     loaded = LatencyProfile.load(profile)
-    return loaded.break_even_tokens(heads), loaded.device
+    return loaded.break_even_tokens(heads, layers), loaded.device
 
 
 def _calibrated(request: RunRequest, size: PromptSize) -> bool:

@@ -43,7 +43,8 @@ def render() -> None:
         if not run.routed:
             lines = [
                 f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, without a probe.",
-                f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing.",
+                f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
+                "or run it again with break-even 0.",
             ]
         states.empty("Nothing was routed in this run", lines)
         return

@@ -206,12 +206,21 @@ def test_break_even_of_the_stored_profile_is_announced(demo_home, open_page):
     stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
     stored.save(demo_home / "profiles")
     html = text_of(paste(open_page("new_run", source="Paste")))
-    assert (
-        f"Below break-even, {stored.break_even_tokens(size.heads):,} tokens by the profile of a fast machine"
-        in html
-    )
+    least = stored.break_even_tokens(size.heads, size.layers)
+    assert f"Below break-even, {least:,} tokens by the profile of a fast machine" in html
     assert "No latency profile" not in html
     assert "No latency profile" in text_of(paste(open_page("new_run", source="Paste", probe_mode="pooled")))
+
+
+def test_a_prompt_below_break_even_can_be_routed_anyway(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
+    replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(demo_home / "profiles")
+    page = paste(open_page("new_run", source="Paste"))
+    page.button(key="route-anyway").click().run()
+    assert page.number_input(key="break_even").value == 0
+    assert "Below break-even" not in text_of(page)
+    assert "route-anyway" not in [button.key for button in page.button]
 
 
 def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):
