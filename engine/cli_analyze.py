@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -24,6 +24,9 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import InputError
 from routesparse.engine.records import PATTERNS, RunRecord
+
+if TYPE_CHECKING:
+    from routesparse.engine.models import ModelShape
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
@@ -155,10 +158,7 @@ def profile(
     what = f"model {model}" if shape is None else f"shape {shape}"
     report.line(f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}")
     target = _writable(out or paths.profiles())
-    from routesparse.engine.models import shape_of
-
-    given = None if shape is None else _shape(shape)
-    heads, kv_heads, head_dim = given or dataclasses.astuple(shape_of(model))[1:]
+    wanted = _model_shape(model, shape)
     import torch
 
     from routesparse.engine import profiling
@@ -169,9 +169,9 @@ def profile(
         measured = profiling.measure(
             device,
             torch.bfloat16 if cuda else torch.float32,
-            head_dim=head_dim,
-            heads=heads,
-            kv_heads=kv_heads,
+            head_dim=wanted.head_dim,
+            heads=wanted.heads,
+            kv_heads=wanted.kv_heads,
             config=RouterConfig(probe=probe),
             **(profiling.quick(device) if quick else {}),
             progress=report,
@@ -188,7 +188,7 @@ def profile(
         "groups": measured.groups,
         "threads": measured.threads,
         "median_error": measured.median_error,
-        "break_even_tokens": measured.break_even_tokens(heads),
+        "break_even_tokens": measured.break_even_tokens(wanted.heads, wanted.layers),
         "cells": list(measured.cells),
         "path": str(path),
     }
@@ -209,15 +209,20 @@ def profile(
     )
 
 
-def _shape(text: str) -> tuple[int, int, int]:
-    """(query heads, KV heads, head size) from "32,8,128". Errors: InputError."""
-    parts = text.split(",")
+def _model_shape(model: str, shape: str | None) -> ModelShape:
+    """The model's, or where given that of "32,8,128": query heads, KV heads, head size. Errors: InputError."""
+    from routesparse.engine.latency import LAYERS
+    from routesparse.engine.models import ModelShape, shape_of
+
+    if shape is None:
+        return shape_of(model)
+    parts = shape.split(",")
     if len(parts) == 3 and all(part.strip().isdigit() and int(part) > 0 for part in parts):
         heads, kv_heads, head_dim = map(int, parts)
         if heads % kv_heads == 0:
-            return heads, kv_heads, head_dim
+            return ModelShape(shape, heads, kv_heads, head_dim, LAYERS)
     raise InputError(
-        f"shape {text!r}: pass query heads, KV heads and head size, as in 32,8,128; KV heads divide query heads"
+        f"shape {shape!r}: pass query heads, KV heads and head size, as in 32,8,128; KV heads divide query heads"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.cli_output import Reporter, out_console, print_json
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def calibrate(
     ] = False,
     audit_rows: Annotated[int, typer.Option(help="Body rows audited per unit; 0: all of them.")] = 512,
     tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
-    segment: Annotated[int, typer.Option(help="Tokens of a routing segment.")] = 16_384,
+    segment: Annotated[
+        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
+    ] = None,
     profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:0.")] = "auto",
     out: Annotated[
@@ -51,7 +54,9 @@ def calibrate(
     """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
     report = Reporter()
     target = _target(out, domain)
-    config = RouterConfig(tau=tau, segment_tokens=segment, break_even_tokens=0, seed=seed)
+    config = RouterConfig(
+        tau=tau, segment_tokens=segment or default_segment(False), break_even_tokens=0, seed=seed
+    )
     lengths = buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
         raise InputError(
@@ -64,6 +69,8 @@ def calibrate(
     from routesparse.engine.models import load_model
 
     loaded = load_model(model, device=device)
+    if segment is None:
+        config = replace(config, segment_tokens=default_segment(loaded.device != "cpu"))
     if tokens[1] > loaded.max_tokens:
         raise InputError(
             f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"

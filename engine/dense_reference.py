@@ -17,7 +17,7 @@ import torch
 from routesparse.engine.hf import AttentionRouter
 from routesparse.engine.probe import AttentionInputs
 from routesparse.engine.records import HeadChoiceRow, RunRecord
-from routesparse.engine.session import dense_attention
+from routesparse.engine.session import RoutingSession, dense_attention
 
 SAMPLED_ROWS = 512
 LAST_ROWS = 64  # the rows that ask are always among the sample
@@ -38,6 +38,11 @@ class SampledRouter:
     def __init__(self, inner: AttentionRouter, rows: torch.Tensor) -> None:
         self.outputs: dict[int, torch.Tensor] = {}
         self._inner, self._rows = inner, rows
+
+    def serve(self, layers: int) -> None:
+        """See ``RoutingSession.serve``."""
+        if isinstance(self._inner, RoutingSession):
+            self._inner.serve(layers)
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settings: Any) -> torch.Tensor:
         """See ``AttentionRouter.attend``."""

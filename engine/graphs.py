@@ -22,6 +22,9 @@ from routesparse.engine.readout import holding, to_device, wait_for_copies
 T = TypeVar("T")
 KEPT = 32  # graphs; each holds its level maps
 KEPT_SHARE = 0.05  # of a GPU's memory
+# Calls for which a key that had to make room is not captured again: keys that a layer comes round to, but that do not
+# fit together, would else capture each other away.
+SHUT_OUT = 256
 
 
 @dataclass
@@ -45,6 +48,8 @@ class Graphs(Generic[T]):
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+        self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
+        self._calls = 0
 
     def run(
         self,
@@ -59,16 +64,17 @@ class Graphs(Generic[T]):
         """
         device = inputs.q.device
         key = (key, device, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
+        self._calls += 1
+        if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
+            return function(inputs, to_device(draws, device))
         entry: _Entry[T] | None = self._entries.pop(key, None)
         fresh = entry is None
         if entry is None:
             key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
             table = torch.empty(2, dtype=torch.int64, device=device)
-            entry = _Entry[T](key_start, table, to_device(draws, device))
+            entry = _Entry[T](key_start, table, torch.empty(draws.shape, dtype=draws.dtype, device=device))
             while len(self._entries) >= KEPT:
-                self._entries.popitem(last=False)
-        while self._entries and sum(kept.size for kept in self._entries.values()) > _most_bytes(device):
-            self._entries.popitem(last=False)
+                self._evict()
         self._entries[key] = entry
         entry.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
         entry.draws.copy_(to_device(draws, device))
@@ -82,10 +88,21 @@ class Graphs(Generic[T]):
                 before = _reserved(device)
                 entry.graph, entry.result = _capture(static, entry.draws, function)
                 entry.size = max(0, _reserved(device) - before)
+                while len(self._entries) > 1 and self._held() > _most_bytes(device):
+                    self._evict()
         wait_for_copies(device)
         entry.graph.replay()
         assert entry.result is not None
         return entry.result
+
+    def _held(self) -> int:
+        return sum(entry.size for entry in self._entries.values())
+
+    def _evict(self) -> None:
+        """Forget what was used longest ago."""
+        key, _ = self._entries.popitem(last=False)
+        self._evicted = {kept: at for kept, at in self._evicted.items() if self._calls < at + SHUT_OUT}
+        self._evicted[key] = self._calls
 
 
 def _reserved(device: torch.device) -> int:

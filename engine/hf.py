@@ -109,8 +109,9 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
             module.__dict__[_ATTRIBUTE] = router
-        if hasattr(router, "layers"):
-            router.layers = len(modules)
+        serve = getattr(router, "serve", None)
+        if serve is not None:
+            serve(len(modules))
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
@@ -284,7 +285,8 @@ def _default_router(module: Any) -> AttentionRouter:
     if key not in _default_routers:
         from routesparse.engine.session import RoutingSession
 
-        _default_routers[key] = RoutingSession(RouterConfig(), salt=fresh_salt())
+        config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))
+        _default_routers[key] = RoutingSession(config, salt=fresh_salt())
         weakref.finalize(module.config, _default_routers.pop, key, None)
     return _default_routers[key]
 

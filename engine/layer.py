@@ -86,7 +86,9 @@ def begin(
 
     if graphs is not None and inputs.q.is_cuda and inputs.sinks is None and config.probe == "exact":
         costs = tuple(profile.costs.values())
-        setting = (replace(segment, index=0), config, gate, costs, kernel_limit, id(predictor))
+        # The seed enters through the draws.
+        own = replace(config, seed=0)
+        setting = (replace(segment, index=0), own, gate, costs, kernel_limit, id(predictor))
         shape = (inputs.scale, inputs.softcap, inputs.key_start is None)
         computed = graphs.run((setting, shape), inputs, draws, function)
     else:

@@ -72,6 +72,7 @@ class ModelShape:
     heads: int
     kv_heads: int
     head_dim: int
+    layers: int
 
 
 def shape_of(name_or_path: str = DEMO) -> ModelShape:
@@ -90,6 +91,7 @@ def _shape(name: str, config: Any) -> ModelShape:
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        layers=config.num_hidden_layers,
     )
 
 

@@ -53,7 +53,7 @@ GPU_QUICK: dict[str, Any] = {
 REPEATS = 3
 GPU_WARM_UP = 3  # compiles kernels, then captures graphs; a CPU needs one
 PROBES_IN_A_ROW = 8  # on a GPU: layer after layer, as in a forward pass
-BUSY_CYCLES = 2_000_000  # some ms
+BUSY_CYCLES = 2_000_000  # about a ms
 FIT_ROUNDS = 12
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

@@ -77,14 +77,14 @@ class RoutingSession:
         self.trace = Trace(config, gate, calibration, audit, audit_rows, profile, salt)
         self._prompts = 0
         self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
-        self._in_forward = False
+        self._in_forward = self._prefilling = False
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
         own = calibration is not None and calibration.predictor is not None
         self._graphs: Graphs[Computed] = Graphs() if graphs is None or own else graphs
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
         self._worth: dict[tuple[Segment, ...], bool] = {}
-        self.layers = LAYERS  # of the model, as far as ``routed_by`` knows them
+        self._layers = LAYERS
 
     def attend(
         self,
@@ -117,6 +117,7 @@ class RoutingSession:
             # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
             self.trace.settle()
             return dense_attention(inputs, window)
+        self._prefilling = self._in_forward
         segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
         if window is not None or not self._worth_routing(inputs, segments):
             return dense_attention(inputs, window)
@@ -131,18 +132,22 @@ class RoutingSession:
             raise
         return out
 
+    def serve(self, layers: int) -> None:
+        """The model's number of layers, which share what a prompt costs once."""
+        self._layers = layers
+
     def start(self) -> None:
-        """Before a forward pass: one that ended in an error, wherever in the model, leaves no prompt behind."""
-        if self._in_forward:
+        """Before a forward pass: a prefill that ended in an error, wherever in the model, leaves no prompt behind."""
+        if self._prefilling:
             self._forget()
-        self._in_forward = True
+        self._in_forward, self._prefilling = True, False
 
     def finish(self) -> None:
         """After a forward pass: whether anything in it was NaN or Inf, which a GPU was not asked before.
 
         Errors: NumericsError; nothing is recorded of that prompt.
         """
-        self._in_forward = False
+        self._in_forward = self._prefilling = False
         self.trace.settle()
 
     def _forget(self) -> None:
@@ -188,7 +193,9 @@ class RoutingSession:
             return segments[-1].keys >= self.config.break_even_tokens
         key = tuple(segments)
         if key not in self._worth:
-            self._worth = {key: self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self.layers)}
+            self._worth = {
+                key: self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self._layers)
+            }
         return self._worth[key]
 
     def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:

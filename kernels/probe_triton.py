@@ -13,6 +13,7 @@ import torch
 # As measured on an H200.
 LSE_LAUNCH = (64, 2, 4, 3)  # rows and KV blocks of a tile, warps, stages
 LSE_BLOCKS_PER_PROGRAM = 128
+LSE_TILE_BYTES = 32_768  # of keys; a few of them and the rows must fit the shared memory of smaller GPUs
 RECENT_ROWS = 64
 RECENT_LAUNCH = (64, 4, 3)  # keys of a tile, warps, stages
 RECENT_TILES_PER_PROGRAM = 32
@@ -47,6 +48,8 @@ def block_lse(
     # Rows in order of position: a tile of rows sees a prefix of the keys.
     position, order = positions.reshape(batch, kv_heads, group * count).sort(-1)
     rows, blocks, warps, stages = LSE_LAUNCH
+    if blocks * block_k * _power_of_two(q.shape[-1]) * q.element_size() > LSE_TILE_BYTES:
+        blocks = 1
     grid = (-(-key_blocks // LSE_BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
     block_lse_kernel[grid](
         q,

@@ -17,6 +17,7 @@ from routesparse.engine.bench.deciding import Decider
 from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.timing import header, sustained
 from routesparse.engine.bench.transformer import Attention, Size, Transformer
+from routesparse.engine.errors import InputError
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 DENSITIES = (0.05, 0.10)
@@ -65,7 +66,7 @@ def run_end_to_end(
 
     part "i/n": every n-th of these from the i-th on, to share them among GPUs.
     """
-    first, step = (int(number) for number in part.split("/"))
+    first, step = _share(part)
     model = Transformer(Size(), seed)
     rows = []
     for n_tokens, compiled in CASES[:1] if quick else CASES[first::step]:
@@ -78,6 +79,16 @@ def run_end_to_end(
         "plans": "fixed, stated density; published: MInference's budgets for this model",
     }
     return {**header(seed), **shape, "segment_tokens": segment_tokens, "rows": rows}
+
+
+def _share(part: str) -> tuple[int, int]:
+    """(i, n) of "i/n". Errors: InputError."""
+    numbers = part.split("/")
+    if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+        first, step = map(int, numbers)
+        if first < step <= len(CASES):
+            return first, step
+    raise InputError(f"part {part!r}: pass i/n with i below n and n up to {len(CASES)}, as in 0/1")
 
 
 def _at(

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
         **study.header(loaded, arguments),
         "profile": profile.name,
         "profile_median_error": profile.median_error,
-        "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.model.config.num_hidden_layers),
+        "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
         "runs": [],
         "needles": [],
     }

@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     profile = prepare_profile("auto", loaded, config)
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
-        "break_even_tokens": profile.break_even_tokens(loaded.heads),
+        "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
         "profile_median_error": profile.median_error,
         "config": config.to_dict(),
         "rows": [],

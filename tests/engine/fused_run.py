@@ -41,13 +41,13 @@ def _moved(value: Any, device: str) -> Any:
 
 def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
-    from routesparse.engine import coverage, descriptors, device_path, execute, heatmap
+    from routesparse.engine import coverage, descriptors, device_path, execute, heatmap, masks
     from routesparse.engine.builders import build_indices
     from routesparse.engine.builders.block_sparse import pooled_scores
     from routesparse.engine.builders.level_map import diagonal_and_sink
     from routesparse.engine.certificate_device import betting_lower_bound
     from routesparse.engine.probe import CERTIFICATE, pool_keys, run_probe
-    from routesparse.kernels import index_triton
+    from routesparse.kernels import index_triton, probe_triton
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -71,6 +71,11 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     pairs: dict[str, Pair] = {}
     on_cuda = device_path.fused
     device_path.fused = lambda _: True
+    sizes = probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM
+    pools = heatmap.MAX_COLUMNS, masks.MAX_COLUMNS
+    if by_table:  # several chunks of keys, and pictures that are pooled
+        probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM = 4, 2
+        heatmap.MAX_COLUMNS, masks.MAX_COLUMNS = 5, 3
     try:
         real = _moved(inputs, device)
         # The arguments say how q and k lie, the table where: as in a replayed graph.
@@ -131,6 +136,8 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
             pairs[f"plan {place} singles"] = held, lowered.column_count
     finally:
         device_path.fused = on_cuda
+        probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM = sizes
+        heatmap.MAX_COLUMNS, masks.MAX_COLUMNS = pools
     return {name: (twin.cpu(), other.cpu()) for name, (twin, other) in pairs.items()}
 
 

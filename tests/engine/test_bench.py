@@ -9,11 +9,12 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.bench.deciding import Decider
-from routesparse.engine.bench.end_to_end import _ratios
+from routesparse.engine.bench.end_to_end import CASES, _ratios, _share
 from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.rivals import _block_mask
 from routesparse.engine.bench.transformer import Size, Transformer, _rotate
 from routesparse.engine.cli import main
+from routesparse.engine.errors import InputError
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 
@@ -125,5 +126,16 @@ def test_published_budgets_become_columns_and_the_nearest_diagonals() -> None:
         first = row * 2
         reach = -(-slashes // 64)
         assert set(blocks) == {0, *range(max(0, first - reach), first + 2)}
-        assert 0 <= int(plans[0].column_count[0, head, row]) <= columns
+        assert int(plans[0].column_count[0, head, row]) <= columns
         assert reach >= first or int(plans[0].column_count[0, head, row]) > 0.2 * min(columns, 64)
+
+
+def test_the_shares_of_a_prefill_benchmark_are_all_of_it() -> None:
+    assert [_share(f"{i}/3") for i in range(3)] == [(0, 3), (1, 3), (2, 3)]
+    assert sorted(case for i in range(3) for case in CASES[i::3]) == sorted(CASES)
+
+
+@pytest.mark.parametrize("part", ["x", "1", "1/0", "3/3", "-1/2", "0/99"])
+def test_a_wrong_share_says_how_one_is_written(part: str) -> None:
+    with pytest.raises(InputError, match="as in 0/1"):
+        _share(part)

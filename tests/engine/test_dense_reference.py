@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.dense_reference import (
     LAST_ROWS,
     SAMPLED_ROWS,
@@ -78,3 +79,10 @@ def test_logit_errors_by_hand():
     assert found["logit_error"] == pytest.approx(1.0)
     assert found["kl_nats"] == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5), abs=1e-7)
     assert logit_errors(dense, dense) == {"logit_error": 0.0, "kl_nats": 0.0}
+
+
+def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts():
+    session = RoutingSession(RouterConfig())
+    SampledRouter(session, torch.tensor([0])).serve(40)
+    SampledRouter(DenseRouter(), torch.tensor([0])).serve(40)
+    assert session._layers == 40

@@ -45,7 +45,8 @@ def decide(calls):
     """A function of the static buffers that notes the address of the queries it would read."""
 
     def function(inputs, draws):
-        calls.append(("eager", int(inputs.table[0])))
+        address = None if inputs.table is None else int(inputs.table[0])
+        calls.append(("eager", address))
         start = 0 if inputs.key_start is None else inputs.key_start.sum()
         return draws.sum() + start
 
@@ -115,3 +116,16 @@ def test_graphs_beyond_their_share_of_the_memory_make_room_the_oldest_first(
             kept.run(key, inputs, draws(1), decide)
     assert [key[0] for key in kept._entries] == [3, 4]
     assert [entry.size for entry in kept._entries.values()] == [10, 10]
+
+
+def test_keys_that_do_not_fit_together_do_not_capture_each_other_away(oracle, calls, decide, monkeypatch):
+    taken = iter(range(0, 100_000, 10))
+    monkeypatch.setattr(module, "_reserved", lambda device: next(taken))
+    monkeypatch.setattr(module, "_most_bytes", lambda device: 65)
+    kept = Graphs()
+    inputs = oracle.draw_inputs(0, n_q=64)
+    for _layer in range(20):
+        for segment in range(8):
+            assert float(kept.run(segment, inputs, draws(segment), decide)) == 12 * segment
+    kinds = [kind for kind, _ in calls]
+    assert kinds.count("captured") <= 8 and kinds.count("replayed") >= 6 * 18

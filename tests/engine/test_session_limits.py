@@ -105,6 +105,26 @@ def test_after_a_refused_prompt_a_chunk_joins_no_older_one(oracle, start):
     assert [p.tokens for p in routed.trace.prompts] == [400, 500]
 
 
+def test_an_interrupted_decoding_step_forgets_no_finished_prompt(oracle, start):
+    routed, call = start()
+    token = oracle.draw_inputs(8, n_q=1, n_k=401)
+    routed.start()
+    call(oracle.draw_inputs(7, n_q=400))
+    routed.finish()
+    for _ in range(3):  # each was stopped before it ended
+        routed.start()
+        routed.attend(token.q, token.k, token.v, layer=0, scale=token.scale)
+    assert [prompt.tokens for prompt in routed.trace.prompts] == [400] and len(decisions(routed)) == 1
+
+
+def test_an_interrupted_prefill_leaves_no_prompt(oracle, start):
+    routed, call = start()
+    routed.start()
+    call(oracle.draw_inputs(7, n_q=400))
+    routed.start()
+    assert routed.trace.prompts == []
+
+
 def test_an_error_of_any_kind_leaves_no_half_prompt(oracle, start, monkeypatch):
     routed, call = start()
     monkeypatch.setattr(session, "execute", lambda *_: (_ for _ in ()).throw(MemoryError("no memory")))
