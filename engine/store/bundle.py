@@ -250,10 +250,8 @@ def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
     expected = tables.arrow_schema(table)
+    data = tables.with_later_columns(table, data)
     for field in expected:
-        if field.nullable and field.name not in data.schema.names:
-            # A bundle written before this column existed did not measure it.
-            data = data.append_column(field, pa.nulls(data.num_rows, field.type))
         if field.name not in data.schema.names or data.schema.field(field.name).type != field.type:
             raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")
         if not field.nullable and data.column(field.name).null_count:

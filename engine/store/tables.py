@@ -78,10 +78,19 @@ def to_arrow(table: str, rows: Iterable[Any]) -> pa.Table:
     return result.sort_by(keys) if keys and len(rows) > 1 else result
 
 
+def with_later_columns(table: str, data: pa.Table) -> pa.Table:
+    """What was written before an optional column existed did not measure it: NULL."""
+    for field in arrow_schema(table):
+        if field.nullable and field.name not in data.schema.names:
+            data = data.append_column(field, pa.nulls(data.num_rows, field.type))
+    return data
+
+
 def from_arrow(table: str, data: pa.Table) -> list[Any]:
-    """The inverse of to_arrow."""
+    """The inverse of to_arrow. Errors: KeyError where a required column is missing."""
     record, _ = TABLES[table]
     names = arrow_schema(table).names
+    data = with_later_columns(table, data)
     columns = [data.column(name).to_pylist() for name in names]
     return [record(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from routesparse.engine import paths
@@ -205,6 +206,14 @@ class TestRuns:
         text = run("runs")[1]
         assert all(name in text for name in ("new", "old", "torn", "p.txt", "unreadable"))
         assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
+
+    def test_a_bundle_of_an_earlier_version_is_listed(self, run, home, bundle):
+        """Columns that came later are missing from its run table."""
+        run("ingest", bundle("early"))
+        file = paths.spool() / "early" / "run.parquet"
+        pq.write_table(pq.read_table(file).drop_columns(["owner", "top1_agreement"]), file)
+        (row,) = json.loads(run("runs", "--json")[1])["runs"]
+        assert (row["run_id"], row["owner"], row["top1_agreement"]) == ("early", None, None)
 
     def test_names_from_other_machines_are_shown_as_they_are(self, run, home, bundle):
         run("ingest", bundle(prompt_name="[red]x[/] \x1b[2J", model="[link=http://x]m[/link]"))
