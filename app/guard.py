@@ -66,8 +66,13 @@ def is_loopback(address: str | None) -> bool:
 
 def _missing_login() -> str | None:
     """What keeps people from logging in, or lets everybody do so."""
-    section = auth_util.get_secrets_auth_section()
+    try:
+        section = auth_util.get_secrets_auth_section()
+    except OSError as error:
+        return f"secrets.toml can't be read ({error.strerror})"
     if not section:
+        if identity.login_configured():
+            return "secrets.toml can't be read, or its [auth] section is empty, gone or spelled otherwise"
         return "no login is configured"
     if not auth_util.is_authlib_installed():
         return "the login can't work without the package authlib"

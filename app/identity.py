@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from pathlib import Path
 
 import streamlit as st
 from streamlit import auth_util
@@ -20,9 +22,29 @@ class IdentityError(RouteSparseError):
     """A login is configured, and this session has not logged in, or its provider does not say as whom."""
 
 
+# Set when a login was once seen. A secrets file that is broken or cut short later must not turn visitors into the
+# local person: the login then fails (guard.py), until the process is started again.
+_seen = threading.Event()
+
+
 def login_configured() -> bool:
-    """Whether people of this dashboard log in: it then has owners, on loopback too (a proxy may stand before it)."""
-    return bool(auth_util.get_secrets_auth_section())
+    """Whether people of this dashboard log in: it then has owners, on loopback too (a proxy may stand before it).
+
+    A secrets file that can't be read may hold a login, and an [auth] section is meant as one, however it is written.
+    """
+    if not _seen.is_set() and _mentions_login():
+        _seen.set()
+    return _seen.is_set()
+
+
+def _mentions_login() -> bool:
+    secrets = auth_util.secrets_singleton
+    try:
+        if secrets.load_if_toml_exists():
+            return any(str(key).strip().lower() == "auth" for key in secrets)
+        return any(Path(file).exists() for file in st.get_option("secrets.files"))
+    except OSError:
+        return True
 
 
 def owner() -> str | None:
@@ -49,5 +71,7 @@ def name() -> str:
 
 
 def _digest(*parts: str) -> str:
-    """32 hex digits: the owner goes into bundles, which people hand on, and need not say who it is."""
+    """32 hex digits: the owner goes into bundles, which people hand on, and is not named there. No secret: whoever
+    knows the issuer can try subjects.
+    """
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

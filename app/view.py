@@ -75,4 +75,7 @@ def first_pick(choices: pd.DataFrame) -> tuple[int, int]:
 def number(name: str, size: int, default: int | None = None) -> int | None:
     """A whole number below ``size`` from the address; the default where there is none or another text."""
     text = st.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and int(text) < size else default
+    # Python refuses to read very long numbers.
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return default
+    return int(text) if int(text) < size else default

@@ -94,11 +94,22 @@ def window_of(ranges: list[float], shown: Heatmap, block_tokens: int) -> Window:
     )
 
 
+def _is_box(ranges: object) -> bool:
+    """Whether a browser's message holds four numbers."""
+    return (
+        isinstance(ranges, list)
+        and len(ranges) == 4
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in ranges)
+    )
+
+
 def _take(ranges: list[float] | None, shown: Heatmap, block_tokens: int) -> None:
     if ranges is None:
         return
     if not ranges:
         back()
+        return
+    if not _is_box(ranges):
         return
     window = window_of(ranges, shown, block_tokens)
     view.write(zoom=f"{window.first_block},{window.end_block},{window.first_row},{window.end_row}")

@@ -53,6 +53,7 @@ def ingest(
                 "run_id": manifest.run_id,
                 "bundle": str(known or _copy(folder, manifest.run_id)),
                 "new": known is None,
+                "owner": bundle.owner_of(folder),
             }
             for folder, manifest, known in checked
         ]
@@ -61,6 +62,10 @@ def ingest(
         return
     for result in results:
         print(f"{result['run_id']}  {'put into the spool' if result['new'] else 'already there'}")
+        if result["owner"] is not None:
+            report.warn(
+                f"run {result['run_id']} was made under a login; pages show it under the same login only"
+            )
 
 
 def runs(

@@ -11,7 +11,7 @@ import streamlit as st
 
 from routesparse.app import boundary, head_panel, jobs_view, navigate, numbers, states
 from routesparse.app.access import Access, access
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import job_estimate
 from routesparse.engine.jobs.job import Job
@@ -197,14 +197,14 @@ def _failed(opened: Access, job: Job) -> None:
 def _cancel(opened: Access, job_id: str) -> None:
     try:
         opened.queue.cancel(job_id)
-    except InputError as error:
+    except RouteSparseError as error:
         st.session_state["job-problems"] = [str(error)]
 
 
 def _retry(opened: Access, job_id: str) -> None:
     try:
         st.session_state["retried"] = opened.queue.retry(job_id)
-    except InputError as error:
+    except RouteSparseError as error:
         st.session_state["job-problems"] = [str(error)]
 
 

@@ -218,16 +218,20 @@ def _restore(opened: Access) -> None:
     _each(st.session_state.pop("deleted", []), opened.store.restore_run)
 
 
-def _each(run_ids: list[str], action: Callable[[str], None]) -> list[str]:
-    """Run the action per run, keep the problems for the page, return what worked."""
+def _discard(name: str) -> None:
+    _each([name], spool.discard_rejection)
+
+
+def _each(names: list[str], action: Callable[[str], None]) -> list[str]:
+    """Run the action per name (a run's, a rejected bundle's), keep the problems for the page, return what worked."""
     done = []
-    for run_id in run_ids:
+    for name in names:
         try:
-            action(run_id)
+            action(name)
         except RouteSparseError as error:
             st.session_state.setdefault("problems", []).append(str(error))
         else:
-            done.append(run_id)
+            done.append(name)
     return done
 
 
@@ -279,7 +283,7 @@ def _rejected(opened: Access) -> None:
                 st.button(
                     "Discard",
                     key=f"discard-{rejection.name}",
-                    on_click=spool.discard_rejection,
+                    on_click=_discard,
                     args=(rejection.name,),
                 )
         for rejection in opened.sample_problems:

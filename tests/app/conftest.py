@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from streamlit import auth_util
 from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest
 
+from routesparse.app import identity
 from routesparse.engine.calibration import Bucket, Calibration, CostModel, stamp_of
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.drift import fit_reference
@@ -274,6 +276,12 @@ def open_dashboard():
         return page.run()
 
     return draw
+
+
+@pytest.fixture(autouse=True)
+def no_login_seen(monkeypatch):
+    """Every test is a new process, as far as logins go."""
+    monkeypatch.setattr(identity, "_seen", threading.Event())
 
 
 @pytest.fixture

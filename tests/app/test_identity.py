@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from streamlit import config
+from streamlit.runtime.secrets import Secrets
 
-from routesparse.app import identity
+from routesparse.app import guard, identity
 
 ISSUER = "https://login.example"
 ANN = {"is_logged_in": True, "iss": ISSUER, "sub": "4711", "email": "ann@example.org", "name": "<b>Ann</b>"}
@@ -21,7 +23,8 @@ def owner_of(login, monkeypatch, claims):
 
 
 def test_without_a_login_there_is_one_person(monkeypatch):
-    monkeypatch.setattr(identity.auth_util, "get_secrets_auth_section", dict)
+    monkeypatch.setattr(identity.auth_util, "secrets_singleton", Secrets())
+    monkeypatch.setattr(identity.st, "get_option", lambda _: [])
     assert identity.owner() is None
 
 
@@ -89,3 +92,60 @@ def test_whoever_logged_in_is_named_as_text_and_can_leave(filled, login, open_da
     assert [text.value for text in page.sidebar.text] == ["<b>Ann</b>"]
     assert [button.label for button in page.sidebar.button] == ["Log out"]
     assert "No runs yet" in text_of(page), "the runs of the local person are not hers"
+
+
+GOOD = """
+[auth]
+redirect_uri = "https://routesparse.example/oauth2callback"
+cookie_secret = "0123456789abcdef0123456789abcdef"
+client_id = "dashboard"
+client_secret = "known to the provider"
+server_metadata_url = "https://login.example/.well-known/openid-configuration"
+"""
+
+
+@pytest.fixture
+def save(monkeypatch, tmp_path):
+    """save(text): the only secrets file is saved, and read by Streamlit as after a change; None removes it."""
+    file = tmp_path / "secrets.toml"
+    option = config.get_option
+
+    def asked(name):
+        return {"secrets.files": [str(file)], "server.address": "127.0.0.1"}.get(name) or option(name)
+
+    for place in (config, identity.st):
+        monkeypatch.setattr(place, "get_option", asked)
+
+    def write(text):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        monkeypatch.setattr(identity.auth_util, "secrets_singleton", Secrets())
+
+    return write
+
+
+@pytest.mark.parametrize("text", [None, "", "[database]\nuser = 'x'\n"], ids=["none", "empty", "others"])
+def test_a_secrets_file_that_speaks_of_no_login_leaves_one_person(save, text):
+    save(text)
+    assert not identity.login_configured() and guard.refusal() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[auth]\n", "[auth]\noops = [\n", "[Auth]\nclient_id = 'x'\n", GOOD + "oops = [\n", "[auth.google]\n"],
+    ids=["no keys", "broken", "capital", "broken at the end", "a provider without keys"],
+)
+def test_a_login_that_is_meant_and_does_not_work_is_refused_on_loopback_too(save, text):
+    save(text)
+    assert "mend the [auth] section" in guard.refusal()
+
+
+@pytest.mark.parametrize("later", [None, "", GOOD + "oops = [\n"], ids=["removed", "cut short", "broken"])
+def test_a_login_once_seen_is_asked_for_until_the_process_ends(save, later):
+    save(GOOD)
+    assert guard.refusal() is None and identity.login_configured()
+    save(later)
+    assert guard.refusal() is not None
+    with pytest.raises(identity.IdentityError):
+        identity.owner()

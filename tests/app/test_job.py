@@ -9,9 +9,10 @@ import pytest
 from routesparse.app.jobs_view import STAGE_NAMES, failure_title
 from routesparse.engine import errors
 from routesparse.engine.jobs import log
+from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.job import STAGES, FailureKind
-from routesparse.engine.jobs.queue import MAX_LOSSES
+from routesparse.engine.jobs.queue import MAX_LOSSES, JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
 
@@ -72,6 +73,17 @@ def test_running_job_is_asked_to_stop(home, queue, submitted, open_page):
     assert queue.job(submitted).cancel_requested
     assert "cancelling" in text_of(page)
     assert page.button(key="cancel").disabled
+
+
+def test_cancel_in_a_busy_queue_says_so_and_the_page_stays(home, queue, submitted, open_page, monkeypatch):
+    page = open_page("job", job=submitted)
+    monkeypatch.setattr(
+        JobQueue,
+        "cancel",
+        lambda *_: (_ for _ in ()).throw(QueueBusyError("the job queue is busy; try again")),
+    )
+    page.button(key="cancel").click().run()
+    assert not page.exception and "the job queue is busy" in text_of(page)
 
 
 def test_done_job_leads_to_its_map(home, queue, submitted, open_page, record, factory, went):

@@ -116,8 +116,11 @@ def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_
     page = open_runs()
     assert page.expander[0].label == "1 rejected bundle"
     assert any("audit.parquet is missing" in text.value for text in page.text)
+    other_tab = open_runs()
     page.button(key="discard-bad0bad0").click().run()
     assert not page.expander and page.dataframe
+    other_tab.button(key="discard-bad0bad0").click().run()
+    assert not other_tab.exception and "bad0bad0" in text_of(other_tab)
 
 
 def test_dashboard_opens_on_the_runs(filled, open_dashboard):

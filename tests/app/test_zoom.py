@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -89,6 +91,15 @@ def test_a_senseless_window_is_the_whole_picture(filled, open_page, window):
     assert not page.exception
     assert "drag a box to zoom in" in text_of(page)
     assert not [button for button in page.button if button.key == "whole-picture"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [[0.0, 1.0, math.nan, 2.0], [0.0, math.inf, 1.0, 2.0], ["a", 1, 2, 3], [1.0], [1.0] * 5, {"x": 1}],
+)
+def test_a_message_that_is_no_box_changes_nothing(message, monkeypatch):
+    monkeypatch.setattr(zoom.view, "write", lambda **_: pytest.fail("the address was changed"))
+    zoom._take(message, None, 64)
 
 
 def test_a_lost_bundle_leaves_the_thumbnail(filled, open_page):

@@ -207,6 +207,12 @@ class TestRuns:
         assert all(name in text for name in ("new", "old", "torn", "p.txt", "unreadable"))
         assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
 
+    def test_a_bundle_made_under_a_login_says_who_will_see_it(self, run, home, bundle):
+        assert "login" not in run("ingest", bundle("mine"))[2]
+        code, out, err = run("ingest", bundle("anns", owner="0123456789abcdef0123456789abcdef"))
+        assert code == 0 and "put into the spool" in out
+        assert "run anns was made under a login; pages show it under the same login only" in " ".join(err.split())
+
     def test_a_bundle_of_an_earlier_version_is_listed(self, run, home, bundle):
         """Columns that came later are missing from its run table."""
         run("ingest", bundle("early"))
