@@ -5,16 +5,15 @@ A prompt is shown as code only, never as Markdown or HTML; a file's name is a la
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 
 from routesparse.app import states
 from routesparse.app.access import access
+from routesparse.app.session_memory import remembered
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.jobs.request import clean_label
@@ -64,18 +63,6 @@ def choose() -> Chosen | None:
     if source != "Paste":
         _preview(prompt.text)
     return Chosen(content, prompt)
-
-
-def remembered(name: str, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """What ``make`` returned for this key; the last one per name, in this session. Reruns don't read 16 MB again."""
-    digest = hashlib.sha256()
-    for part in key:
-        digest.update(part if isinstance(part, bytes) else str(part).encode() + b"\0")
-    known = st.session_state.get(f"remembered-{name}")
-    if known is None or known[0] != digest.digest():
-        known = digest.digest(), make()
-        st.session_state[f"remembered-{name}"] = known
-    return known[1]
 
 
 def jsonl_prompts(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from routesparse.app import head_panel, navigate, numbers, prompt_input, states
 from routesparse.app.access import Access, access
 from routesparse.app.glossary import TERMS
 from routesparse.app.jobs_view import worker_note
+from routesparse.app.session_memory import remembered
 from routesparse.engine import paths
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
@@ -151,9 +152,7 @@ def _size(chosen: prompt_input.Chosen | None, request: RunRequest | None) -> Pro
         return None
     model = request.model if request else DEMO
     try:
-        return prompt_input.remembered(
-            "size", (model, chosen.content), lambda: prompt_size(model, chosen.prompt.text)
-        )
+        return remembered("size", (model, chosen.content), lambda: prompt_size(model, chosen.prompt.text))
     except (ModelError, PromptError) as error:
         states.field_error(str(error))
         return None

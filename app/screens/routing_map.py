@@ -23,6 +23,7 @@ from routesparse.app import (
     view,
 )
 from routesparse.app.access import access
+from routesparse.app.session_memory import remembered
 from routesparse.app.view import METRICS, View
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
@@ -117,13 +118,18 @@ def _map_card(
         if shown.metric == "probe":
             sprite = probe_sprite(access().store, run.run_id, shown.segment, shown.batch_index, shape)
         picture = None if sprite is None else sprite_figure.data_uri(sprite, theme)
-        drawing, cells = map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, picture)
+        # A click changes the ring alone.
+        drawing, cells = remembered(
+            "map",
+            (run.run_id, shown.segment, shown.batch_index, shown.metric, theme, access().store.generation),
+            lambda: map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, picture),
+        )
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
             'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> planned, '
             f'<b style="color:{theme.warn}">|</b> Tℓ; units that fell back</span></div>'
         )
-        map_component.show(drawing, _take_click)
+        map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":
             st.html(map_legend.pattern_legend(choices, theme))
         elif sprite is not None:
