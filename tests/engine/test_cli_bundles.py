@@ -211,7 +211,9 @@ class TestRuns:
         assert "login" not in run("ingest", bundle("mine"))[2]
         code, out, err = run("ingest", bundle("anns", owner="0123456789abcdef0123456789abcdef"))
         assert code == 0 and "put into the spool" in out
-        assert "run anns was made under a login; pages show it under the same login only" in " ".join(err.split())
+        assert "run anns was made under a login; pages show it under the same login only" in " ".join(
+            err.split()
+        )
 
     def test_a_bundle_of_an_earlier_version_is_listed(self, run, home, bundle):
         """Columns that came later are missing from its run table."""
