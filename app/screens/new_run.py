@@ -184,9 +184,14 @@ def _take(
             f"{size.tokens - size.max_tokens:,}."
         )
     elif request is not None:
-        for line in _warnings(request, size):
+        stored = stored_for(size.head_dim, request.config())
+        warnings, below = _warnings(request, size, stored), None
+        try:
+            below = _below_break_even(request, size, stored)
+        except InputError as error:
+            warnings.append(str(error))
+        for line in warnings:
             st.html(f'<div class="rs-note rs-warn">{escape(line)}</div>')
-        below = _below_break_even(request, size)
         if below is not None:
             st.html(f'<div class="rs-note">{escape(below)}</div>')
             st.button(
@@ -198,7 +203,7 @@ def _route_anyway() -> None:
     st.session_state["break_even"] = 0
 
 
-def _warnings(request: RunRequest, size: PromptSize) -> list[str]:
+def _warnings(request: RunRequest, size: PromptSize, stored: list[Path]) -> list[str]:
     """What doesn't match this prompt, model or machine."""
     warnings = []
     if request.calibration is not None and not _calibrated(request, size):
@@ -206,31 +211,24 @@ def _warnings(request: RunRequest, size: PromptSize) -> list[str]:
             f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt and the "
             "row certificate will be stated."
         )
-    stored = stored_for(size.head_dim, request.config())
     if not stored:
         warnings.append(
             f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
             "measures this machine first."
         )
-    elif request.break_even is None:
-        try:
-            _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
-        except InputError as error:
-            warnings.append(str(error))
     return warnings
 
 
-def _below_break_even(request: RunRequest, size: PromptSize) -> str | None:
-    """That dense attention will run untouched, and on whose word; None where routing will run or nobody knows."""
+def _below_break_even(request: RunRequest, size: PromptSize, stored: list[Path]) -> str | None:
+    """That dense attention will run untouched, and on whose word; None where routing will run or nobody knows.
+
+    Errors: InputError for a profile that can't be read.
+    """
     break_even, source = request.break_even, "the setting"
     if break_even is None:
-        stored = stored_for(size.head_dim, request.config())
         if not stored:
             return None
-        try:
-            break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
-        except InputError:  # among the warnings
-            return None
+        break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
         source = f"the profile of {numbers.device(device)}"
     if size.tokens >= break_even:
         return None
