@@ -103,7 +103,7 @@ def analyze(
 
     loaded = load_model(model)
     if segment is None:
-        config = dataclasses.replace(config, segment_tokens=default_segment(loaded.device != "cpu"))
+        config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
     report.line(
         f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"

@@ -70,7 +70,7 @@ def calibrate(
 
     loaded = load_model(model, device=device)
     if segment is None:
-        config = replace(config, segment_tokens=default_segment(loaded.device != "cpu"))
+        config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
     if tokens[1] > loaded.max_tokens:
         raise InputError(
             f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"

@@ -34,6 +34,11 @@ class LoadedModel:
     device: str  # "cpu" or "cuda:0"
     dtype: str  # "float32" or "bfloat16"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it lies on a GPU."""
+        return self.device.startswith("cuda")
+
 
 def load_model(name_or_path: str = DEMO, *, device: str = "auto") -> LoadedModel:
     """Load "demo", a folder with config.json and *.safetensors, or a hub id (org/name).

@@ -41,7 +41,7 @@ class WarmAnalysis:
             return analyze_prompt(
                 tokenized,
                 loaded,
-                request.config(on_gpu=loaded.device.startswith("cuda")),
+                request.config(on_gpu=loaded.on_gpu),
                 calibration=request.calibration,
                 profile=request.profile,
                 audit=request.audit,
