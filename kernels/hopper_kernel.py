@@ -43,23 +43,17 @@ def _counts(row, block_count_ptr, column_count_ptr, dense_rows_ptr, COLUMNS: gl.
 
 
 @gluon.jit
-def _publish(tickets, told, slot, row, blocks, columns, layout: gl.constexpr):
-    """Tell the consumers what the Q slot holds.
-
-    By a barrier of its own, which no copy completes: compute-sanitizer follows that one.
-    """
+def _publish(tickets, slot, row, blocks, columns, layout: gl.constexpr):
+    """Tell the consumers what the Q slot holds."""
     tickets.index(slot * 3).store(gl.full([1], 0, gl.int32, layout) + row)
     tickets.index(slot * 3 + 1).store(gl.full([1], 0, gl.int32, layout) + blocks)
     tickets.index(slot * 3 + 2).store(gl.full([1], 0, gl.int32, layout) + columns)
     _barrier()
-    mbarrier.arrive(told.index(slot), count=1)
 
 
 @gluon.jit
-def _take(tickets, told, step, layout: gl.constexpr, Q_SLOTS: gl.constexpr):
-    """Row, blocks and columns of a step; row -1 ends the work."""
-    slot = step % Q_SLOTS
-    mbarrier.wait(told.index(slot), (step // Q_SLOTS) & 1)
+def _take(tickets, slot, layout: gl.constexpr):
+    """Row, blocks and columns of a Q slot; row -1 ends the work."""
     row = gl.max(tickets.index(slot * 3).load(layout), 0)
     blocks = gl.max(tickets.index(slot * 3 + 1).load(layout), 0)
     columns = gl.max(tickets.index(slot * 3 + 2).load(layout), 0)
@@ -119,7 +113,7 @@ def _copy_columns(head_ptr, stride_n, boxes, empty, it, keys0, keys1, layout: gl
 
 @gluon.jit
 def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh,
-    stride_vn, q_boxes, k_boxes, v_boxes, tickets, told, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    stride_vn, q_boxes, k_boxes, v_boxes, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr, column_count_ptr, dense_rows_ptr,
     blocks_stride, columns_stride, heads, group, query_blocks, n_q, n_k, rows, HEAD: gl.constexpr,
     STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr):
@@ -149,7 +143,7 @@ def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_
 
         slot = step % Q_SLOTS
         mbarrier.wait(q_empty.index(slot), ((step // Q_SLOTS) & 1) ^ 1)
-        _publish(tickets, told, slot, row, blocks, columns, ticket_layout)
+        _publish(tickets, slot, row, blocks, columns, ticket_layout)
         mbarrier.expect(q_full.index(slot), 128 * HEAD * 2)
         for panel in gl.static_range(PANELS):
             for half in gl.static_range(2):
@@ -204,7 +198,8 @@ def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_
         step += 1
     slot = step % Q_SLOTS
     mbarrier.wait(q_empty.index(slot), ((step // Q_SLOTS) & 1) ^ 1)
-    _publish(tickets, told, slot, row, blocks, columns, ticket_layout)
+    _publish(tickets, slot, row, blocks, columns, ticket_layout)
+    mbarrier.arrive(q_full.index(slot), count=1)
 
 
 @gluon.jit
@@ -246,8 +241,8 @@ def _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top, to
 
 
 @gluon.jit
-def _consume(q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-    q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr,
+def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty, q_boxes,
+    out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr,
     STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr, SINKS: gl.constexpr,
     HALF: gl.constexpr):
     """Rows 64 HALF to 64 HALF + 63 of every query block."""
@@ -260,7 +255,8 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, 
     ticket_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     it = 0
     step = 0
-    row, blocks, columns = _take(tickets, told, 0, ticket_layout, Q_SLOTS)
+    mbarrier.wait(q_full.index(0), 0)
+    row, blocks, columns = _take(tickets, 0, ticket_layout)
     while row >= 0:
         query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, heads, query_blocks,
             n_q, n_k)
@@ -278,7 +274,6 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, 
         q_slot = step % Q_SLOTS
         q = q_tiles.index(q_slot * 2 + HALF)
         slot = it % STAGES
-        mbarrier.wait(q_full.index(q_slot), (step // Q_SLOTS) & 1)
         mbarrier.wait(k_full.index(slot), (it // STAGES) & 1)
         zero = gl.zeros([64, 128], gl.float32, S)
         s_token = warpgroup_mma(q, k_tiles.index(slot).permute((1, 0)), zero, use_acc=False, is_async=True)
@@ -326,7 +321,8 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, 
             tma.async_copy_shared_to_global(out_desc, [batch, head, query, panel * 64],
                 q_boxes.index((q_slot * 2 + HALF) * PANELS + panel))
         step += 1
-        row, blocks, columns = _take(tickets, told, step, ticket_layout, Q_SLOTS)
+        mbarrier.wait(q_full.index(step % Q_SLOTS), (step // Q_SLOTS) & 1)
+        row, blocks, columns = _take(tickets, step % Q_SLOTS, ticket_layout)
     tma.store_wait(0)
 
 
@@ -353,7 +349,6 @@ def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, str
     k_boxes = k_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box)
     v_boxes = v_tiles._reinterpret(dtype, [STAGES * PANELS * 2, 1, 1, 64, 64], box)
     tickets = gl.allocate_shared_memory(gl.int32, [Q_SLOTS * 3, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    told = gl.allocate_shared_memory(gl.int64, [Q_SLOTS, 1], bars)
     q_full = gl.allocate_shared_memory(gl.int64, [Q_SLOTS, 1], bars)
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_SLOTS, 1], bars)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
@@ -361,7 +356,6 @@ def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, str
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], bars)
     for i in gl.static_range(Q_SLOTS):
-        mbarrier.init(told.index(i), count=1)
         mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=2)
     for i in gl.static_range(STAGES):
@@ -372,14 +366,14 @@ def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, str
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_consume, (q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, k_empty, v_full,
-                v_empty, q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD,
-                STAGES, Q_SLOTS, COLUMNS, SINKS, UPPER)),
-            (_consume, (q_tiles, k_tiles, v_tiles, tickets, told, q_full, q_empty, k_full, k_empty, v_full,
-                v_empty, q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD,
-                STAGES, Q_SLOTS, COLUMNS, SINKS, LOWER)),
+            (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES,
+                Q_SLOTS, COLUMNS, SINKS, UPPER)),
+            (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES,
+                Q_SLOTS, COLUMNS, SINKS, LOWER)),
             (_produce, (q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb,
-                stride_vh, stride_vn, q_boxes, k_boxes, v_boxes, tickets, told, q_full, q_empty, k_full, k_empty,
+                stride_vh, stride_vn, q_boxes, k_boxes, v_boxes, tickets, q_full, q_empty, k_full, k_empty,
                 v_full, v_empty, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,
                 column_count_ptr, dense_rows_ptr, blocks_stride, columns_stride, heads, group, query_blocks,
                 n_q, n_k, rows, HEAD, STAGES, Q_SLOTS, COLUMNS)),
