@@ -282,7 +282,7 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         weights, _decay, top, total = _softmax(s, top, total, limit, scale_log2, True, S)
         p = gl.convert_layout(weights, gl.DotOperandLayout(0, A, 2)).to(dtype)
         if step > 0:
-            # The output of the row before has left its slot by now. The thread that waits is the one that sent it.
+            # The output of the row before has left its slot by now; only the thread that sent it can wait for it.
             tma.store_wait(0)
             _barrier()
             mbarrier.arrive(q_empty.index((step - 1) % Q_SLOTS), count=1)
