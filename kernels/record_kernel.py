@@ -12,46 +12,64 @@ NEVER = tl.constexpr(255)
 
 
 @triton.jit
-def betting_bounds(x, before, place, count, target, bet_cap, BISECTIONS: tl.constexpr):
+def betting_bounds(
+    x, before, place, count, scratch_ptr, target, bet_cap, BISECTIONS: tl.constexpr, BITS: tl.constexpr
+):
     """Lower bounds float64 [S] of the means of S candidates: the mean at which the wealth no longer reaches e^target.
 
     x float64 [S, C]: masses in drawn order, 0 past count; before: the same one place earlier, 0 at the first; place
-    int [C]. A round halves the interval three times: it tries its seven inner eighths at once.
+    int [C]; scratch float64 [2, S, C], the program's own. A round halves the interval BITS times: each lane follows the
+    wealth at one of its inner places, row by row.
     """
+    tl.static_assert(BISECTIONS % BITS == 0)
+    PARTS: tl.constexpr = 1 << BITS
+    S: tl.constexpr = x.shape[0]
     C: tl.constexpr = x.shape[1]
-    tl.static_assert(BISECTIONS % 3 == 0)
     later = (place > 0)[None, :]
     # From the rows before i only; v_0 is 1/4.
     mean = (0.5 + tl.cumsum(before, 1)) / (place + 1)[None, :]
     deviation = tl.where(later, before - mean, 0.0)
     variance = tl.maximum((0.25 + tl.cumsum(deviation * deviation, 1)) / (place + 1)[None, :], 1e-12)
     bets = tl.where((place < count)[None, :], tl.sqrt(2.0 * target / (count * variance)), 0.0)
-    eighth = tl.arange(0, 8)
-    low = tl.zeros([x.shape[0]], tl.float64)
+    candidate = tl.arange(0, S)
+    tl.store(scratch_ptr + candidate[:, None] * C + place[None, :], x)
+    tl.store(scratch_ptr + (candidate + S)[:, None] * C + place[None, :], bets)
+    tl.debug_barrier()
+
+    part = tl.arange(0, PARTS)
+    row = scratch_ptr + candidate[:, None] * C + (part * 0)[None, :]
+    low = tl.zeros([S], tl.float64)
     width = tl.full([], 1.0, tl.float64)
-    for _ in range(BISECTIONS // 3):
-        width = width * 0.125
-        mu = low[:, None] + width * eighth[None, :]
+    for _ in range(BISECTIONS // BITS):
+        width = width / PARTS
+        mu = low[:, None] + width * part[None, :]
         most = bet_cap / tl.maximum(mu, 1e-12)
-        growth = 1.0 + tl.minimum(bets[:, None, :], most[:, :, None]) * (x[:, None, :] - mu[:, :, None])
-        if C <= 128:
-            # A factor is at least .02: so many of them don't underflow, and need no logarithms.
-            reached = tl.max(tl.cumprod(growth, 2), 2) >= tl.exp(target)
-        else:
-            reached = tl.max(tl.cumsum(tl.log(growth), 2), 2) >= target
+        # So many factors of at least .02 don't underflow; of more, logarithms are added up.
+        wealth = tl.full([S, PARTS], 1.0 if C <= 128 else 0.0, tl.float64)
+        best = wealth
+        for start in range(0, C, 16):
+            for i in tl.static_range(16):
+                bet = tl.minimum(tl.load(row + S * C + start + i), most)
+                growth = 1.0 + bet * (tl.load(row + start + i) - mu)
+                wealth = wealth * growth if C <= 128 else wealth + tl.log(growth)
+                best = tl.maximum(best, wealth)
+        reached = best >= (tl.exp(target) if C <= 128 else target)
         # The wealth falls in mu, so those that reach it are the lowest ones.
-        low += width * tl.sum(tl.where(reached & (eighth > 0)[None, :], 1.0, 0.0).to(tl.float64), 1)
+        inner = reached & (part > 0)[None, :]
+        low += width * tl.sum(tl.where(inner, 1.0, 0.0), 1).to(tl.float64)
     return low
 
 
 @triton.jit
 def betting_kernel(
     x_ptr,
+    scratch_ptr,
     bound_ptr,
     count,
     TARGET: tl.constexpr,
     BET_CAP: tl.constexpr,
     BISECTIONS: tl.constexpr,
+    BITS: tl.constexpr,
     C: tl.constexpr,
 ):
     """One candidate's rows: its bound. TARGET and BET_CAP are constants because arguments would be float32."""
@@ -62,7 +80,10 @@ def betting_kernel(
     x = tl.load(at, mask=real, other=0.0)
     before = tl.load(at - 1, mask=real & (place > 0), other=0.0)
     target = tl.full([], TARGET, tl.float64)
-    bound = betting_bounds(x[None, :], before[None, :], place, count, target, BET_CAP, BISECTIONS)
+    scratch = scratch_ptr + row * 2 * C
+    bound = betting_bounds(
+        x[None, :], before[None, :], place, count, scratch, target, BET_CAP, BISECTIONS, BITS
+    )
     tl.store(bound_ptr + row, tl.sum(bound, 0))
 
 

@@ -12,6 +12,8 @@ import torch
 
 from routesparse.kernels.probe_triton import _power_of_two
 
+BETTING_BITS = 4  # of a bound that a round of its search finds; as measured on an H200
+
 
 def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisections: int) -> torch.Tensor:
     """x float64 [..., C], masses in [0, 1] in drawn order -> lower bound of their mean at level 1 - error, [...]."""
@@ -20,14 +22,18 @@ def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisection
     x = x.contiguous()
     count = x.shape[-1]
     bound = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+    width = _power_of_two(count)
+    scratch = torch.empty(bound.numel(), 2, width, dtype=torch.float64, device=x.device)
     betting_kernel[(bound.numel(),)](
         x,
+        scratch,
         bound,
         count,
         TARGET=math.log(1.0 / error),
         BET_CAP=bet_cap,
         BISECTIONS=bisections,
-        C=_power_of_two(count),
+        BITS=BETTING_BITS,
+        C=width,
         num_warps=1,
         # The decisions are those of the twin, rounding included.
         enable_fp_fusion=False,

@@ -12,9 +12,6 @@ import triton.language as tl
 
 from routesparse.kernels.record_kernel import betting_bounds
 
-INFINITY = tl.constexpr(float("inf"))
-NAN = tl.constexpr(float("nan"))
-
 
 @triton.jit(do_not_specialize=["body", "rows", "position"])
 def place_kernel(
@@ -117,10 +114,10 @@ def taken(values, place, at):
 def following_rung(cost, mass, allowed, c, last, next_budget):
     """fallback.escalation's next candidate after ``last``, -1 where there is none."""
     better = allowed & (mass > taken(mass, c, last)) & (cost >= next_budget * taken(cost, c, last))
-    price = tl.where(better, cost, INFINITY)
+    price = tl.where(better, cost, float("inf"))
     # The best mass among equally cheap ones, then the first.
     cheapest = better & (price == tl.min(price, 0))
-    following = tl.argmax(tl.where(cheapest, mass, -INFINITY), 0)
+    following = tl.argmax(tl.where(cheapest, mass, -float("inf")), 0)
     return tl.where(tl.max(better.to(tl.int32), 0) > 0, following, -1)
 
 
@@ -139,6 +136,7 @@ def route_kernel(
     agreement_ptr,
     finite_ptr,
     settings_ptr,
+    scratch_ptr,
     out_ptr,
     choice_ptr,
     at_routed,
@@ -156,6 +154,7 @@ def route_kernel(
     certificate,
     BOUNDARY: tl.constexpr,
     BISECTIONS: tl.constexpr,
+    BITS: tl.constexpr,
     TESTS: tl.constexpr,
     FALLBACK: tl.constexpr,
     ROWS: tl.constexpr,
@@ -217,7 +216,7 @@ def route_kernel(
     tl.store(out_ptr + 5 * plane + at, risk, mask=real)
 
     # 4. The cheapest admissible candidate. A sparse one that costs as much as dense is never taken.
-    price = tl.where(real & (g >= gate), cost, INFINITY)
+    price = tl.where(real & (g >= gate), cost, float("inf"))
     routed = tl.argmin(tl.where(c == dense, dense_us * dense_share, price), 0)
     tl.store(out_ptr + at_routed + unit, routed.to(tl.float64))
 
@@ -238,7 +237,8 @@ def route_kernel(
     inside = (rung < TESTS)[:, None] & (place < certificate)[None, :]
     x = tl.load(tested_row, mask=inside, other=0.0).to(tl.float64)
     before = tl.load(tested_row - width, mask=inside & (place > 0)[None, :], other=0.0).to(tl.float64)
-    bounds = betting_bounds(x, before, place, certificate, target, bet_cap, BISECTIONS)
+    scratch = scratch_ptr + unit * 2 * S * CERTIFICATE
+    bounds = betting_bounds(x, before, place, certificate, scratch, target, bet_cap, BISECTIONS, BITS)
 
     passed = (bounds >= tau).to(tl.int32)
     failed = active & (tl.sum(tl.where(rung == 0, passed, 0), 0) == 0)
@@ -256,7 +256,7 @@ def route_kernel(
     final = tl.where(active, tl.where(held >= 0, held, dense), routed)
     sparse = final != dense
     kind = tl.where(sparse, tl.where(reached > 0, 1, 0), tl.where(active, 2, 0))
-    lower = tl.where(sparse, taken(bounds, rung, reached), NAN)
+    lower = tl.where(sparse, taken(bounds, rung, reached), float("nan"))
     tl.store(choice_ptr + unit, final.to(tl.int64))
     ended = out_ptr + at_ended + unit
     tl.store(ended, final.to(tl.float64))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from routesparse.kernels.probe_triton import _power_of_two
+from routesparse.kernels.record_triton import BETTING_BITS
 
 MOST_TESTS = 8  # the ladder is unrolled
 SUM_ROWS = 64  # rows that a mean adds up at once
@@ -133,6 +134,8 @@ def route_units(
     batch, heads, count, width = row_mass.shape
     recent, routing, certificate, boundary = sizes
     choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    rungs, padded = max(2, 1 << (tests - 1).bit_length()), _power_of_two(certificate)
+    scratch = torch.empty(batch * heads, 2, rungs, padded, dtype=torch.float64, device=row_mass.device)
     route_kernel[(batch * heads,)](
         row_mass.contiguous(),
         tiles.contiguous(),
@@ -141,6 +144,7 @@ def route_units(
         *described,
         finite.view(torch.uint8),
         settings,
+        scratch,
         out,
         choice,
         places["routed_choice"],
@@ -158,13 +162,14 @@ def route_units(
         certificate,
         BOUNDARY=boundary,
         BISECTIONS=bisections,
+        BITS=BETTING_BITS,
         TESTS=tests,
         FALLBACK=fallback,
         ROWS=SUM_ROWS,
-        CERTIFICATE=_power_of_two(certificate),
+        CERTIFICATE=padded,
         C=_power_of_two(width),
-        S=max(2, 1 << (tests - 1).bit_length()),
-        num_warps=8,
+        S=rungs,
+        num_warps=4,
         # Decisions are the twin's, rounding included.
         enable_fp_fusion=False,
     )
