@@ -32,7 +32,7 @@ from routesparse.engine.probe import (
     place_rows,
     run_probe,
 )
-from routesparse.engine.readout import Beside, Packed, Readout, Stamps, to_device
+from routesparse.engine.readout import Packed, Readout, Stamps, to_device
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
 
@@ -139,10 +139,6 @@ def compute(
     described = descriptors.describe(probe, segment)
     stamps.lap()
 
-    # Pictures don't depend on the choice.
-    with Beside(inputs.q.device) as beside:
-        drawing = draw(probe, segment, indices)
-
     # 3. to 5. on units: by one kernel where it knows the setting, else by tensor operations.
     if device_path.fused(inputs.q) and unit_route.takes(config, kernel_limit_us, predictor):
         choice, packed = unit_route.route(
@@ -154,12 +150,11 @@ def compute(
         choice, packed = route_by_tensors(
             segment, probe, covered, described, config, gate, profile, kernel_limit_us, predictor, stamps
         )
+    drawing = draw(probe, segment, indices)
     if not device_path.fused(inputs.q):
         return Computed(candidates, choice, packed, probe, indices, drawing, plan=None, density=None)
     plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
-    density = head_density(plan)
-    beside.join()
-    return Computed(candidates, choice, packed, probe, indices, drawing, plan, density)
+    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
 
 
 def route_by_tensors(

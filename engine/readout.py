@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,32 +44,6 @@ class Copies:
         if self._done is not None:
             self._done.synchronize()
         return {name: tensor.numpy() for name, tensor in self._host.items()}
-
-
-class Beside:
-    """Work that a GPU does beside what is queued between the end of the block and ``join``.
-
-    Small kernels leave most of a GPU idle. What the block makes may be used after ``join``.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = _beside(device) if device.type == "cuda" else None
-        self._inside = ExitStack()
-
-    def __enter__(self) -> Beside:
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            self._inside.enter_context(torch.cuda.stream(self._stream))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._inside.close()
-
-    def join(self) -> None:
-        """What is queued from here on comes after the block's work."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 
 class Readout:
@@ -215,12 +189,6 @@ def wait_for_copies(device: torch.device) -> None:
 @lru_cache
 def _leaving(device: torch.device) -> torch.cuda.Stream:
     """The stream that carries copies from a GPU to the host."""
-    return torch.cuda.Stream(device)
-
-
-@lru_cache
-def _beside(device: torch.device) -> torch.cuda.Stream:
-    """The stream of ``Beside``."""
     return torch.cuda.Stream(device)
 
 
