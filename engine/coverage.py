@@ -27,7 +27,7 @@ from routesparse.engine.probe import (
 from routesparse.engine.readout import constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
-from routesparse.kernels import index_triton
+from routesparse.kernels import cover_triton
 
 
 @dataclass(frozen=True)
@@ -98,67 +98,60 @@ def _cover_fused(
     indices: dict[Pattern, FamilyIndex],
     candidates: tuple[Candidate, ...],
 ) -> Coverage:
-    """``cover`` by the kernels: all levels of a family in one pass over its map."""
-    batch, heads, count, _ = probe.block_mass.shape
-    device = inputs.q.device
+    """``cover`` by the kernels: all levels of all families in one pass over the masses."""
+    patterns: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
+    families = [indices[pattern] for pattern in patterns]
+    depths = [sum(c.pattern == pattern for c in candidates) for pattern in patterns]
+    table = [
+        (patterns.index(c.pattern), c.level, c.blocks)
+        if c.pattern in patterns
+        else (0, 0, segment.key_blocks)
+        for c in candidates
+    ]
     place = segment.place(inputs.first_keys())
-    query_block = probe.rows.rows // segment.block_q
-    reach = _reach(segment, inputs)
-    total = reach.sum(-1, keepdim=True).clamp_min(1.0).view(-1, 1, 1)
-    masses, tiles, columns = [], [], []
-    for pattern, index in indices.items():
-        levels = [c.level for c in candidates if c.pattern == pattern]
-        if not levels:
-            continue
-        depth = len(levels)
-        mass = index_triton.cover_rows(probe.block_mass, query_block, index.levels, depth)
-        if index.row_counts is not None:
-            tiles.append(index.row_counts[:, :, : segment.body_blocks].sum(2).float())
-        else:
-            read = index_triton.count_levels(index.levels, segment.body_blocks, depth)
-            tiles.append(read.sum(-1).float().expand(batch, heads, depth))
-        singles = torch.zeros(batch, heads, depth, device=device)
-        if index.columns is not None:
-            counts = constant(np.array(index.column_counts), device)
-            mass = mass + index_triton.cover_columns(
-                inputs.q,
-                inputs.k,
-                probe.rows.rows + segment.position,
-                probe.lse,
-                probe.block_mass,
-                index.columns,
-                counts,
-                index.levels,
-                place,
-                shift=segment.position - segment.first,
-                scale=inputs.scale,
-                softcap=inputs.softcap,
-                pooled=_pooled_rows(probe) if probe.pooled else None,
-                table=inputs.table,
-            )
-            uncovered = reach.view(-1, 1, 1, segment.key_blocks) - read
-            home = (index.columns // segment.block_k).unsqueeze(2).expand(-1, -1, depth, -1)
-            held = torch.arange(index.columns.shape[-1], device=device) < counts.view(-1, 1)
-            singles = (uncovered.gather(-1, home) * held).sum(-1).float()
-        masses.append(mass)
-        columns.append(singles)
-    one = torch.ones(batch, heads, count, 1, device=device)
-    row_mass = torch.cat([*masses, one - probe.sink_mass.unsqueeze(-1)], -1) + probe.sink_mass.unsqueeze(-1)
-    all_tiles = torch.cat([*tiles, total.expand(batch, heads, 1)], -1)
-    all_columns = torch.cat([*columns, torch.zeros(batch, heads, 1, device=device)], -1)
-    density = (all_tiles + all_columns / segment.block_k) / total
-    return Coverage(row_mass.clamp_(0.0, 1.0), all_tiles, all_columns, density.clamp_max(1.0))
+    rows = probe.rows.rows
+    columns = families[1].columns_by_key
+    singles = cover_triton.cover_columns(
+        inputs.q,
+        inputs.k,
+        rows,
+        probe.lse,
+        probe.block_mass,
+        columns,
+        families[1].levels,
+        depths[1],
+        place,
+        first_row=segment.first,
+        scale=inputs.scale,
+        softcap=inputs.softcap,
+        pooled=_pooled_rows(probe) if probe.pooled else None,
+        table=inputs.table,
+    )
+    row_mass = cover_triton.cover_rows(
+        probe.block_mass,
+        probe.sink_mass,
+        rows,
+        (families[0].levels, families[1].levels, families[2].levels, families[3].levels),
+        (depths[0], depths[1], depths[2], depths[3]),
+        singles,
+        place,
+    )
+    tiles, single_columns, density = cover_triton.totals(
+        constant(np.array(table, dtype=np.int32), inputs.q.device),
+        families[1].levels,
+        columns,
+        _row_counts(families[2], depths[2]),
+        _row_counts(families[3], depths[3]),
+        place,
+    ).unbind(0)
+    return Coverage(row_mass, tiles, single_columns, density)
 
 
-def _reach(segment: Segment, inputs: AttentionInputs) -> torch.Tensor:
-    """float32 [B, N]: the body's query blocks that may read each KV block."""
-    device = inputs.q.device
-    block = torch.arange(segment.key_blocks, device=device)
-    sink = (inputs.first_keys() // segment.block_k).view(-1, 1)
-    # Query blocks whose last row stands before the block: the last blocks rise, so they are the first ones.
-    last = constant(segment.last_blocks()[: segment.body_blocks], device)
-    after = segment.body_blocks - torch.searchsorted(last, block)
-    return torch.where(block >= sink, after, 0).float()
+def _row_counts(index: FamilyIndex, depth: int) -> torch.Tensor:
+    """int32 [B, H, M, levels]: blocks that each query block reads at each level."""
+    if index.row_counts is not None:
+        return index.row_counts
+    return torch.stack([(index.levels <= level).sum(-1, dtype=torch.int32) for level in range(depth)], -1)
 
 
 def _pooled_rows(probe: Probe) -> tuple[int, int, int]:

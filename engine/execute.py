@@ -11,7 +11,7 @@ from routesparse.engine.patterns import Candidate
 from routesparse.engine.readout import constant
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
-from routesparse.kernels import index_triton
+from routesparse.kernels import lower_triton
 from routesparse.kernels.interface import RowPlan
 
 
@@ -31,11 +31,11 @@ def lower(
     device = next(iter(indices.values())).levels.device
     choice = torch.as_tensor(choice, device=device)
     batch, heads = choice.shape
+    if device_path.fused(choice):
+        return _lower_fused(segment, indices, candidates, choice, key_start, softcap, sinks)
     families = list(indices)
     table = [(families.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
     family, level = constant(np.array(table), device)[choice].unbind(-1)
-    if device_path.fused(choice):
-        return _lower_fused(segment, indices, family, level, key_start, softcap, sinks)
     mask = torch.zeros(
         batch, heads, segment.query_blocks, segment.key_blocks, dtype=torch.bool, device=device
     )
@@ -70,39 +70,39 @@ def lower(
 def _lower_fused(
     segment: Segment,
     indices: dict[Pattern, FamilyIndex],
-    family: torch.Tensor,
-    level: torch.Tensor,
+    candidates: tuple[Candidate, ...],
+    choice: torch.Tensor,
     key_start: torch.Tensor | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> RowPlan:
     """``lower`` by one kernel; a map that is missing (a baseline has one family) is never chosen."""
-    device = family.device
     some = next(iter(indices.values())).levels
-    maps = {pattern: index.levels for pattern, index in indices.items()}
     # The kernel's order of families, whatever the order of the indices is.
     order: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
-    renamed = np.array([order.index(pattern) for pattern in indices] + [-1])
-    family = constant(renamed, device)[family]
+    table = [(order.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
+    maps = [indices[pattern].levels if pattern in indices else some for pattern in order]
     slash = indices.get("vertical_slash")
-    columns = torch.zeros(*family.shape, 0, dtype=torch.int64, device=device)
-    held = torch.zeros_like(family)
+    columns = torch.zeros(*choice.shape, 0, dtype=torch.int32, device=choice.device)
     if slash is not None and slash.columns is not None:
-        columns = slash.columns
-        counts = constant(np.array(slash.column_counts), device)
-        held = torch.where(family == 1, counts[level.clamp_max(len(counts) - 1)], 0)
-    first_keys = torch.zeros(len(family), dtype=torch.int64, device=device)
-    return index_triton.lower_levels(
-        family.int(),
-        level.int(),
-        tuple(maps.get(pattern, some) for pattern in order),
+        columns = slash.columns_by_key
+    return lower_triton.lower_levels(
+        choice.long(),
+        constant(np.array(table, dtype=np.int32), choice.device),
+        (maps[0], maps[1], maps[2], maps[3]),
         columns,
-        held,
-        segment.place(first_keys if key_start is None else key_start.long()),
+        segment.place(_first_keys(key_start, len(choice), choice.device)),
         key_start=key_start,
         softcap=softcap,
         sinks=sinks,
     )
+
+
+def _first_keys(key_start: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
+    """int64 [B]: the first real key of each prompt."""
+    if key_start is None:
+        return torch.zeros(batch, dtype=torch.int64, device=device)
+    return key_start.long()
 
 
 def head_density(plan: RowPlan) -> torch.Tensor:
@@ -111,12 +111,12 @@ def head_density(plan: RowPlan) -> torch.Tensor:
     A lowered row lists its diagonal, and its columns lie outside its blocks: what is not diagonal lies wholly before
     the row's first query. Only the block that holds the first real key is read in part.
     """
+    start = _first_keys(plan.key_start, plan.batch, plan.device)
+    if device_path.fused(plan.block_count):
+        return lower_triton.head_density(plan, start)
+    start = start.view(-1, 1, 1)
     first, last = plan.query_positions()
     rows = last - first + 1
-    start = torch.zeros(plan.batch, dtype=torch.int64, device=plan.device)
-    if plan.key_start is not None:
-        start = plan.key_start.long()
-    start = start.view(-1, 1, 1)
 
     def pairs_from(key: torch.Tensor) -> torch.Tensor:
         until, before = (last - key + 1).clamp_min(0), (first - key).clamp_min(0)

@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 
 from routesparse.engine import coverage, descriptors, device_path, fallback, router_device, unit_route
-from routesparse.engine.builders import build_indices
+from routesparse.engine.builders import build_indices, build_unprobed
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import head_density, lower
-from routesparse.engine.graphs import Graphs
+from routesparse.engine.graphs import Graphs, beside
 from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library
@@ -124,17 +124,23 @@ def compute(
     kernel_limit_us: float | None,
     predictor: PredictorTables | None,
 ) -> Computed:
-    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares)."""
+    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares).
+
+    In a graph the indices that need no probe are built beside it, so its lap holds their time too.
+    """
     stamps = Stamps(inputs.q.device, laps=3)
 
     # 1. The shared probe.
     rows = place_rows(segment, config, draws, inputs.first_keys())
+    candidates = library(segment)
+    with beside(inputs.q.device) as joined:
+        unprobed = build_unprobed(inputs, segment, candidates)
     probe = run_probe(inputs, segment, rows, config)
     stamps.lap()
 
     # 2. Candidate indices, coverage and uncertainty.
-    candidates = library(segment)
-    indices = build_indices(inputs, segment, probe, candidates)
+    joined()
+    indices = build_indices(inputs, segment, probe, candidates, unprobed)
     covered = coverage.cover(inputs, segment, probe, indices, candidates)
     described = descriptors.describe(probe, segment)
     stamps.lap()

@@ -89,7 +89,7 @@ class FixedSession:
             seed = stable_seed(self.config.seed, layer, segment.index)
             rows = draw_rows(segment, batch, heads, self.config, seed, inputs.first_keys())
             probe = run_probe(inputs, segment, rows, self.config)
-            index = vertical_slash.build(inputs, segment, probe, forced, causal, [candidate])
+            index = vertical_slash.build(segment, probe, forced, causal, [candidate])
         choice = np.zeros(inputs.q.shape[:2], dtype=np.int64)
         return lower(
             segment,

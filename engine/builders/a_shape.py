@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.readout import constant
 from routesparse.engine.segments import Segment
+from routesparse.kernels import index_triton
 
 
 def build(
@@ -21,3 +23,9 @@ def build(
         levels.masked_fill_(distance < budgets[level].blocks, level)
     levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
     return FamilyIndex("a_shape", levels)
+
+
+def build_fused(place: index_triton.Place, budgets: list[Candidate]) -> FamilyIndex:
+    """``build`` by one kernel."""
+    blocks = constant(np.array([c.blocks for c in budgets], dtype=np.int32), place.first_keys.device)
+    return FamilyIndex("a_shape", index_triton.closed_levels(blocks, place))

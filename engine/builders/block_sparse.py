@@ -83,7 +83,6 @@ def build_fused(
         segment.place(inputs.first_keys()),
         constant(np.array([c.blocks for c in budgets], dtype=np.int32), device),
         constant(np.array([c.share for c in shares], dtype=np.float32), device),
-        1.0,
         inputs.softcap,
     )
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -36,9 +37,20 @@ class FamilyIndex:
     def column_levels(self) -> torch.Tensor:
         """uint8 [V]: the smallest level that holds the column of each rank."""
         assert self.columns is not None
-        rank = torch.arange(self.columns.shape[-1], device=self.columns.device)
-        counts = constant(np.array(self.column_counts), self.columns.device)
-        return torch.searchsorted(counts, rank, right=True).to(torch.uint8)
+        rank = np.arange(self.columns.shape[-1])
+        levels = np.searchsorted(np.array(self.column_counts), rank, side="right")
+        return constant(levels.astype(np.uint8), self.columns.device)
+
+    @cached_property
+    def columns_by_key(self) -> torch.Tensor:
+        """int32 [B, H, V]: 8 times the key plus the smallest level that holds the column, ascending.
+
+        Scoring asks first, inside what a graph captures, so that a replay renews it with the rest.
+        """
+        assert self.columns is not None
+        if len(self.column_counts) > 8:
+            raise ValueError(f"{len(self.column_counts)} levels of columns; 3 bits hold 8")
+        return torch.add(self.column_levels.int(), self.columns.int(), alpha=8).sort(-1).values
 
 
 def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,29 +69,46 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
 
 
-def build_indices(
-    inputs: AttentionInputs, segment: Segment, probe: Probe, candidates: tuple[Candidate, ...]
+def build_unprobed(
+    inputs: AttentionInputs, segment: Segment, candidates: tuple[Candidate, ...]
 ) -> dict[Pattern, FamilyIndex]:
-    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table)."""
-    from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
+    """The indices that need no probe: every family's but vertical-slash."""
+    from routesparse.engine.builders import a_shape, block_sparse
 
-    forced, causal = diagonal_and_sink(segment, inputs)
-
-    def budgets(pattern: Pattern) -> list[Candidate]:
-        return [c for c in candidates if c.pattern == pattern]
-
-    found = {
-        "a_shape": a_shape.build(segment, forced, causal, budgets("a_shape")),
-        "vertical_slash": vertical_slash.build(
-            inputs, segment, probe, forced, causal, budgets("vertical_slash")
-        ),
-    }
+    windows, blocks, shares = (_of(candidates, p) for p in ("a_shape", "block_sparse", "block_top_p"))
     if device_path.fused(inputs.q):
-        top_k, top_p = block_sparse.build_fused(
-            inputs, segment, budgets("block_sparse"), budgets("block_top_p")
-        )
+        window = a_shape.build_fused(segment.place(inputs.first_keys()), windows)
+        top_k, top_p = block_sparse.build_fused(inputs, segment, blocks, shares)
     else:
+        forced, causal = diagonal_and_sink(segment, inputs)
+        window = a_shape.build(segment, forced, causal, windows)
         scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-        top_k = block_sparse.build(scores, causal, budgets("block_sparse"))
-        top_p = block_sparse.build_top_p(scores, causal, budgets("block_top_p"))
-    return {**found, "block_sparse": top_k, "block_top_p": top_p}
+        top_k = block_sparse.build(scores, causal, blocks)
+        top_p = block_sparse.build_top_p(scores, causal, shares)
+    return {"a_shape": window, "block_sparse": top_k, "block_top_p": top_p}
+
+
+def build_indices(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    candidates: tuple[Candidate, ...],
+    unprobed: dict[Pattern, FamilyIndex] | None = None,
+) -> dict[Pattern, FamilyIndex]:
+    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
+
+    unprobed: ``build_unprobed``'s, where they are built already.
+    """
+    from routesparse.engine.builders import vertical_slash
+
+    found = build_unprobed(inputs, segment, candidates) if unprobed is None else unprobed
+    bands = _of(candidates, "vertical_slash")
+    if device_path.fused(inputs.q):
+        slash = vertical_slash.build_fused(segment.place(inputs.first_keys()), probe, bands)
+    else:
+        slash = vertical_slash.build(segment, probe, *diagonal_and_sink(segment, inputs), bands)
+    return {"a_shape": found["a_shape"], "vertical_slash": slash, **found}
+
+
+def _of(candidates: tuple[Candidate, ...], pattern: str) -> list[Candidate]:
+    return [c for c in candidates if c.pattern == pattern]

@@ -6,19 +6,18 @@ diagonals as bands of KV blocks (engine/bands.py).
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-from routesparse.engine import device_path
 from routesparse.engine.builders.level_map import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
-from routesparse.engine.probe import AttentionInputs, Probe
+from routesparse.engine.probe import Probe
 from routesparse.engine.readout import constant
 from routesparse.engine.segments import Segment
 from routesparse.kernels import index_triton
 
 
 def build(
-    inputs: AttentionInputs,
     segment: Segment,
     probe: Probe,
     forced: torch.Tensor,
@@ -26,21 +25,30 @@ def build(
     budgets: list[Candidate],
 ) -> FamilyIndex:
     """Level l keeps the best ``budgets[l].columns`` columns and ``budgets[l].blocks`` bands of each head."""
-    bands = probe.band_mass
+    base = constant(segment.base_blocks(), causal.device).view(-1, 1)
+    distance = (base - torch.arange(segment.key_blocks, device=causal.device)).clamp_min(0)
+    levels = _band_levels(probe.band_mass, budgets)[:, :, distance]
+    levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+    return _with_columns(levels, probe, budgets)
+
+
+def build_fused(place: index_triton.Place, probe: Probe, budgets: list[Candidate]) -> FamilyIndex:
+    """``build``, the map by a kernel."""
+    levels = index_triton.slash_levels(_band_levels(probe.band_mass, budgets), place)
+    return _with_columns(levels, probe, budgets)
+
+
+def _band_levels(bands: torch.Tensor, budgets: list[Candidate]) -> torch.Tensor:
+    """The smallest level that keeps each band: uint8 [B, H, N] of band masses [B, H, N]."""
+    rank = np.arange(bands.shape[-1])
+    level = np.searchsorted(np.array([c.blocks for c in budgets]), rank, side="right")
+    of_rank = constant(np.where(level < len(budgets), level, NEVER).astype(np.uint8), bands.device)
     order = bands.argsort(dim=-1, descending=True, stable=True)
-    band_levels = torch.full(bands.shape, NEVER, dtype=torch.uint8, device=bands.device)
-    for level in reversed(range(len(budgets))):
-        kept = order[..., : budgets[level].blocks]
-        band_levels.scatter_(-1, kept, torch.full_like(kept, level, dtype=torch.uint8))
+    return torch.empty_like(bands, dtype=torch.uint8).scatter_(-1, order, of_rank.expand(bands.shape))
 
-    if device_path.fused(inputs.q):
-        levels = index_triton.slash_levels(band_levels, segment.place(inputs.first_keys()))
-    else:
-        base = constant(segment.base_blocks(), bands.device).view(-1, 1)
-        distance = (base - torch.arange(segment.key_blocks, device=bands.device)).clamp_min(0)
-        levels = band_levels[:, :, distance]
-        levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
 
-    most = min(max(c.columns for c in budgets), segment.keys)
+def _with_columns(levels: torch.Tensor, probe: Probe, budgets: list[Candidate]) -> FamilyIndex:
+    """The index of a level map and the best columns."""
+    most = min(max(c.columns for c in budgets), probe.column_mass.shape[-1])
     columns = probe.column_mass.topk(most, dim=-1).indices
     return FamilyIndex("vertical_slash", levels, columns, tuple(min(c.columns, most) for c in budgets))

@@ -47,7 +47,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.builders.level_map import diagonal_and_sink
     from routesparse.engine.certificate_device import betting_lower_bound
     from routesparse.engine.probe import CERTIFICATE, draw_shares, place_rows, pool_keys, run_probe
-    from routesparse.kernels import index_triton, probe_triton
+    from routesparse.kernels import index_triton, lower_triton, probe_triton
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -104,7 +104,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         shares = torch.tensor([c.share for c in candidates if c.pattern == "block_top_p"])
         plain = scores.masked_fill(scores.abs() == torch.inf, 0.0)
         binned = index_triton.score_levels(
-            plain.to(device), segment.place(there.first_keys()), budgets.to(device), shares.to(device), 1.0, None
+            plain.to(device), segment.place(there.first_keys()), budgets.to(device), shares.to(device), None
         )  # fmt: skip
         for depth, levels, counts in zip((len(budgets), len(shares)), binned[:2], binned[2:], strict=True):
             name = f"row counts of {depth} levels"
@@ -126,7 +126,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         for name in ("mass", "masks", "positions"):
             pairs[f"picture {name}"] = drawn.tensors[name], pictured.tensors[name]
         pairs["betting bound"] = bound, betting_lower_bound(rows.to(device), 0.02)
-        capacity = index_triton.LISTED_SHARE * segment.key_blocks
+        capacity = lower_triton.LISTED_SHARE * segment.key_blocks
         for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
             lowered = execute.lower(
                 segment, twin_indices, candidates, choice.to(device), there.key_start, None, None
@@ -165,11 +165,12 @@ def binned_levels(
             continue
         values = row[open_]
         width = (values.max() - values.min()).clamp_min(1e-20) / SCORE_BINS
-        place = ((values - values.min()) / width).int().clamp(0, SCORE_BINS - 1)
+        # Bins from the best score down.
+        place = ((values.max() - values) * (1.0 / width)).int().clamp_max(SCORE_BINS - 1)
         count = torch.bincount(place, minlength=SCORE_BINS).float()
-        weight = count * ((torch.arange(SCORE_BINS) + 0.5 - SCORE_BINS) * width).exp()
-        at_least = torch.tensor([count[bin_:].sum() for bin_ in range(SCORE_BINS)])
-        better = torch.tensor([weight[bin_ + 1 :].sum() for bin_ in range(SCORE_BINS)]) / weight.sum()
+        weight = count * ((torch.arange(SCORE_BINS) + 0.5) * -width).exp()
+        at_least = count.cumsum(0)
+        better = (weight.cumsum(0) - weight) / weight.sum()
         taken = int(forced[b, h, m].sum())
         for levels, misses, depth in (
             (top_k, at_least.unsqueeze(1) > budgets - taken, len(budgets)),

@@ -1,0 +1,197 @@
+"""Scoring on Triton: masses, tiles and columns of every candidate, static shapes, no host sync.
+
+The slow twin is the engine's ``coverage.cover``, which is what a CPU runs. Triton is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.index_triton import Place
+from routesparse.kernels.probe_triton import _numbers, _power_of_two
+
+COLUMNS_PER_PROGRAM = 512
+COLUMN_LAUNCH = (32, 32, 2, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
+BLOCKS_AT_ONCE = 128
+Maps = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def row_order(rows: torch.Tensor) -> torch.Tensor:
+    """Probe rows [B, H, P] by position: the numbers of the rows, int32 [B, H, P]."""
+    from routesparse.kernels.cover_kernel import order_kernel
+
+    batch, heads, count = rows.shape
+    order = torch.empty(rows.shape, dtype=torch.int32, device=rows.device)
+    order_kernel[(-(-count // 32), batch * heads)](
+        rows, order, count, ROWS=32, ALL=_power_of_two(count), num_warps=4
+    )
+    return order
+
+
+def cover_columns(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    rows: torch.Tensor,
+    lse: torch.Tensor,
+    mass: torch.Tensor,
+    columns: torch.Tensor,
+    levels: torch.Tensor,
+    count: int,
+    place: Place,
+    *,
+    first_row: int,
+    scale: float,
+    softcap: float | None,
+    pooled: tuple[int, int, int] | None,
+    table: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Mass of single columns that levels 0 .. count - 1 read in each probe row beside its blocks.
+
+    Float32 [parts, B, H, P, count], to be summed over the parts of the columns. rows int64 [B, H, P] of the segment
+    (the query is q[rows + first_row]), lse [B, H, P], mass [B, H, P, N]; columns int32 [B, H, V], ascending, 8 times
+    the key plus the smallest level that holds it; levels uint8 [B, H, M, N]. pooled: (start, end, start) of the rows
+    that know blocks only, or None. table: see probe_triton.block_lse.
+    """
+    from routesparse.kernels.cover_kernel import cover_columns_kernel
+
+    batch, heads, rows_count = rows.shape
+    width = columns.shape[-1]
+    parts = -(-width // COLUMNS_PER_PROGRAM)
+    rows_at_once, columns_at_once, warps, stages = COLUMN_LAUNCH
+    out = torch.empty(parts, batch, heads, rows_count, count, dtype=torch.float32, device=q.device)
+    cover_columns_kernel[(-(-rows_count // rows_at_once), batch * heads, parts)](
+        q,
+        k,
+        out if table is None else table,
+        rows,
+        row_order(rows),
+        lse,
+        mass,
+        columns,
+        levels,
+        out,
+        place.first_keys,
+        *q.stride(),
+        *k.stride(),
+        heads,
+        heads // k.shape[1],
+        rows_count,
+        width,
+        place.query_blocks,
+        place.key_blocks,
+        first_row,
+        place.position,
+        *(pooled or (0, 0, 0)),
+        scale,
+        softcap or 0.0,
+        BLOCK_Q=place.block_q,
+        BLOCK_K=place.block_k,
+        CHUNK=COLUMNS_PER_PROGRAM,
+        ROWS=rows_at_once,
+        COLUMNS=columns_at_once,
+        LEVELS=count,
+        POOLED=pooled is not None,
+        SOFTCAP=bool(softcap),
+        INDIRECT=table is not None,
+        **_numbers(q),
+        num_warps=warps,
+        num_stages=stages,
+    )
+    return out
+
+
+def cover_rows(
+    mass: torch.Tensor,
+    sink_mass: torch.Tensor,
+    rows: torch.Tensor,
+    maps: Maps,
+    depths: tuple[int, int, int, int],
+    singles: torch.Tensor,
+    place: Place,
+) -> torch.Tensor:
+    """Mass that each level of each family reads in each probe row, and dense: float32 [B, H, P, sum of depths + 1].
+
+    mass float32 [B, H, P, N], sink_mass [B, H, P], rows int64 [B, H, P] of the segment; maps uint8 [B, H, M, N], the
+    first [B, 1, M, N]; depths: levels of each; singles: what ``cover_columns`` returns.
+    """
+    from routesparse.kernels.cover_kernel import cover_rows_kernel
+
+    _, heads, count, key_blocks = mass.shape
+    out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
+    closed, slash, top_k, top_p = maps
+    cover_rows_kernel[(sink_mass.numel(),)](
+        mass,
+        sink_mass,
+        rows,
+        closed,
+        slash,
+        top_k,
+        top_p,
+        singles,
+        out,
+        closed.stride(0) if closed.shape[0] > 1 else 0,
+        heads,
+        count,
+        place.query_blocks,
+        key_blocks,
+        singles.shape[0],
+        singles[0].numel(),
+        place.position,
+        BLOCK_Q=place.block_q,
+        BLOCK_K=place.block_k,
+        CLOSED=depths[0],
+        SLASH=depths[1],
+        TOP_K=depths[2],
+        TOP_P=depths[3],
+        PARTS=_power_of_two(singles.shape[0]),
+        N=BLOCKS_AT_ONCE,
+        num_warps=1,
+    )
+    return out
+
+
+def totals(
+    candidates: torch.Tensor,
+    slash: torch.Tensor,
+    columns: torch.Tensor,
+    top_k_count: torch.Tensor,
+    top_p_count: torch.Tensor,
+    place: Place,
+) -> torch.Tensor:
+    """Tiles, single columns and density of each candidate over the body: float32 [3, B, H, C].
+
+    candidates int32 [C, 3]: family, level, and blocks of the window (dense: family 0, all blocks). slash uint8
+    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``cover_columns``; top_k_count and top_p_count int32
+    [B, H, M, levels].
+    """
+    from routesparse.kernels.cover_kernel import totals_kernel
+
+    batch, heads, width = columns.shape
+    count = len(candidates)
+    out = torch.empty(3, batch, heads, count, dtype=torch.float32, device=columns.device)
+    scratch = torch.empty(batch, heads, count, 2, place.key_blocks, dtype=torch.int32, device=columns.device)
+    totals_kernel[(count, batch * heads)](
+        candidates,
+        slash,
+        columns,
+        top_k_count,
+        top_p_count,
+        place.first_keys,
+        scratch,
+        out,
+        heads,
+        width,
+        place.query_blocks,
+        place.body_blocks,
+        place.key_blocks,
+        place.position,
+        place.keys,
+        top_k_count.shape[-1],
+        top_p_count.shape[-1],
+        BLOCK_Q=place.block_q,
+        BLOCK_K=place.block_k,
+        LOCAL_BLOCKS=place.local_blocks,
+        N=min(1_024, max(128, _power_of_two(place.key_blocks))),
+        num_warps=4,
+    )
+    return out
