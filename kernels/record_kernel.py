@@ -18,8 +18,8 @@ def betting_bounds(
     """Lower bounds float64 [S] of the means of S candidates: the mean at which the wealth no longer reaches e^target.
 
     x float64 [S, C]: masses in drawn order, 0 past count; before: the same one place earlier, 0 at the first; place
-    int [C]; scratch float64 [2, S, C], the program's own. A round halves the interval BITS times: each lane follows the
-    wealth at one of its inner places, row by row.
+    int [C]; scratch float64 [2, S, C + 1], the program's own. A round halves the interval BITS times: a lane follows
+    the wealth at one of its inner places, row by row.
     """
     tl.static_assert(BISECTIONS % BITS == 0)
     PARTS: tl.constexpr = 1 << BITS
@@ -31,13 +31,14 @@ def betting_bounds(
     deviation = tl.where(later, before - mean, 0.0)
     variance = tl.maximum((0.25 + tl.cumsum(deviation * deviation, 1)) / (place + 1)[None, :], 1e-12)
     bets = tl.where((place < count)[None, :], tl.sqrt(2.0 * target / (count * variance)), 0.0)
-    candidate = tl.arange(0, S)
-    tl.store(scratch_ptr + candidate[:, None] * C + place[None, :], x)
-    tl.store(scratch_ptr + (candidate + S)[:, None] * C + place[None, :], bets)
+    own = scratch_ptr + tl.arange(0, S)[:, None] * (C + 1)
+    tl.store(own + place[None, :], x)
+    tl.store(own + S * (C + 1) + place[None, :], bets)
     tl.debug_barrier()
 
     part = tl.arange(0, PARTS)
-    row = scratch_ptr + candidate[:, None] * C + (part * 0)[None, :]
+    x_row = own + (part * 0)[None, :]
+    bet_row = x_row + S * (C + 1)
     low = tl.zeros([S], tl.float64)
     width = tl.full([], 1.0, tl.float64)
     for _ in range(BISECTIONS // BITS):
@@ -46,14 +47,17 @@ def betting_bounds(
         most = bet_cap / tl.maximum(mu, 1e-12)
         # So many factors of at least .02 don't underflow; of more, logarithms are added up.
         wealth = tl.full([S, PARTS], 1.0 if C <= 128 else 0.0, tl.float64)
-        best = wealth
+        enough = tl.exp(target) if C <= 128 else target
+        reached = wealth > enough
+        mass, bet = tl.load(x_row), tl.load(bet_row)
         for start in range(0, C, 16):
             for i in tl.static_range(16):
-                bet = tl.minimum(tl.load(row + S * C + start + i), most)
-                growth = 1.0 + bet * (tl.load(row + start + i) - mu)
+                # The loads run one row ahead: waiting for each would take most of the time.
+                next_mass, next_bet = tl.load(x_row + start + (i + 1)), tl.load(bet_row + start + (i + 1))
+                growth = 1.0 + tl.where(bet < most, bet, most) * (mass - mu)
                 wealth = wealth * growth if C <= 128 else wealth + tl.log(growth)
-                best = tl.maximum(best, wealth)
-        reached = best >= (tl.exp(target) if C <= 128 else target)
+                reached = reached | (wealth >= enough)
+                mass, bet = next_mass, next_bet
         # The wealth falls in mu, so those that reach it are the lowest ones.
         inner = reached & (part > 0)[None, :]
         low += width * tl.sum(tl.where(inner, 1.0, 0.0), 1).to(tl.float64)
@@ -80,7 +84,7 @@ def betting_kernel(
     x = tl.load(at, mask=real, other=0.0)
     before = tl.load(at - 1, mask=real & (place > 0), other=0.0)
     target = tl.full([], TARGET, tl.float64)
-    scratch = scratch_ptr + row * 2 * C
+    scratch = scratch_ptr + row * 2 * (C + 1)
     bound = betting_bounds(
         x[None, :], before[None, :], place, count, scratch, target, BET_CAP, BISECTIONS, BITS
     )
@@ -144,13 +148,15 @@ def picture_kernel(
     key_blocks,
     columns,
     mask_columns,
-    pool,
-    mask_pool,
     position,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr,
     MASK_COLUMNS: tl.constexpr,
+    POOL: tl.constexpr,
+    MASK_POOL: tl.constexpr,
+    PARTS: tl.constexpr,
+    MASK_PARTS: tl.constexpr,
     LAST: tl.constexpr,
 ):
     """One drawn probe row: its position, its block masses by maximum, and the smallest level of each family by cell."""
@@ -161,35 +167,37 @@ def picture_kernel(
     tl.store(positions_ptr + at, (row + position).to(tl.int32))
     reach = (row + position) // BLOCK_K
 
+    # Blocks of a column or cell lie side by side: some of them at once.
+    part = tl.arange(0, PARTS)[None, :]
     column = tl.arange(0, COLUMNS)
+    own = mass_ptr + (unit * count + probe_row) * key_blocks
     most = tl.zeros([COLUMNS], dtype=tl.float32)
-    for part in range(pool):
-        n = column * pool + part
+    for start in range(0, POOL, PARTS):
         # Nothing beyond the diagonal holds any mass.
-        inside = (column < columns) & (n < key_blocks) & (n <= reach)
-        most = tl.maximum(
-            most, tl.load(mass_ptr + (unit * count + probe_row) * key_blocks + n, mask=inside, other=0.0)
-        )
+        n = column[:, None] * POOL + (start + part)
+        inside = (n <= reach) & (start + part < POOL)
+        most = tl.maximum(most, tl.max(tl.load(own + n, mask=inside, other=0.0), 1))
     tl.store(picture_ptr + at * columns + column, most.to(tl.float16), mask=column < columns)
 
+    part = tl.arange(0, MASK_PARTS)[None, :]
     cell = tl.arange(0, MASK_COLUMNS)
     level_row = row // BLOCK_Q * key_blocks
-    own = unit * query_blocks * key_blocks + level_row
+    own_row = unit * query_blocks * key_blocks + level_row
     closed = tl.full([MASK_COLUMNS], LAST, tl.int32)
     slash, top_k, top_p = closed, closed, closed
-    for part in range(mask_pool):
-        n = cell * mask_pool + part
-        inside = (cell < mask_columns) & (n < key_blocks) & (n <= reach)
+    for start in range(0, MASK_POOL, MASK_PARTS):
+        n = cell[:, None] * MASK_POOL + (start + part)
+        inside = (n <= reach) & (start + part < MASK_POOL)
         level = tl.load(closed_ptr + unit // heads * closed_stride + level_row + n, mask=inside, other=NEVER)
-        closed = tl.minimum(closed, level.to(tl.int32))
-        level = tl.load(slash_ptr + own + n, mask=inside, other=NEVER)
+        closed = tl.minimum(closed, tl.min(level.to(tl.int32), 1))
+        level = tl.load(slash_ptr + own_row + n, mask=inside, other=NEVER)
         # A block of which only single columns are read counts from their smallest level on.
         single = tl.load(single_ptr + unit * key_blocks + n, mask=inside, other=NEVER)
-        slash = tl.minimum(slash, tl.minimum(level.to(tl.int32), single.to(tl.int32)))
-        level = tl.load(top_k_ptr + own + n, mask=inside, other=NEVER)
-        top_k = tl.minimum(top_k, level.to(tl.int32))
-        level = tl.load(top_p_ptr + own + n, mask=inside, other=NEVER)
-        top_p = tl.minimum(top_p, level.to(tl.int32))
+        slash = tl.minimum(slash, tl.min(tl.minimum(level.to(tl.int32), single.to(tl.int32)), 1))
+        level = tl.load(top_k_ptr + own_row + n, mask=inside, other=NEVER)
+        top_k = tl.minimum(top_k, tl.min(level.to(tl.int32), 1))
+        level = tl.load(top_p_ptr + own_row + n, mask=inside, other=NEVER)
+        top_p = tl.minimum(top_p, tl.min(level.to(tl.int32), 1))
     out = masks_ptr + (unit * 2 * drawn + picture_row) * mask_columns + cell
     tl.store(out, (closed | (slash << 4)).to(tl.uint8), mask=cell < mask_columns)
     tl.store(out + drawn * mask_columns, (top_k | (top_p << 4)).to(tl.uint8), mask=cell < mask_columns)

@@ -12,6 +12,7 @@ import torch
 
 from routesparse.kernels.probe_triton import _power_of_two
 
+PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
 BETTING_BITS = 4  # of a bound that a round of its search finds; as measured on an H200
 
 
@@ -23,7 +24,7 @@ def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisection
     count = x.shape[-1]
     bound = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
     width = _power_of_two(count)
-    scratch = torch.empty(bound.numel(), 2, width, dtype=torch.float64, device=x.device)
+    scratch = torch.empty(bound.numel(), 2, width + 1, dtype=torch.float64, device=x.device)
     betting_kernel[(bound.numel(),)](
         x,
         scratch,
@@ -120,13 +121,15 @@ def pictures(
         key_blocks,
         columns,
         mask_columns,
-        pool,
-        mask_pool,
         position,
         BLOCK_Q=block_q,
         BLOCK_K=block_k,
         COLUMNS=_power_of_two(columns),
         MASK_COLUMNS=_power_of_two(mask_columns),
+        POOL=pool,
+        MASK_POOL=mask_pool,
+        PARTS=min(PICTURE_PARTS, 1 << (pool - 1).bit_length()),
+        MASK_PARTS=min(PICTURE_PARTS, 1 << (mask_pool - 1).bit_length()),
         LAST=last,
         num_warps=4,
     )

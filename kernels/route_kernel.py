@@ -123,7 +123,7 @@ def following_rung(cost, mass, allowed, c, last, next_budget):
 
 @triton.jit(
     do_not_specialize=[
-        "at_routed", "at_flags", "at_ended", "at_ladder", "at_certificate", "at_described", "at_finite"
+        "at_routed", "at_flags", "at_ladder", "at_certificate", "at_described", "at_finite"
     ]
 )  # fmt: skip
 def route_kernel(
@@ -136,12 +136,9 @@ def route_kernel(
     agreement_ptr,
     finite_ptr,
     settings_ptr,
-    scratch_ptr,
     out_ptr,
-    choice_ptr,
     at_routed,
     at_flags,
-    at_ended,
     at_ladder,
     at_certificate,
     at_described,
@@ -153,21 +150,16 @@ def route_kernel(
     routing,
     certificate,
     BOUNDARY: tl.constexpr,
-    BISECTIONS: tl.constexpr,
-    BITS: tl.constexpr,
     TESTS: tl.constexpr,
-    FALLBACK: tl.constexpr,
     ROWS: tl.constexpr,
-    CERTIFICATE: tl.constexpr,
     C: tl.constexpr,
     S: tl.constexpr,
 ):
-    """One unit: scores of its candidates, the cheapest admissible one, its ladder, their bounds, the final choice.
+    """One unit: scores of its candidates, the cheapest admissible one, and its ladder; what the record keeps of them.
 
-    settings float64 [11]: see route_triton.Settings. out float64: scores [6, units, width] (mass, recent mass, u,
-    density, kernel_us, risk), and from at_... on: routed [units]; limited, over_budget; choice, kind, unmet, lower
-    mass [4, units]; ladder, bounds, tested [3, units, TESTS]; certificate masses [units, certificate, width];
-    descriptors [3, units]; finite.
+    settings float64: see route_triton.Settings. out float64: scores [6, units, width] (mass, recent mass, u, density,
+    kernel_us, risk), and from at_... on: routed [units]; limited, over_budget; ladder [units, TESTS]; certificate
+    masses [units, certificate, width]; descriptors [3, units]; finite.
     """
     unit = tl.program_id(0).to(tl.int64)
     fixed_us = tl.load(settings_ptr)
@@ -178,9 +170,6 @@ def route_kernel(
     gate = tl.load(settings_ptr + 5)
     dense_share = tl.load(settings_ptr + 6)
     next_budget = tl.load(settings_ptr + 7)
-    tau = tl.load(settings_ptr + 8)
-    target = tl.load(settings_ptr + 9)
-    bet_cap = tl.load(settings_ptr + 10)
 
     # 3. What each candidate covers and costs.
     c = tl.arange(0, C)
@@ -220,7 +209,7 @@ def route_kernel(
     routed = tl.argmin(tl.where(c == dense, dense_us * dense_share, price), 0)
     tl.store(out_ptr + at_routed + unit, routed.to(tl.float64))
 
-    # 5. The ladder is known beforehand; so are its bounds.
+    # 5. The ladder is known beforehand.
     rung = tl.arange(0, S)
     active = routed != dense
     allowed = real & (c != dense) & (g >= gate) & (cost < dense_us)
@@ -232,41 +221,7 @@ def route_kernel(
         climbing = climbing & (following >= 0)
         ladder = tl.where((rung == step) & climbing, following, ladder)
         last = tl.where(climbing, following, last)
-    place = tl.arange(0, CERTIFICATE)
-    tested_row = own + (recent + routing + place)[None, :] * width + tl.maximum(ladder, 0)[:, None]
-    inside = (rung < TESTS)[:, None] & (place < certificate)[None, :]
-    x = tl.load(tested_row, mask=inside, other=0.0).to(tl.float64)
-    before = tl.load(tested_row - width, mask=inside & (place > 0)[None, :], other=0.0).to(tl.float64)
-    scratch = scratch_ptr + unit * 2 * S * CERTIFICATE
-    bounds = betting_bounds(x, before, place, certificate, scratch, target, bet_cap, BISECTIONS, BITS)
-
-    passed = (bounds >= tau).to(tl.int32)
-    failed = active & (tl.sum(tl.where(rung == 0, passed, 0), 0) == 0)
-    if not FALLBACK:
-        failed = routed < 0
-    reached = tl.zeros([], tl.int32)
-    tested = tl.where((rung == 0) & active, 1.0, 0.0)
-    for step in tl.static_range(1, TESTS + 1):
-        reached = tl.where(failed, step, reached)
-        testing = failed & (tl.max(tl.where(rung == step, ladder, -1), 0) >= 0)
-        tested = tl.where((rung == step) & testing, 1.0, tested)
-        failed = testing & (tl.sum(tl.where(rung == step, passed, 0), 0) == 0)
-    # Past the ladder's last rung stands dense.
-    held = tl.max(tl.where(rung == reached, ladder, -1), 0)
-    final = tl.where(active, tl.where(held >= 0, held, dense), routed)
-    sparse = final != dense
-    kind = tl.where(sparse, tl.where(reached > 0, 1, 0), tl.where(active, 2, 0))
-    lower = tl.where(sparse, taken(bounds, rung, reached), float("nan"))
-    tl.store(choice_ptr + unit, final.to(tl.int64))
-    ended = out_ptr + at_ended + unit
-    tl.store(ended, final.to(tl.float64))
-    tl.store(ended + units, kind.to(tl.float64))
-    tl.store(ended + 2 * units, tl.zeros([], tl.float64))
-    tl.store(ended + 3 * units, lower)
-    rungs = out_ptr + at_ladder + unit * TESTS + rung
-    tl.store(rungs, ladder.to(tl.float64), mask=rung < TESTS)
-    tl.store(rungs + units * TESTS, bounds, mask=rung < TESTS)
-    tl.store(rungs + 2 * units * TESTS, tested.to(tl.float64), mask=rung < TESTS)
+    tl.store(out_ptr + at_ladder + unit * TESTS + rung, ladder.to(tl.float64), mask=rung < TESTS)
 
     # What else the record keeps.
     described = out_ptr + at_described + unit
@@ -282,3 +237,73 @@ def route_kernel(
         left = start + some < masses
         part = tl.load(own + (recent + routing) * width + start + some, mask=left, other=0.0)
         tl.store(out_ptr + at_certificate + unit * masses + start + some, part.to(tl.float64), mask=left)
+
+
+@triton.jit(do_not_specialize=["at_ended", "at_ladder"])
+def certify_kernel(
+    row_mass_ptr,
+    settings_ptr,
+    scratch_ptr,
+    out_ptr,
+    choice_ptr,
+    at_ended,
+    at_ladder,
+    units,
+    count,
+    width,
+    first,
+    certificate,
+    BISECTIONS: tl.constexpr,
+    BITS: tl.constexpr,
+    TESTS: tl.constexpr,
+    FALLBACK: tl.constexpr,
+    CERTIFICATE: tl.constexpr,
+    S: tl.constexpr,
+):
+    """One unit, step 5: the bounds of its ladder, and what it ends with. Its certificate rows start at row ``first``.
+
+    out float64, from at_... on: choice, kind, unmet, lower mass [4, units]; ladder (read), bounds, tested [3, units,
+    TESTS]. choice int64 [units]. scratch: betting_bounds' of each unit.
+    """
+    unit = tl.program_id(0).to(tl.int64)
+    tau = tl.load(settings_ptr + 8)
+    target = tl.load(settings_ptr + 9)
+    bet_cap = tl.load(settings_ptr + 10)
+    rung = tl.arange(0, S)
+    place = tl.arange(0, CERTIFICATE)
+    rungs = out_ptr + at_ladder + unit * TESTS + rung
+    ladder = tl.load(rungs, mask=rung < TESTS, other=-1.0).to(tl.int32)
+    held = tl.maximum(ladder, 0)
+    tested_row = row_mass_ptr + (unit * count + first + place)[None, :] * width + held[:, None]
+    inside = (rung < TESTS)[:, None] & (place < certificate)[None, :]
+    x = tl.load(tested_row, mask=inside, other=0.0).to(tl.float64)
+    before = tl.load(tested_row - width, mask=inside & (place > 0)[None, :], other=0.0).to(tl.float64)
+    scratch = scratch_ptr + unit * 2 * S * (CERTIFICATE + 1)
+    bounds = betting_bounds(x, before, place, certificate, scratch, target, bet_cap, BISECTIONS, BITS)
+
+    # A unit without a ladder is dense from the start.
+    dense = width - 1
+    active = tl.max(tl.where(rung == 0, ladder, -1), 0) >= 0
+    failing = tl.where(bounds >= tau, 0, 1)
+    failed = active & FALLBACK & (tl.max(tl.where(rung == 0, failing, 0), 0) > 0)
+    reached = tl.zeros([], tl.int32)
+    tested = (rung == 0) & active
+    for step in tl.static_range(1, TESTS + 1):
+        reached = tl.where(failed, step, reached)
+        testing = failed & (tl.max(tl.where(rung == step, ladder, -1), 0) >= 0)
+        tested = tested | ((rung == step) & testing)
+        failed = testing & (tl.max(tl.where(rung == step, failing, 0), 0) > 0)
+    # Past the ladder's last rung stands dense.
+    final = tl.max(tl.where(rung == reached, ladder, -1), 0)
+    final = tl.where(final >= 0, final, dense)
+    sparse = final != dense
+    kind = tl.where(sparse, tl.where(reached > 0, 1, 0), tl.where(active, 2, 0))
+    lower = tl.where(sparse, taken(bounds, rung, reached), float("nan"))
+    tl.store(choice_ptr + unit, final.to(tl.int64))
+    ended = out_ptr + at_ended + unit
+    tl.store(ended, final.to(tl.float64))
+    tl.store(ended + units, kind.to(tl.float64))
+    tl.store(ended + 2 * units, tl.zeros([], tl.float64))
+    tl.store(ended + 3 * units, lower)
+    tl.store(rungs + units * TESTS, bounds, mask=rung < TESTS)
+    tl.store(rungs + 2 * units * TESTS, tested.to(tl.float64), mask=rung < TESTS)

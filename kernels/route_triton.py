@@ -129,48 +129,65 @@ def route_units(
     says where each of the record's tensors starts (decision.packed_layout). sizes: as in ``place_rows``. tests: at most
     MOST_TESTS.
     """
-    from routesparse.kernels.route_kernel import route_kernel
+    from routesparse.kernels.route_kernel import certify_kernel, route_kernel
 
     batch, heads, count, width = row_mass.shape
-    recent, routing, certificate, boundary = sizes
-    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    units, (recent, routing, certificate, boundary) = batch * heads, sizes
+    row_mass = row_mass.contiguous()
     rungs, padded = max(2, 1 << (tests - 1).bit_length()), _power_of_two(certificate)
-    scratch = torch.empty(batch * heads, 2, rungs, padded, dtype=torch.float64, device=row_mass.device)
-    route_kernel[(batch * heads,)](
-        row_mass.contiguous(),
+    route_kernel[(units,)](
+        row_mass,
         tiles.contiguous(),
         columns.contiguous(),
         density.contiguous(),
         *described,
         finite.view(torch.uint8),
         settings,
-        scratch,
         out,
-        choice,
         places["routed_choice"],
         places["limited"],
-        places["step5_choice"],
         places["step5_ladder"],
         places["certificate_mass"],
         places["entropy"],
         places["finite"],
-        batch * heads,
+        units,
         count,
         width,
         recent,
         routing,
         certificate,
         BOUNDARY=boundary,
-        BISECTIONS=bisections,
-        BITS=BETTING_BITS,
         TESTS=tests,
-        FALLBACK=fallback,
         ROWS=SUM_ROWS,
-        CERTIFICATE=padded,
         C=_power_of_two(width),
         S=rungs,
         num_warps=4,
         # Decisions are the twin's, rounding included.
+        enable_fp_fusion=False,
+    )
+    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    scratch = torch.empty(units, 2, rungs, padded + 1, dtype=torch.float64, device=row_mass.device)
+    certify_kernel[(units,)](
+        row_mass,
+        settings,
+        scratch,
+        out,
+        choice,
+        places["step5_choice"],
+        places["step5_ladder"],
+        units,
+        count,
+        width,
+        recent + routing,
+        certificate,
+        BISECTIONS=bisections,
+        BITS=BETTING_BITS,
+        TESTS=tests,
+        FALLBACK=fallback,
+        CERTIFICATE=padded,
+        S=rungs,
+        # A lane for each place of a round and rung.
+        num_warps=max(1, (rungs << BETTING_BITS) // 32),
         enable_fp_fusion=False,
     )
     return choice

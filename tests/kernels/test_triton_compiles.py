@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 SHARED_BYTES = {80: 166_912, 90: 232_448}
@@ -100,3 +102,58 @@ def test_hopper_kernel_compiles(head_size: int, columns: bool, triton) -> None:
     compiled = triton.compile(source, target=target, options={"num_warps": 4})
     assert compiled.metadata.shared <= SHARED_BYTES[90]
     assert "wgmma.mma_async" in compiled.asm["ptx"]
+
+
+SMALL_STEPS = {
+    "place": ("route_kernel", "place_kernel", {"P": 512}),
+    "describe-units": ("route_kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
+    "route": ("route_kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
+    "route-one-test": (
+        "route_kernel",
+        "route_kernel",
+        {"BOUNDARY": 0, "TESTS": 1, "ROWS": 64, "C": 16, "S": 2},
+    ),
+    "certify": (
+        "route_kernel",
+        "certify_kernel",
+        {"BISECTIONS": 24, "BITS": 4, "TESTS": 3, "FALLBACK": True, "CERTIFICATE": 128, "S": 4},
+    ),
+    "certify-logarithms": (
+        "route_kernel",
+        "certify_kernel",
+        {"BISECTIONS": 24, "BITS": 4, "TESTS": 1, "FALLBACK": False, "CERTIFICATE": 256, "S": 2},
+    ),
+    "betting": (
+        "record_kernel",
+        "betting_kernel",
+        {"TARGET": 4.1, "BET_CAP": 0.98, "BISECTIONS": 24, "BITS": 4, "C": 128},
+    ),
+    "single": ("record_kernel", "single_kernel", {"BLOCK_K": 64, "LEVELS": 6}),
+    "laps": ("record_kernel", "laps_kernel", {"COUNT": 16}),
+    "picture": (
+        "record_kernel",
+        "picture_kernel",
+        {"BLOCK_Q": 128, "BLOCK_K": 64, "COLUMNS": 1024, "MASK_COLUMNS": 256, "POOL": 2, "MASK_POOL": 8}
+        | {"PARTS": 2, "MASK_PARTS": 4, "LAST": 15},
+    ),
+}
+DOUBLE = ("draws", "settings", "scratch", "x", "bound", "laps")
+SINGLE = ("mass", "row_mass", "tiles", "density", "entropy", "local", "agreement", "spread")
+WHOLE = ("first_key", "choice", "times", "rows", "drawn")
+BYTES = ("single", "finite", "closed", "slash", "top_k", "top_p", "masks")
+
+
+@pytest.mark.parametrize(("module", "name", "constants"), SMALL_STEPS.values(), ids=SMALL_STEPS.keys())
+def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constants: dict, triton) -> None:
+    """The interpreter lets pass what the compiler refuses, such as a variable that changes its shape in a loop."""
+    kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), name)
+    types = {f"{argument}_ptr": "*fp64" for argument in DOUBLE}
+    types |= {f"{argument}_ptr": "*fp32" for argument in SINGLE}
+    types |= {f"{argument}_ptr": "*i64" for argument in WHOLE}
+    types |= {f"{argument}_ptr": "*u8" for argument in BYTES} | {"picture_ptr": "*fp16"}
+    types["columns_ptr"] = "*i64" if name == "single_kernel" else "*fp32"
+    types["out_ptr"] = {"place_kernel": "*i64", "describe_units_kernel": "*fp32"}.get(name, "*fp64")
+    source = triton.compiler.ASTSource(kernel, signature(kernel.arg_names, constants, types), constants)
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": False})
+    assert "ld.local" not in compiled.asm["ptx"]
