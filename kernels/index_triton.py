@@ -14,6 +14,7 @@ from routesparse.kernels.probe_triton import _power_of_two
 
 SCORE_BINS = 256
 SCORE_CHUNK = 256  # blocks of a row that a warp bins at a time; as measured on an H200
+SLASH_CHUNK = 256
 MAX_LEVELS = 16
 
 
@@ -115,7 +116,7 @@ def slash_levels(band_levels: torch.Tensor, place: Place) -> torch.Tensor:
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        N=min(256, _power_of_two(key_blocks)),
+        N=min(SLASH_CHUNK, _power_of_two(key_blocks)),
         num_warps=1,
     )
     return out
