@@ -122,7 +122,8 @@ def add_levels(totals, mass, levels, n, blocks, LEVELS: tl.constexpr):
     added = ()
     for level in tl.static_range(LEVELS):
         reads = tl.clamp(level + 1.0 - level_of_block, 0.0, 1.0)
-        added = added + (totals[level] + mass * reads,)  # noqa: RUF005 (a kernel can't unpack)
+        # A kernel can not unpack.
+        added = added + (totals[level] + mass * reads,)  # type: ignore[assignment]  # noqa: RUF005
     return added
 
 
@@ -133,7 +134,7 @@ def add_singles(totals, mass, column, level_of_block, LEVELS: tl.constexpr):
     added = ()
     for level in tl.static_range(LEVELS):
         single = tl.clamp(level + 1.0 - held_from, 0.0, 1.0) * tl.clamp(level_of_block - level, 0.0, 1.0)
-        added = added + (totals[level] + mass * single,)  # noqa: RUF005 (a kernel can't unpack)
+        added = added + (totals[level] + mass * single,)  # type: ignore[assignment]  # noqa: RUF005
     return added
 
 
@@ -178,56 +179,59 @@ def cover_rows_kernel(
     PIECES: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One probe row: its mass under every level of every family, and under dense."""
+    """One probe row: its mass under every level of vertical-slash, or of the other families and dense."""
     probe_row = tl.program_id(0).to(tl.int64)
     unit = probe_row // count
     row = tl.load(row_ptr + probe_row)
     query_block = row // BLOCK_Q
     blocks = ((row + position) // BLOCK_K + 1).to(tl.int32)
     own = (unit * query_blocks + query_block) * key_blocks
-    closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
     mass_row = mass_ptr + probe_row * key_blocks
-    step = tl.arange(0, N)
-    zeros = tl.zeros([N], dtype=tl.float32)
-    in_closed, in_slash = (zeros,) * CLOSED, (zeros,) * SLASH
-    in_top_k, in_top_p = (zeros,) * TOP_K, (zeros,) * TOP_P
-    for start in range(0, blocks, N):
-        n = start + step
-        mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
-        in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
-        in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
-        in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
-        in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
-
-    # Columns ascend: those that the row sees lie in the first pieces.
-    columns = columns_ptr + unit * width
-    piece = tl.arange(0, PIECES) * N
-    begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF) >> 3
-    pieces = tl.sum((begins <= row + position).to(tl.int32), 0)
-    lowest = tl.load(first_key_ptr + unit // heads)
-    at = (probe_row % count).to(tl.int32)
-    for start in range(0, tl.minimum(pieces * N, width), N):
-        column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
-        key = column >> 3
-        seen = (key <= row + position) & (key >= lowest)
-        if POOLED:
-            # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
-            if ((at >= exact_end) & (at < pooled_end)) | (at >= boundary):
-                mass = tl.load(mass_row + key // BLOCK_K, mask=seen, other=0.0) / BLOCK_K
-            else:
-                mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
-        else:
-            mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
-        level_of_block = tl.load(slash_ptr + own + key // BLOCK_K, mask=seen, other=0).to(tl.float32)
-        in_slash = add_singles(in_slash, mass, column, level_of_block, SLASH)
-
     sink_mass = tl.load(sink_mass_ptr + probe_row)
     out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + TOP_P + 1)
-    store_levels(out, in_closed, sink_mass, CLOSED)
-    store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
-    store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
-    store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
-    tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
+    step = tl.arange(0, N)
+    zeros = tl.zeros([N], dtype=tl.float32)
+    if tl.program_id(1) == 0:
+        in_slash = (zeros,) * SLASH
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
+        # Columns ascend: those that the row sees lie in the first pieces.
+        columns = columns_ptr + unit * width
+        piece = tl.arange(0, PIECES) * N
+        begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF)
+        # Keys are compared as they are kept, times 8.
+        end = (row + position + 1).to(tl.int32) * 8
+        lowest = tl.load(first_key_ptr + unit // heads).to(tl.int32) * 8
+        pieces = tl.sum((begins < end).to(tl.int32), 0)
+        at = (probe_row % count).to(tl.int32)
+        # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
+        by_block = POOLED & (((at >= exact_end) & (at < pooled_end)) | (at >= boundary))
+        for start in range(0, tl.minimum(pieces * N, width), N):
+            column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
+            seen = (column < end) & (column >= lowest)
+            home = column.to(tl.uint32) // (8 * BLOCK_K)
+            if by_block:
+                mass = tl.load(mass_row + home, mask=seen, other=0.0) / BLOCK_K
+            else:
+                mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
+            level_of_block = tl.load(slash_ptr + own + home, mask=seen, other=0).to(tl.float32)
+            in_slash = add_singles(in_slash, mass, column, level_of_block, SLASH)
+        store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
+    else:
+        closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
+        in_closed, in_top_k, in_top_p = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * TOP_P
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
+            in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
+            in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
+        store_levels(out, in_closed, sink_mass, CLOSED)
+        store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
+        store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
+        tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
 
 
 @triton.jit

@@ -11,8 +11,9 @@ from routesparse.kernels.index_triton import Place
 from routesparse.kernels.probe_triton import _numbers, _power_of_two
 
 COLUMNS_PER_PROGRAM = 512
-COLUMN_LAUNCH = (64, 64, 4, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
+COLUMN_LAUNCH = (32, 64, 2, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
 BLOCKS_AT_ONCE = 128
+TOTALS_AT_ONCE = 1_024
 Maps = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -110,7 +111,7 @@ def cover_rows(
     out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
     closed, slash, top_k, top_p = maps
     width = columns.shape[-1]
-    cover_rows_kernel[(sink_mass.numel(),)](
+    cover_rows_kernel[(sink_mass.numel(), 2)](
         mass,
         sink_mass,
         rows,
@@ -186,7 +187,7 @@ def totals(
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        N=min(1_024, max(128, _power_of_two(place.key_blocks))),
+        N=max(place.block_q // place.block_k, min(TOTALS_AT_ONCE, _power_of_two(place.key_blocks))),
         num_warps=4,
     )
     return out

@@ -67,6 +67,7 @@ def score_levels(
     rows = (batch, heads, query_blocks)
     top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
     top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
+    ptx = _knows_ptx()
     score_levels_kernel[(batch * heads * query_blocks,)](
         scores,
         top_k,
@@ -87,10 +88,10 @@ def score_levels(
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        CHUNK=min(SCORE_CHUNK, max(32, _power_of_two(key_blocks))),
+        CHUNK=max(32 if ptx else 1, min(SCORE_CHUNK, _power_of_two(key_blocks))),
         BITS=SCORE_BINS.bit_length() - 1,
         SOFTCAP=bool(softcap),
-        PTX=_knows_ptx(),
+        PTX=ptx,
         num_warps=1,
     )
     return top_k, top_p, top_k_count, top_p_count
