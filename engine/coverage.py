@@ -111,20 +111,16 @@ def _cover_fused(
     place = segment.place(inputs.first_keys())
     rows = probe.rows.rows
     columns = families[1].columns_by_key
-    singles = cover_triton.cover_columns(
+    column_mass = cover_triton.column_mass(
         inputs.q,
         inputs.k,
         rows,
         probe.lse,
-        probe.block_mass,
         columns,
-        families[1].levels,
-        depths[1],
-        place,
         first_row=segment.first,
+        position=segment.position,
         scale=inputs.scale,
         softcap=inputs.softcap,
-        pooled=_pooled_rows(probe) if probe.pooled else None,
         table=inputs.table,
     )
     row_mass = cover_triton.cover_rows(
@@ -133,7 +129,9 @@ def _cover_fused(
         rows,
         (families[0].levels, families[1].levels, families[2].levels, families[3].levels),
         (depths[0], depths[1], depths[2], depths[3]),
-        singles,
+        columns,
+        column_mass,
+        _pooled_rows(probe) if probe.pooled else None,
         place,
     )
     tiles, single_columns, density = cover_triton.totals(

@@ -32,18 +32,115 @@ def order_kernel(position_ptr, order_ptr, count, ROWS: tl.constexpr, ALL: tl.con
 
 
 @triton.jit
+def column_mass_kernel(
+    q_ptr,
+    k_ptr,
+    table_ptr,
+    row_ptr,
+    order_ptr,
+    lse_ptr,
+    columns_ptr,
+    out_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_kd,
+    heads,
+    group,
+    count,
+    width,
+    out_width,
+    first_row,
+    segment_position,
+    scale,
+    softcap,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INDIRECT: tl.constexpr,
+):
+    """ROWS probe rows of a head, by position x CHUNK of its columns: softmax mass of each column, causal or not.
+
+    Tiles of which no row sees a column are left out.
+    """
+    if INDIRECT:
+        q_ptr = pointer_from(table_ptr, 0, q_ptr)
+        k_ptr = pointer_from(table_ptr, 1, k_ptr)
+    unit = tl.program_id(1).to(tl.int64)
+    batch, head = unit // heads, unit % heads
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = place < count
+    at = tl.load(order_ptr + unit * count + place, mask=real, other=0)
+    row = tl.load(row_ptr + unit * count + at)
+    lse = tl.load(lse_ptr + unit * count + at) * LOG2E
+    reach = tl.max(tl.where(real, row, 0), 0) + segment_position
+    d = tl.arange(0, HEAD_PADDED)
+    q = tl.load(
+        q_ptr
+        + batch * stride_qb
+        + head * stride_qh
+        + (row + first_row)[:, None] * stride_qn
+        + d[None, :] * stride_qd,
+        mask=real[:, None] & (d < HEAD)[None, :],
+        other=0.0,
+    )
+    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[:, None] * stride_kd
+
+    # Columns ascend, so those that the rows see are the first ones.
+    begin = tl.program_id(2) * CHUNK
+    columns = columns_ptr + unit * width
+    part = begin + tl.arange(0, CHUNK)
+    all_keys = tl.load(columns + part, mask=part < width, other=0) >> 3
+    end = begin + tl.sum(((part < width) & (all_keys <= reach)).to(tl.int32), 0)
+    slot = tl.arange(0, COLUMNS)
+    out = out_ptr + (unit * count + at)[:, None] * out_width + slot[None, :]
+    for start in range(begin, end, COLUMNS):
+        key = tl.load(columns + start + slot, mask=start + slot < end, other=0) >> 3
+        keys = tl.load(
+            k_head + key.to(tl.int64)[None, :] * stride_kn,
+            mask=(d < HEAD)[:, None] & (start + slot < end)[None, :],
+            other=0.0,
+        )
+        logits = base2_logits(q, keys, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        mass = tl.exp2(logits - lse[:, None])
+        tl.store(out + start, mass, mask=real[:, None])
+
+
+@triton.jit
 def add_levels(totals, mass, levels, n, blocks, LEVELS: tl.constexpr):
     """Add the mass [N] of blocks n, of ``blocks`` that count, to the totals ([N] each) of the levels that read them."""
     level_of_block = tl.load(levels + n, mask=n < blocks, other=255).to(tl.float32)
     added = ()
     for level in tl.static_range(LEVELS):
         reads = tl.clamp(level + 1.0 - level_of_block, 0.0, 1.0)
-        added = added + (totals[level] + mass * reads,)  # noqa: RUF005 (a kernel can't unpack)
+        # A kernel can not unpack.
+        added = added + (totals[level] + mass * reads,)  # type: ignore[assignment]  # noqa: RUF005
+    return added
+
+
+@triton.jit
+def add_singles(totals, mass, column, level_of_block, LEVELS: tl.constexpr):
+    """Add the mass [N] of columns to the levels that hold them and are below the one that reads their block."""
+    held_from = (column & 7).to(tl.float32)
+    added = ()
+    for level in tl.static_range(LEVELS):
+        single = tl.clamp(level + 1.0 - held_from, 0.0, 1.0) * tl.clamp(level_of_block - level, 0.0, 1.0)
+        added = added + (totals[level] + mass * single,)  # type: ignore[assignment]  # noqa: RUF005
     return added
 
 
 @triton.jit
 def store_levels(out, totals, sink_mass, LEVELS: tl.constexpr):
+    """Masses with the attention sink's, in [0, 1]."""
     for level in tl.static_range(LEVELS):
         tl.store(out + level, tl.clamp(tl.sum(totals[level], 0) + sink_mass, 0.0, 1.0))
 
@@ -57,178 +154,84 @@ def cover_rows_kernel(
     slash_ptr,
     top_k_ptr,
     top_p_ptr,
-    singles_ptr,
+    columns_ptr,
+    column_mass_ptr,
+    first_key_ptr,
     out_ptr,
     closed_stride,
     heads,
     count,
+    width,
+    mass_width,
     query_blocks,
     key_blocks,
-    parts,
-    part_stride,
     position,
+    exact_end,
+    pooled_end,
+    boundary,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     CLOSED: tl.constexpr,
     SLASH: tl.constexpr,
     TOP_K: tl.constexpr,
     TOP_P: tl.constexpr,
-    PARTS: tl.constexpr,
+    POOLED: tl.constexpr,
+    PIECES: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One probe row: its mass under every level of every family, and under dense."""
+    """One probe row: its mass under every level of vertical-slash, or of the other families and dense."""
     probe_row = tl.program_id(0).to(tl.int64)
     unit = probe_row // count
     row = tl.load(row_ptr + probe_row)
     query_block = row // BLOCK_Q
     blocks = ((row + position) // BLOCK_K + 1).to(tl.int32)
     own = (unit * query_blocks + query_block) * key_blocks
-    closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
     mass_row = mass_ptr + probe_row * key_blocks
-    zeros = tl.zeros([N], dtype=tl.float32)
-    in_closed, in_slash, in_top_k, in_top_p = (
-        (zeros,) * CLOSED,
-        (zeros,) * SLASH,
-        (zeros,) * TOP_K,
-        (zeros,) * TOP_P,
-    )
-    for start in range(0, blocks, N):
-        n = start + tl.arange(0, N)
-        mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
-        in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
-        in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
-        in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
-        in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
     sink_mass = tl.load(sink_mass_ptr + probe_row)
     out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + TOP_P + 1)
-    store_levels(out, in_closed, sink_mass, CLOSED)
-    part = tl.arange(0, PARTS)
-    for level in tl.static_range(SLASH):
-        # Columns that the level reads singly, by parts of the ranking.
-        singles = singles_ptr + part * part_stride + probe_row * SLASH + level
-        read = tl.sum(in_slash[level], 0) + tl.sum(tl.load(singles, mask=part < parts, other=0.0), 0)
-        tl.store(out + CLOSED + level, tl.clamp(read + sink_mass, 0.0, 1.0))
-    store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
-    store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
-    tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
-
-
-@triton.jit
-def cover_columns_kernel(
-    q_ptr,
-    k_ptr,
-    table_ptr,
-    row_ptr,
-    order_ptr,
-    lse_ptr,
-    mass_ptr,
-    columns_ptr,
-    levels_ptr,
-    out_ptr,
-    first_key_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    heads,
-    group,
-    count,
-    width,
-    query_blocks,
-    key_blocks,
-    first_row,
-    segment_position,
-    exact_end,
-    pooled_end,
-    boundary,
-    scale,
-    softcap,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    CHUNK: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    LEVELS: tl.constexpr,
-    HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
-    POOLED: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INDIRECT: tl.constexpr,
-):
-    """ROWS probe rows of a head, by position x CHUNK of its columns: mass of each level's outside the row's blocks."""
-    if INDIRECT:
-        q_ptr = pointer_from(table_ptr, 0, q_ptr)
-        k_ptr = pointer_from(table_ptr, 1, k_ptr)
-    unit = tl.program_id(1).to(tl.int64)
-    batch, head = unit // heads, unit % heads
-    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    real = place < count
-    at = tl.load(order_ptr + unit * count + place, mask=real, other=0)
-    row = tl.load(row_ptr + unit * count + at)
-    lse = tl.load(lse_ptr + unit * count + at) * LOG2E
-    position = tl.where(real, row + segment_position, -1)
-    d = tl.arange(0, HEAD_PADDED)
-    q = tl.load(
-        q_ptr
-        + batch * stride_qb
-        + head * stride_qh
-        + (row + first_row)[:, None] * stride_qn
-        + d[None, :] * stride_qd,
-        mask=real[:, None] & (d < HEAD)[None, :],
-        other=0.0,
-    )
-    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[:, None] * stride_kd
-    lowest = tl.load(first_key_ptr + batch)
-    level_row = levels_ptr + (unit * query_blocks + row // BLOCK_Q) * key_blocks
-
-    # Columns ascend, so those that the rows see are the first ones.
-    begin = tl.program_id(2) * CHUNK
-    columns = columns_ptr + unit * width
-    part = begin + tl.arange(0, CHUNK)
-    all_keys = tl.load(columns + part, mask=part < width, other=0) >> 3
-    seen = (part < width) & (all_keys <= tl.max(position, 0))
-    end = begin + tl.sum(seen.to(tl.int32), 0)
-    slot = tl.arange(0, COLUMNS)
-    totals = (tl.zeros([ROWS, COLUMNS], dtype=tl.float32),) * LEVELS
-    for start in range(begin, end, COLUMNS):
-        column = tl.load(columns + start + slot, mask=start + slot < end, other=0)
-        key = column >> 3
-        keys = tl.load(
-            k_head + key.to(tl.int64)[None, :] * stride_kn,
-            mask=(d < HEAD)[:, None] & (start + slot < end)[None, :],
-            other=0.0,
-        )
-        logits = base2_logits(q, keys, scale, softcap, SOFTCAP, UPCAST, PRECISION)
-        mass = tl.exp2(logits - lse[:, None])
-        home = key // BLOCK_K
-        hidden = (start + slot >= end) | (key < lowest)
-        read = tl.where(hidden, 0x7FFFFFFF, key)[None, :] <= position[:, None]
-        if POOLED:
-            # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
-            pooled = ((at >= exact_end) & (at < pooled_end)) | (at >= boundary)
-            block = tl.load(
-                mass_ptr + (unit * count + at)[:, None] * key_blocks + home[None, :], mask=read, other=0.0
-            )
-            mass = tl.where(pooled[:, None], block / BLOCK_K, mass)
-        mass = tl.where(read, mass, 0.0)
-        # Read singly by the levels that hold the column, below the one that reads its block.
-        level_of_block = tl.load(level_row[:, None] + home[None, :]).to(tl.float32)
-        held_from = (column & 7).to(tl.float32)
-        added = ()
-        for level in tl.static_range(LEVELS):
-            holds = tl.clamp(level + 1.0 - held_from, 0.0, 1.0)
-            single = tl.clamp(level_of_block - level, 0.0, 1.0) * holds[None, :]
-            added = added + (totals[level] + mass * single,)  # noqa: RUF005 (a kernel can't unpack)
-        totals = added
-    out = out_ptr + ((tl.program_id(2) * tl.num_programs(1) + unit) * count + at) * LEVELS
-    for level in tl.static_range(LEVELS):
-        tl.store(out + level, tl.sum(totals[level], 1), mask=real)
+    step = tl.arange(0, N)
+    zeros = tl.zeros([N], dtype=tl.float32)
+    if tl.program_id(1) == 0:
+        in_slash = (zeros,) * SLASH
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
+        # Columns ascend: those that the row sees lie in the first pieces.
+        columns = columns_ptr + unit * width
+        piece = tl.arange(0, PIECES) * N
+        begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF)
+        # Keys are compared as they are kept, times 8.
+        end = (row + position + 1).to(tl.int32) * 8
+        lowest = tl.load(first_key_ptr + unit // heads).to(tl.int32) * 8
+        pieces = tl.sum((begins < end).to(tl.int32), 0)
+        at = (probe_row % count).to(tl.int32)
+        # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
+        by_block = POOLED & (((at >= exact_end) & (at < pooled_end)) | (at >= boundary))
+        for start in range(0, tl.minimum(pieces * N, width), N):
+            column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
+            seen = (column < end) & (column >= lowest)
+            home = column.to(tl.uint32) // (8 * BLOCK_K)
+            if by_block:
+                mass = tl.load(mass_row + home, mask=seen, other=0.0) / BLOCK_K
+            else:
+                mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
+            level_of_block = tl.load(slash_ptr + own + home, mask=seen, other=0).to(tl.float32)
+            in_slash = add_singles(in_slash, mass, column, level_of_block, SLASH)
+        store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
+    else:
+        closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
+        in_closed, in_top_k, in_top_p = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * TOP_P
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
+            in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
+            in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
+        store_levels(out, in_closed, sink_mass, CLOSED)
+        store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
+        store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
+        tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
 
 
 @triton.jit

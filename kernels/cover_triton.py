@@ -11,8 +11,9 @@ from routesparse.kernels.index_triton import Place
 from routesparse.kernels.probe_triton import _numbers, _power_of_two
 
 COLUMNS_PER_PROGRAM = 512
-COLUMN_LAUNCH = (32, 32, 2, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
+COLUMN_LAUNCH = (32, 64, 2, 3)  # rows and columns of a tile, warps, stages; as measured on an H200
 BLOCKS_AT_ONCE = 128
+TOTALS_AT_ONCE = 1_024
 Maps = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -28,69 +29,56 @@ def row_order(rows: torch.Tensor) -> torch.Tensor:
     return order
 
 
-def cover_columns(
+def column_mass(
     q: torch.Tensor,
     k: torch.Tensor,
     rows: torch.Tensor,
     lse: torch.Tensor,
-    mass: torch.Tensor,
     columns: torch.Tensor,
-    levels: torch.Tensor,
-    count: int,
-    place: Place,
     *,
     first_row: int,
+    position: int,
     scale: float,
     softcap: float | None,
-    pooled: tuple[int, int, int] | None,
     table: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Mass of single columns that levels 0 .. count - 1 read in each probe row beside its blocks.
+    """Softmax mass of single columns in each probe row: float32 [B, H, P, >= V].
 
-    Float32 [parts, B, H, P, count], to be summed over the parts of the columns. rows int64 [B, H, P] of the segment
-    (the query is q[rows + first_row]), lse [B, H, P], mass [B, H, P, N]; columns int32 [B, H, V], ascending, 8 times
-    the key plus the smallest level that holds it; levels uint8 [B, H, M, N]. pooled: (start, end, start) of the rows
-    that know blocks only, or None. table: see probe_triton.block_lse.
+    Anything may stand where a row does not see the column. rows int64 [B, H, P] of the segment (the query is
+    q[rows + first_row], at key ``position + rows``), lse [B, H, P], columns int32 [B, H, V], ascending, 8 times the
+    key plus a level. table: see probe_triton.block_lse.
     """
-    from routesparse.kernels.cover_kernel import cover_columns_kernel
+    from routesparse.kernels.cover_kernel import column_mass_kernel
 
-    batch, heads, rows_count = rows.shape
+    batch, heads, count = rows.shape
     width = columns.shape[-1]
-    parts = -(-width // COLUMNS_PER_PROGRAM)
     rows_at_once, columns_at_once, warps, stages = COLUMN_LAUNCH
-    out = torch.empty(parts, batch, heads, rows_count, count, dtype=torch.float32, device=q.device)
-    cover_columns_kernel[(-(-rows_count // rows_at_once), batch * heads, parts)](
+    padded = -(-width // columns_at_once) * columns_at_once
+    out = torch.empty(batch, heads, count, padded, dtype=torch.float32, device=q.device)
+    grid = (-(-count // rows_at_once), batch * heads, -(-width // COLUMNS_PER_PROGRAM))
+    column_mass_kernel[grid](
         q,
         k,
         out if table is None else table,
         rows,
         row_order(rows),
         lse,
-        mass,
         columns,
-        levels,
         out,
-        place.first_keys,
         *q.stride(),
         *k.stride(),
         heads,
         heads // k.shape[1],
-        rows_count,
+        count,
         width,
-        place.query_blocks,
-        place.key_blocks,
+        padded,
         first_row,
-        place.position,
-        *(pooled or (0, 0, 0)),
+        position,
         scale,
         softcap or 0.0,
-        BLOCK_Q=place.block_q,
-        BLOCK_K=place.block_k,
         CHUNK=COLUMNS_PER_PROGRAM,
         ROWS=rows_at_once,
         COLUMNS=columns_at_once,
-        LEVELS=count,
-        POOLED=pooled is not None,
         SOFTCAP=bool(softcap),
         INDIRECT=table is not None,
         **_numbers(q),
@@ -106,20 +94,24 @@ def cover_rows(
     rows: torch.Tensor,
     maps: Maps,
     depths: tuple[int, int, int, int],
-    singles: torch.Tensor,
+    columns: torch.Tensor,
+    column_mass: torch.Tensor,
+    pooled: tuple[int, int, int] | None,
     place: Place,
 ) -> torch.Tensor:
     """Mass that each level of each family reads in each probe row, and dense: float32 [B, H, P, sum of depths + 1].
 
     mass float32 [B, H, P, N], sink_mass [B, H, P], rows int64 [B, H, P] of the segment; maps uint8 [B, H, M, N], the
-    first [B, 1, M, N]; depths: levels of each; singles: what ``cover_columns`` returns.
+    first [B, 1, M, N]; depths: levels of each. columns and column_mass as in ``column_mass``: singles of the second
+    family. pooled: (start, end, start) of the rows that know blocks only, or None.
     """
     from routesparse.kernels.cover_kernel import cover_rows_kernel
 
     _, heads, count, key_blocks = mass.shape
     out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
     closed, slash, top_k, top_p = maps
-    cover_rows_kernel[(sink_mass.numel(),)](
+    width = columns.shape[-1]
+    cover_rows_kernel[(sink_mass.numel(), 2)](
         mass,
         sink_mass,
         rows,
@@ -127,23 +119,27 @@ def cover_rows(
         slash,
         top_k,
         top_p,
-        singles,
+        columns,
+        column_mass,
+        place.first_keys,
         out,
         closed.stride(0) if closed.shape[0] > 1 else 0,
         heads,
         count,
+        width,
+        column_mass.shape[-1],
         place.query_blocks,
         key_blocks,
-        singles.shape[0],
-        singles[0].numel(),
         place.position,
+        *(pooled or (0, 0, 0)),
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         CLOSED=depths[0],
         SLASH=depths[1],
         TOP_K=depths[2],
         TOP_P=depths[3],
-        PARTS=_power_of_two(singles.shape[0]),
+        POOLED=pooled is not None,
+        PIECES=_power_of_two(-(-width // BLOCKS_AT_ONCE)),
         N=BLOCKS_AT_ONCE,
         num_warps=1,
     )
@@ -191,7 +187,7 @@ def totals(
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        N=min(1_024, max(128, _power_of_two(place.key_blocks))),
+        N=max(place.block_q // place.block_k, min(TOTALS_AT_ONCE, _power_of_two(place.key_blocks))),
         num_warps=4,
     )
     return out

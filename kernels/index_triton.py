@@ -14,6 +14,7 @@ from routesparse.kernels.probe_triton import _power_of_two
 
 SCORE_BINS = 256
 SCORE_CHUNK = 256  # blocks of a row that a warp bins at a time; as measured on an H200
+SLASH_CHUNK = 256
 MAX_LEVELS = 16
 
 
@@ -66,6 +67,7 @@ def score_levels(
     rows = (batch, heads, query_blocks)
     top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
     top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
+    ptx = _knows_ptx()
     score_levels_kernel[(batch * heads * query_blocks,)](
         scores,
         top_k,
@@ -86,10 +88,10 @@ def score_levels(
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        CHUNK=min(SCORE_CHUNK, max(32, _power_of_two(key_blocks))),
+        CHUNK=max(32 if ptx else 1, min(SCORE_CHUNK, _power_of_two(key_blocks))),
         BITS=SCORE_BINS.bit_length() - 1,
         SOFTCAP=bool(softcap),
-        PTX=_knows_ptx(),
+        PTX=ptx,
         num_warps=1,
     )
     return top_k, top_p, top_k_count, top_p_count
@@ -115,7 +117,7 @@ def slash_levels(band_levels: torch.Tensor, place: Place) -> torch.Tensor:
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
         LOCAL_BLOCKS=place.local_blocks,
-        N=min(256, _power_of_two(key_blocks)),
+        N=min(SLASH_CHUNK, _power_of_two(key_blocks)),
         num_warps=1,
     )
     return out

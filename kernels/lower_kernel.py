@@ -83,23 +83,24 @@ def lower_kernel(
 
     single_count = 0
     if (family == 1) & (dense == 0):
-        lowest = tl.load(first_key_ptr + batch)
-        end = tl.minimum(position + (query_block + 1) * BLOCK_Q, segment_keys)
+        # Keys are compared as they are kept, times 8.
+        lowest = tl.load(first_key_ptr + batch).to(tl.int32) * 8
+        end = tl.minimum(position + (query_block + 1) * BLOCK_Q, segment_keys) * 8
         start = 0
         more = width > 0
         while more:
             at = start + step
             column = tl.load(columns_ptr + unit * width + at, mask=at < width, other=0x7FFFFFFF)
-            key = column >> 3
-            # Columns ascend.
-            wanted = (at < width) & (key < end) & (key >= lowest) & ((column & 7) <= level)
-            read_from = tl.load(levels + key // BLOCK_K, mask=wanted, other=0).to(tl.int32)
+            wanted = (column < end) & (column >= lowest) & ((column & 7) <= level)
+            home = column.to(tl.uint32) // (8 * BLOCK_K)
+            read_from = tl.load(levels + home, mask=wanted, other=0).to(tl.int32)
             single = read_from > level
             rank, some = ranks(single)
-            tl.store(singles_ptr + row * width + single_count + (rank - 1), key, mask=single)
+            tl.store(singles_ptr + row * width + single_count + (rank - 1), column >> 3, mask=single)
             single_count += some
             start += PIECE
-            more = (start < width) & (tl.max(tl.max(key, 0), 0) < end)
+            # Columns ascend.
+            more = (start < width) & (tl.max(tl.max(column, 0), 0) < end)
     tl.store(block_count_ptr + row, tl.where(dense, 0, count))
     tl.store(single_count_ptr + row, single_count)
     tl.store(dense_ptr + row, dense.to(tl.uint8))

@@ -12,6 +12,7 @@ from routesparse.kernels.interface import RowPlan
 
 # A row of the plan that keeps a larger share of the longest row's blocks is dense: it saves too little to be listed.
 LISTED_SHARE = 0.625
+BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200
 
 
 def lower_levels(
@@ -70,7 +71,7 @@ def lower_levels(
         place.keys,
         BLOCK_Q=place.block_q,
         BLOCK_K=place.block_k,
-        OF_LANE=8,
+        OF_LANE=BLOCKS_OF_LANE,
         num_warps=1,
     )
     return RowPlan(

@@ -67,9 +67,12 @@ def score_levels_kernel(
     low = tl.full([CHUNK], float("inf"), tl.float32)
     for start in range(0, local, CHUNK):
         score = scores_of(row_ptr, start + step, key_blocks, softcap, SOFTCAP)
-        open_ = is_ranked(start + step, sink, ranked)
-        high = tl.maximum(high, tl.where(open_, score, -float("inf")))
-        low = tl.minimum(low, tl.where(open_, score, float("inf")))
+        if (start > sink) & (start + CHUNK <= local):
+            high, low = tl.maximum(high, score), tl.minimum(low, score)
+        else:
+            open_ = is_ranked(start + step, sink, ranked)
+            high = tl.maximum(high, tl.where(open_, score, -float("inf")))
+            low = tl.minimum(low, tl.where(open_, score, float("inf")))
     high = tl.max(high, 0)
     spread = tl.where(ranked > 0, high - tl.min(low, 0), 0.0)
     width = tl.maximum(spread, 1e-20) / BINS
@@ -84,12 +87,14 @@ def score_levels_kernel(
         tl.debug_barrier()
     counted = tl.zeros([BINS], dtype=tl.int32)
     for start in range(0, local, CHUNK):
-        score = scores_of(row_ptr, start + step, key_blocks, softcap, SOFTCAP)
-        open_ = is_ranked(start + step, sink, ranked)
-        bin_ = bins_of(score, high, per_width, BINS)
+        n = start + step
+        bin_ = bins_of(scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP), high, per_width, BINS)
         if PTX:
-            put(ADD, shared, tl.where(open_, bin_, 2 * BINS), tl.full([CHUNK], 1, tl.int32))
+            if (start <= sink) | (start + CHUNK > local):
+                bin_ = tl.where(is_ranked(n, sink, ranked), bin_, 2 * BINS)
+            put(ADD, shared, bin_, tl.full([CHUNK], 1, tl.int32))
         else:
+            open_ = is_ranked(n, sink, ranked)
             counted += tl.histogram(tl.where(open_, bin_, 0), BINS, mask=open_)
     if PTX:
         tl.debug_barrier()
@@ -155,12 +160,15 @@ def score_levels_kernel(
 
     for start in range(0, last + 1, CHUNK):
         n = start + step
-        score = scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP)
-        open_ = is_ranked(n, sink, ranked)
-        bin_ = tl.where(open_, bins_of(score, high, per_width, BINS), 0)
-        level_of = take(shared, table, bin_, PTX)
-        # Of the others those before the sink and beyond the diagonal are NEVER twice.
-        level_of = tl.where(open_, level_of, tl.where((n >= sink) & (n <= last), 0, NEVER * 257))
+        bin_ = bins_of(scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP), high, per_width, BINS)
+        # Pieces without a forced or hidden block are spared the questions.
+        if (start > sink) & (start + CHUNK <= local):
+            level_of = take(shared, table, bin_, PTX)
+        else:
+            open_ = is_ranked(n, sink, ranked)
+            # Of the others those before the sink and beyond the diagonal are NEVER twice.
+            fixed = tl.where((n >= sink) & (n <= last), 0, NEVER * 257)
+            level_of = tl.where(open_, take(shared, table, tl.where(open_, bin_, 0), PTX), fixed)
         tl.store(top_k_ptr + row * key_blocks + n, (level_of & 255).to(tl.uint8), mask=n < key_blocks)
         tl.store(top_p_ptr + row * key_blocks + n, (level_of >> 8).to(tl.uint8), mask=n < key_blocks)
     nothing = tl.full([CHUNK], NEVER, tl.uint8)

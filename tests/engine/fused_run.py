@@ -47,7 +47,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.builders.level_map import diagonal_and_sink
     from routesparse.engine.certificate_device import betting_lower_bound
     from routesparse.engine.probe import CERTIFICATE, draw_shares, place_rows, pool_keys, run_probe
-    from routesparse.kernels import index_triton, lower_triton, probe_triton
+    from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -71,11 +71,22 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     pairs: dict[str, Pair] = {}
     on_cuda = device_path.fused
     device_path.fused = lambda _: True
-    sizes = probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM
-    pools = heatmap.MAX_COLUMNS, masks.MAX_COLUMNS
-    if by_table:  # several chunks of keys, and pictures that are pooled
-        probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM = 4, 2
-        heatmap.MAX_COLUMNS, masks.MAX_COLUMNS = 5, 3
+    sizes = {
+        (probe_triton, "LSE_BLOCKS_PER_PROGRAM"): 4,
+        (probe_triton, "RECENT_TILES_PER_PROGRAM"): 2,
+        (index_triton, "SCORE_CHUNK"): 4,
+        (index_triton, "SLASH_CHUNK"): 2,
+        (cover_triton, "BLOCKS_AT_ONCE"): 4,
+        (cover_triton, "TOTALS_AT_ONCE"): 4,
+        (cover_triton, "COLUMNS_PER_PROGRAM"): 64,
+        (lower_triton, "BLOCKS_OF_LANE"): 1,
+        (heatmap, "MAX_COLUMNS"): 5,
+        (masks, "MAX_COLUMNS"): 3,
+    }
+    before = {place: getattr(*place) for place in sizes}
+    if by_table:  # several chunks of keys and blocks, and pictures that are pooled
+        for (module, name), size in sizes.items():
+            setattr(module, name, size)
     try:
         real = _moved(inputs, device)
         # The arguments say how q and k lie, the table where: as in a replayed graph.
@@ -111,6 +122,8 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
             pairs[name] = torch.stack([(levels <= at).sum(-1) for at in range(depth)], -1).int(), counts
         wanted = binned_levels(scores, forced, causal, budgets, shares)
         pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned[:2], strict=True)
+        by_position = rows.rows.argsort(dim=-1, stable=True).int()
+        pairs["row order"] = by_position, cover_triton.row_order(fused_rows.rows)
         scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
         for name in ("row_mass", "tiles", "columns", "density"):
             pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)
@@ -130,7 +143,10 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
             lowered = execute.lower(
                 segment, twin_indices, candidates, choice.to(device), there.key_start, None, None
-            ).to("cpu").validate()  # fmt: skip
+            )  # fmt: skip
+            density = execute.head_density(lowered)
+            lowered = lowered.to("cpu").validate()
+            pairs[f"density of plan {place}"] = lowered.head_density(), density
             # A row that lists too many blocks is dense by right; nothing else may be.
             full = plan.block_count > capacity
             pairs[f"plan {place} dense"] = plan.dense_rows | full, lowered.dense_rows
@@ -140,8 +156,8 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
             pairs[f"plan {place} singles"] = held, lowered.column_count
     finally:
         device_path.fused = on_cuda
-        probe_triton.LSE_BLOCKS_PER_PROGRAM, probe_triton.RECENT_TILES_PER_PROGRAM = sizes
-        heatmap.MAX_COLUMNS, masks.MAX_COLUMNS = pools
+        for (module, name), size in before.items():
+            setattr(module, name, size)
     return {name: (twin.cpu(), other.cpu()) for name, (twin, other) in pairs.items()}
 
 

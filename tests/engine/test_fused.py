@@ -22,6 +22,9 @@ KINDS = {
     "recent-100-n300": ({"n_q": 300}, {"recent_rows": 100, "tail_tokens": 128}),
     "head-24-g4-n200": ({"n_q": 200, "head_dim": 24, "kv_heads": 1}, {}),
 }
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is slow")
+# Rows of several pieces, of which some lie between the sink and the local blocks.
+LONG = pytest.param(({"n_q": 9_000}, {}), id="several-pieces-n9000", marks=NEEDS_GPU)
 EXACT = (
     "picture",
     "a_shape",
@@ -32,6 +35,7 @@ EXACT = (
     "probe finite",
     "row counts",
     "placed rows",
+    "row order",
 )
 ROUTED = {
     "default-rows": ({"certificate_rows": 128}, 0.93, 21),
@@ -74,7 +78,7 @@ def run():
         yield lambda name, *arguments: pool.submit(_run, name, *arguments, "cpu").result()
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
+@pytest.fixture(scope="module", params=[*(pytest.param(k, id=name) for name, k in KINDS.items()), LONG])
 def pairs(request, run):
     """One comparison per kind of inputs; the interpreter is slow."""
     kind, changes, *by_table = request.param

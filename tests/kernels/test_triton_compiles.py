@@ -157,3 +157,51 @@ def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constant
     target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": False})
     assert "ld.local" not in compiled.asm["ptx"]
+
+
+INDEX_KERNELS = {
+    "score": ("score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
+    "closed": ("map_kernel", "closed_levels_kernel", {"N": 2_048}),
+    "slash": ("map_kernel", "slash_levels_kernel", {"N": 256}),
+    "order": ("cover_kernel", "order_kernel", {"ROWS": 32, "ALL": 512}),
+    "columns": ("cover_kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
+    "rows": ("cover_kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
+    "totals": ("cover_kernel", "totals_kernel", {"N": 1_024}),
+    "lower": ("lower_kernel", "lower_kernel", {"OF_LANE": 8}),
+    "density": ("lower_kernel", "density_kernel", {"N": 1_024}),
+}
+OF_ALL = {"BLOCK_Q": 128, "BLOCK_K": 64, "LOCAL_BLOCKS": 1, "CLOSED": 4, "SLASH": 6, "TOP_K": 6, "TOP_P": 4}
+OF_ALL |= {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}
+TYPES = {
+    "*fp16": ("scores",),
+    "*bf16": ("q", "k"),
+    "*fp32": ("shares", "lse", "mass", "sink_mass", "column_mass"),
+    "*i64": ("first_key", "row", "position", "choice"),
+    "*u8": ("band_levels", "levels", "closed", "slash", "top_k", "top_p", "dense"),
+}
+
+
+@pytest.mark.parametrize("options", [False, True], ids=["plain", "all-options"])
+@pytest.mark.parametrize("capability", [80, 90], ids=["sm80", "sm90"])
+@pytest.mark.parametrize("name", INDEX_KERNELS)
+def test_index_kernel_compiles_without_spills(name: str, capability: int, options: bool, triton) -> None:
+    module, function, own = INDEX_KERNELS[name]
+    kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), function)
+    constants = OF_ALL | dict.fromkeys(("SOFTCAP", "POOLED", "INDIRECT"), options) | own
+    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    types = {f"{tensor}_ptr": kind for kind, tensors in TYPES.items() for tensor in tensors}
+    types |= {"scale": "fp32", "softcap": "fp32", "table_ptr": "*i64" if name == "columns" else "*i32"}
+    types["out_ptr"] = "*fp64" if name == "density" else "*fp32"
+    source = triton.compiler.ASTSource(
+        kernel,
+        signature(kernel.arg_names, constants, types),
+        constants,
+        aligned(kernel.arg_names, constants),
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
+    warps = {"columns": 2, "order": 4, "closed": 4, "totals": 4, "density": 4}.get(name, 1)
+    compiled = triton.compile(source, target=target, options={"num_warps": warps})
+    assert compiled.metadata.shared <= SHARED_BYTES[capability]
+    assert "ld.local" not in compiled.asm["ptx"]
+    # Bins are counted in shared memory, not by votes of a warp.
+    assert ("red.shared.add" in compiled.asm["ptx"]) == (name == "score")
