@@ -18,7 +18,7 @@ from routesparse.engine.fallback import DeviceCertified, read_certified
 from routesparse.engine.heatmap import Drawing, PendingHeatmaps
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.probe import Probe
-from routesparse.engine.readout import Packed, Readout, pack
+from routesparse.engine.readout import Layout, Packed, Readout, pack
 from routesparse.engine.records import Pattern
 from routesparse.engine.risk import Scores
 from routesparse.engine.router_device import DeviceRouting
@@ -171,6 +171,31 @@ class Computed:
     drawing: Drawing
     plan: RowPlan | None  # lowered with the rest where that is fused, as is
     density: torch.Tensor | None  # float64 [B, H] of the plan
+
+
+def packed_layout(units: int, candidates: int, tests: int, rows: int, laps: int) -> Layout:
+    """What ``packed_decision`` packs where no error was predicted, for a kernel that writes it in place."""
+    numbers, whole, flag = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
+    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us", "risk")
+    return {
+        **{name: ((units, candidates), numbers) for name in names},
+        "routed_choice": ((units,), whole),
+        "limited": ((), flag),
+        "over_budget": ((), flag),
+        "step5_choice": ((units,), whole),
+        "step5_kind": ((units,), whole),
+        "step5_unmet": ((units,), flag),
+        "step5_lower_mass": ((units,), numbers),
+        "step5_ladder": ((units, tests), whole),
+        "step5_bounds": ((units, tests), numbers),
+        "step5_tested": ((units, tests), flag),
+        "certificate_mass": ((units, rows, candidates), numbers),
+        "entropy": ((units,), numbers),
+        "local_band": ((units,), numbers),
+        "agreement": ((units,), numbers),
+        "finite": ((), flag),
+        "laps_us": ((laps,), numbers),
+    }
 
 
 def packed_decision(

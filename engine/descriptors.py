@@ -12,7 +12,7 @@ import torch
 from routesparse.engine import device_path
 from routesparse.engine.probe import CERTIFICATE, RECENT, ROUTING, Probe
 from routesparse.engine.segments import Segment
-from routesparse.kernels import probe_triton
+from routesparse.kernels import probe_triton, route_triton
 
 LOCAL_BAND_TOKENS = 512
 
@@ -35,9 +35,8 @@ def describe(probe: Probe, segment: Segment) -> Descriptors:
     if device_path.fused(probe.block_mass):
         positions = probe.rows.rows + segment.position
         parts = probe_triton.describe(probe.block_mass, positions, segment.block_k, LOCAL_BAND_TOKENS)
-    else:
-        parts = _of_rows(probe, segment)
-    entropy, local, spread = parts
+        return Descriptors(*route_triton.describe_units(*parts, probe.rows.sizes))
+    entropy, local, spread = _of_rows(probe, segment)
     certificate = probe.rows.slice_of(CERTIFICATE)
 
     def routed(values: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,8 @@ replay; everything that reads it is queued on the same stream before that.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -103,6 +104,23 @@ class Graphs(Generic[T]):
         key, _ = self._entries.popitem(last=False)
         self._evicted = {kept: at for kept, at in self._evicted.items() if self._calls < at + SHUT_OUT}
         self._evicted[key] = self._calls
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Where a graph is captured, what is queued inside becomes a branch beside what follows, until the function yielded
+    joins it; elsewhere, nothing changes.
+
+    In a graph alone: what a branch makes is freed into its own stream, and the constants that it shares with others
+    are there since the key's first call.
+    """
+    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        yield lambda: None
+        return
+    current, branch = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    branch.wait_stream(current)
+    with torch.cuda.stream(branch):
+        yield lambda: current.wait_stream(branch)
 
 
 def _reserved(device: torch.device) -> int:

@@ -103,12 +103,11 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
         parts.append(np.arange(part.start, part.stop, step))
         kinds.append(np.full(len(parts[-1]), kind, np.uint8))
     drawn = constant(np.concatenate(parts), probe.block_mass.device)
-    rows = probe.rows.rows.index_select(2, drawn)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
     mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
     families = [indices[family] for family in masks.FAMILIES]
     if device_path.fused(probe.block_mass):
-        mass, packed = record_triton.pictures(
+        mass, packed, positions = record_triton.pictures(
             probe.block_mass,
             probe.rows.rows,
             drawn,
@@ -122,11 +121,12 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
             last=masks.NEVER,
         )
     else:
+        rows = probe.rows.rows.index_select(2, drawn)
         mass = probe.block_mass.index_select(2, drawn).half().flatten(0, 1)
         mass = F.pad(mass, (0, -mass.shape[-1] % pool)).unflatten(-1, (-1, pool)).amax(-1)
         levels = [_levels(index, segment, rows, mask_pool).flatten(0, 1) for index in families]
         packed = torch.stack([levels[0] | levels[1] << 4, levels[2] | levels[3] << 4], 1)
-    positions = (rows + segment.position).flatten(0, 1).int()
+        positions = (rows + segment.position).flatten(0, 1).int()
     tensors = {"mass": mass, "positions": positions, "masks": packed}
     return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
 
@@ -155,6 +155,9 @@ def _levels(index: FamilyIndex, segment: Segment, rows: torch.Tensor, pool: int)
 def _single_levels(index: FamilyIndex, segment: Segment) -> torch.Tensor:
     """The smallest level that reads a column of each KV block singly: uint8 [B, H, N]."""
     assert index.columns is not None
+    if device_path.fused(index.columns):
+        counts = constant(np.array(index.column_counts, np.int32), index.columns.device)
+        return record_triton.single_levels(index.columns, counts, segment.key_blocks, segment.block_k)
     single = index.levels.new_full((*index.columns.shape[:2], segment.key_blocks), NEVER)
     of_column = index.column_levels.expand(index.columns.shape)
     return single.scatter_reduce_(-1, index.columns // segment.block_k, of_column, "amin")

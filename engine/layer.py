@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import torch
 
-from routesparse.engine import coverage, descriptors, device_path, fallback, router_device
-from routesparse.engine.builders import build_indices
+from routesparse.engine import coverage, descriptors, device_path, fallback, router_device, unit_route
+from routesparse.engine.builders import build_indices, build_unprobed
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import head_density, lower
-from routesparse.engine.graphs import Graphs
+from routesparse.engine.graphs import Graphs, beside
 from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library
@@ -27,11 +27,12 @@ from routesparse.engine.probe import (
     RECENT,
     ROUTING,
     AttentionInputs,
+    Probe,
     draw_shares,
     place_rows,
     run_probe,
 )
-from routesparse.engine.readout import Readout, Stamps, to_device
+from routesparse.engine.readout import Packed, Readout, Stamps, to_device
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
 
@@ -123,21 +124,58 @@ def compute(
     kernel_limit_us: float | None,
     predictor: PredictorTables | None,
 ) -> Computed:
-    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares)."""
-    batch, heads = inputs.q.shape[:2]
+    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares).
+
+    In a graph the indices that need no probe are built beside it, so its lap holds their time too.
+    """
     stamps = Stamps(inputs.q.device, laps=3)
 
     # 1. The shared probe.
     rows = place_rows(segment, config, draws, inputs.first_keys())
+    candidates = library(segment)
+    with beside(inputs.q.device) as joined:
+        unprobed = build_unprobed(inputs, segment, candidates)
     probe = run_probe(inputs, segment, rows, config)
     stamps.lap()
 
     # 2. Candidate indices, coverage and uncertainty.
-    candidates = library(segment)
-    indices = build_indices(inputs, segment, probe, candidates)
+    joined()
+    indices = build_indices(inputs, segment, probe, candidates, unprobed)
     covered = coverage.cover(inputs, segment, probe, indices, candidates)
     described = descriptors.describe(probe, segment)
     stamps.lap()
+
+    # 3. to 5. on units: by one kernel where it knows the setting, else by tensor operations.
+    if device_path.fused(inputs.q) and unit_route.takes(config, kernel_limit_us, predictor):
+        choice, packed = unit_route.route(
+            segment, rows, covered, described, probe.finite, config, gate, profile, stamps.laps
+        )
+        stamps.lap()
+        stamps.elapsed_us(packed.part("laps_us"))
+    else:
+        choice, packed = route_by_tensors(
+            segment, probe, covered, described, config, gate, profile, kernel_limit_us, predictor, stamps
+        )
+    drawing = draw(probe, segment, indices)
+    if not device_path.fused(inputs.q):
+        return Computed(candidates, choice, packed, probe, indices, drawing, plan=None, density=None)
+    plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
+
+
+def route_by_tensors(
+    segment: Segment,
+    probe: Probe,
+    covered: coverage.Coverage,
+    described: descriptors.Descriptors,
+    config: RouterConfig,
+    gate: float,
+    profile: LatencyProfile,
+    kernel_limit_us: float | None,
+    predictor: PredictorTables | None,
+    stamps: Stamps,
+) -> tuple[torch.Tensor, Packed]:
+    """Steps 3 to 5: the final candidates int64 [B, H], and what the record keeps. Ends a lap."""
 
     # 3. Profiled latency of each candidate.
     def units(x: torch.Tensor) -> torch.Tensor:
@@ -167,7 +205,7 @@ def compute(
     routed = router_device.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
-    certificate_mass = units(covered.row_mass[:, :, rows.slice_of(CERTIFICATE)])
+    certificate_mass = units(covered.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
     slack = None
     if kernel_limit_us is not None:
         slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
@@ -185,12 +223,7 @@ def compute(
         finite=probe.finite,
         laps_us=stamps.elapsed_us(),
     )
-    choice = certified.choice.view(batch, heads)
-    drawing = draw(probe, segment, indices)
-    if not device_path.fused(inputs.q):
-        return Computed(candidates, choice, packed, probe, indices, drawing, plan=None, density=None)
-    plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
-    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
+    return certified.choice.view(described.entropy.shape), packed
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -28,9 +29,9 @@ from routesparse.engine import device_path
 from routesparse.engine.bands import band_mass
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.readout import to_device
+from routesparse.engine.readout import constant, to_device
 from routesparse.engine.segments import Segment
-from routesparse.kernels import probe_triton
+from routesparse.kernels import probe_triton, route_triton
 
 LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
 KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
@@ -63,7 +64,7 @@ class AttentionInputs:
     @cached_property
     def _first_keys(self) -> torch.Tensor:
         if self.key_start is None:
-            return torch.zeros(self.q.shape[0], dtype=torch.int64, device=self.q.device)
+            return constant(np.zeros(self.q.shape[0], np.int64), self.q.device)
         return self.key_start.to(torch.int64)
 
 
@@ -121,25 +122,29 @@ def place_rows(
     """The rows that draws [B, H, R + C] fall on, and the rows that are not drawn, on the draws' device."""
     device = draws.device
     batch, heads, _ = draws.shape
+    recent_count = min(config.recent_rows, segment.rows)
+    half = min(config.boundary_rows // 2, segment.body)
+    sizes = (recent_count, config.routing_rows, config.certificate_rows, 2 * half)
+    if device_path.fused(draws):
+        rows = route_triton.place_rows(
+            draws, first_keys, sizes, body=segment.body, rows=segment.rows, position=segment.position
+        )
+        return ProbeRows(rows, sizes)
     low = (first_keys - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
     span = segment.body - low
     jitter, uniform = draws.split((config.routing_rows, config.certificate_rows), -1)
 
-    recent_count = min(config.recent_rows, segment.rows)
     recent = torch.arange(segment.rows - recent_count, segment.rows, device=device).expand(batch, heads, -1)
     strata = torch.arange(config.routing_rows, device=device)
     routing = low + ((strata + jitter) / config.routing_rows * span).long().clamp_max(span - 1)
     certificate = low + (uniform * span).long().clamp_max(span - 1)
-    half = min(config.boundary_rows // 2, segment.body)
     edges = [
         torch.arange(half, device=device),
         torch.arange(segment.body - half, segment.body, device=device),
     ]
     boundary = torch.maximum(torch.cat(edges).expand(batch, heads, -1), low)
 
-    rows = torch.cat([recent, routing, certificate, boundary], dim=-1)
-    sizes = (recent_count, config.routing_rows, config.certificate_rows, boundary.shape[-1])
-    return ProbeRows(rows, sizes)
+    return ProbeRows(torch.cat([recent, routing, certificate, boundary], dim=-1), sizes)
 
 
 def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:

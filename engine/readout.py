@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 
-from routesparse.kernels import probe_triton
+from routesparse.kernels import probe_triton, record_triton
 
 
 class Copies:
@@ -63,12 +63,25 @@ class Readout:
         return found
 
 
+Layout = dict[str, tuple[tuple[int, ...], np.dtype]]  # shape and type by name
+
+
 @dataclass(frozen=True)
 class Packed:
     """Tensors by name in one flat float64 tensor (exact for every integer that they hold)."""
 
     values: torch.Tensor
-    layout: dict[str, tuple[tuple[int, ...], np.dtype]]
+    layout: Layout
+
+    def places(self) -> dict[str, int]:
+        """Where each tensor starts."""
+        sizes = [math.prod(shape) for shape, _ in self.layout.values()]
+        return dict(zip(self.layout, accumulate(sizes, initial=0), strict=False))
+
+    def part(self, name: str) -> torch.Tensor:
+        """One of the tensors, flat, to be written to."""
+        start = self.places()[name]
+        return self.values[start : start + math.prod(self.layout[name][0])]
 
 
 def pack(tensors: Mapping[str, torch.Tensor]) -> Packed:
@@ -107,8 +120,9 @@ class Stamps:
     """Laps as a tensor, by the device's own clock: what runs inside a CUDA graph has no events of its own."""
 
     def __init__(self, device: torch.device, laps: int) -> None:
-        self._times = torch.zeros(laps + 1, dtype=torch.int64, device=device)
+        self._times = torch.empty(laps + 1, dtype=torch.int64, device=device)
         self._place = 0
+        self.laps = laps
         self.lap()
 
     def lap(self) -> None:
@@ -119,9 +133,15 @@ class Stamps:
             self._times[self._place] = time.perf_counter_ns()
         self._place += 1
 
-    def elapsed_us(self) -> torch.Tensor:
-        """float64 [laps]."""
-        return self._times.diff().double() / 1e3
+    def elapsed_us(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """float64 [laps], when all have ended; out: where they go."""
+        if out is None:
+            out = torch.empty(len(self._times) - 1, dtype=torch.float64, device=self._times.device)
+        if self._times.is_cuda:
+            record_triton.write_laps(self._times, out)
+        else:
+            torch.div(self._times.diff().double(), 1e3, out=out)
+        return out
 
 
 _Key = tuple[bytes, str, tuple[int, ...], torch.device]

@@ -20,6 +20,9 @@ from routesparse.engine.config import RouterConfig
 MULTIPLIERS = 32  # tried at once
 SEARCH_ROUNDS = 8
 REPAIR_ROUNDS = 16
+DENSE_SHARE = (
+    1 - 1e-9
+)  # of its cost, at which dense is compared: a sparse candidate that costs as much is never taken
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,7 @@ def choose(
 def cheapest_admissible(mass: torch.Tensor, cost: torch.Tensor, gate: float) -> torch.Tensor:
     """router.cheapest_admissible: int64 [U]."""
     price = torch.where(mass >= gate, cost, torch.inf)
-    # A sparse candidate that costs as much as dense is never taken.
-    price[:, -1] = cost[:, -1] * (1 - 1e-9)
+    price[:, -1] = cost[:, -1] * DENSE_SHARE
     return price.argmin(1)
 
 

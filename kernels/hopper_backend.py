@@ -59,7 +59,7 @@ def launch(
         v,
         *k.stride()[:3],
         *v.stride()[:3],
-        out,
+        described(out),
         lse,
         torch.zeros(1, dtype=torch.int32, device=q.device),
         order,

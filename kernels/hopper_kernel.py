@@ -241,10 +241,12 @@ def _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top, to
 
 
 @gluon.jit
-def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty, out_ptr,
-    lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr, STAGES: gl.constexpr,
-    Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr, SINKS: gl.constexpr, HALF: gl.constexpr):
+def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty, q_boxes,
+    out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr,
+    STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr, SINKS: gl.constexpr,
+    HALF: gl.constexpr):
     """Rows 64 HALF to 64 HALF + 63 of every query block."""
+    PANELS: gl.constexpr = HEAD // 64
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     s_rows: gl.constexpr = gl.SliceLayout(1, S)
@@ -279,6 +281,11 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         mbarrier.arrive(k_empty.index(slot), count=1)
         weights, _decay, top, total = _softmax(s, top, total, limit, scale_log2, True, S)
         p = gl.convert_layout(weights, gl.DotOperandLayout(0, A, 2)).to(dtype)
+        if step > 0:
+            # The output of the row before has left its slot by now; only the thread that sent it can wait for it.
+            tma.store_wait(0)
+            _barrier()
+            mbarrier.arrive(q_empty.index((step - 1) % Q_SLOTS), count=1)
         mbarrier.wait(v_full.index(slot), (it // STAGES) & 1)
         it += 1
         for t in range(1, tail):
@@ -296,7 +303,6 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
                 acc, p, top, total = _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top,
                     total, limit, scale_log2, it, True, HEAD, STAGES)
                 it += 1
-        mbarrier.arrive(q_empty.index(q_slot), count=1)
         acc = warpgroup_mma(p, v_tiles.index((it - 1) % STAGES), acc)
         mbarrier.arrive(v_empty.index((it - 1) % STAGES), count=1)
 
@@ -304,22 +310,26 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         safe = gl.where(empty, 1.0, total)
         lse = gl.where(empty, -float("inf"), (top + gl.log2(safe)) * 0.6931471805599453)
         query = query_block * 128 + HALF * 64
-        # out [B, Hq, n_q, D] and lse [B, Hq, n_q] are contiguous.
-        place = (batch * heads + head).to(gl.int64) * n_q
         lse_row = query + gl.arange(0, 64, s_rows)
-        gl.store(lse_ptr + place + lse_row, lse, mask=lse_row < n_q)
+        # lse [B, Hq, n_q] is contiguous.
+        gl.store(lse_ptr + (batch * heads + head).to(gl.int64) * n_q + lse_row, lse, mask=lse_row < n_q)
+        # The output leaves from where the queries lay, in whole sectors: a thread of the product holds half of one.
         acc = acc * gl.expand_dims(gl.convert_layout(1.0 / safe, a_rows), 1)
-        out_row = gl.expand_dims(query + gl.arange(0, 64, a_rows), 1)
-        d = gl.expand_dims(gl.arange(0, HEAD, gl.SliceLayout(0, A)), 0)
-        gl.store(out_ptr + (place + out_row) * HEAD + d, acc.to(dtype), mask=out_row < n_q)
+        q.store(acc.to(dtype))
+        fence_async_shared()
+        _barrier()
+        for panel in gl.static_range(PANELS):
+            tma.async_copy_shared_to_global(out_desc, [batch, head, query, panel * 64],
+                q_boxes.index((q_slot * 2 + HALF) * PANELS + panel))
         step += 1
         mbarrier.wait(q_full.index(step % Q_SLOTS), (step // Q_SLOTS) & 1)
         row, blocks, columns = _take(tickets, step % Q_SLOTS, ticket_layout)
+    tma.store_wait(0)
 
 
 @gluon.jit
 def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb,
-    stride_vh, stride_vn, out_ptr, lse_ptr, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,
+    stride_vh, stride_vn, out_desc, lse_ptr, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,
     column_count_ptr, dense_rows_ptr, sinks_ptr, blocks_stride, columns_stride, heads, group, query_blocks,
     n_q, n_k, rows, scale_log2, HEAD: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
     COLUMNS: gl.constexpr, SINKS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
@@ -358,11 +368,11 @@ def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, str
     gl.warp_specialize(
         [
             (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                out_ptr, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES, Q_SLOTS,
-                COLUMNS, SINKS, UPPER)),
+                q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES,
+                Q_SLOTS, COLUMNS, SINKS, UPPER)),
             (_consume, (q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                out_ptr, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES, Q_SLOTS,
-                COLUMNS, SINKS, LOWER)),
+                q_boxes, out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD, STAGES,
+                Q_SLOTS, COLUMNS, SINKS, LOWER)),
             (_produce, (q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_kn, stride_vb,
                 stride_vh, stride_vn, q_boxes, k_boxes, v_boxes, tickets, q_full, q_empty, k_full, k_empty,
                 v_full, v_empty, counter_ptr, order_ptr, blocks_ptr, block_count_ptr, columns_ptr,

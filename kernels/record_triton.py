@@ -1,4 +1,4 @@
-"""What a record keeps, on Triton: the in-prompt bound and the probe's pictures, one launch each, no host sync.
+"""What a record keeps, on Triton: the in-prompt bound, the probe's pictures and lap times, without a host sync.
 
 Each function has its slow twin in the engine (``certificate_device.py``, ``heatmap.py``), which is what a CPU runs.
 Triton is imported inside the functions: this module loads on a machine without it.
@@ -12,6 +12,8 @@ import torch
 
 from routesparse.kernels.probe_triton import _power_of_two
 
+BETTING_BITS = 4  # of a bound that a round of its search finds; as measured on an H200
+
 
 def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisections: int) -> torch.Tensor:
     """x float64 [..., C], masses in [0, 1] in drawn order -> lower bound of their mean at level 1 - error, [...]."""
@@ -20,17 +22,52 @@ def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisection
     x = x.contiguous()
     count = x.shape[-1]
     bound = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+    width = _power_of_two(count)
+    scratch = torch.empty(bound.numel(), 2, width, dtype=torch.float64, device=x.device)
     betting_kernel[(bound.numel(),)](
         x,
+        scratch,
         bound,
         count,
-        math.log(1.0 / error),
-        bet_cap,
+        TARGET=math.log(1.0 / error),
+        BET_CAP=bet_cap,
         BISECTIONS=bisections,
-        C=_power_of_two(count),
+        BITS=BETTING_BITS,
+        C=width,
         num_warps=1,
+        # The decisions are those of the twin, rounding included.
+        enable_fp_fusion=False,
     )
     return bound
+
+
+def single_levels(columns: torch.Tensor, counts: torch.Tensor, key_blocks: int, block_k: int) -> torch.Tensor:
+    """The smallest level that reads a column of each KV block singly, 255 for none: uint8 [B, H, N].
+
+    columns int64 [B, H, V] best first; counts int32 [levels], rising: how many of them each level holds.
+    """
+    from routesparse.kernels.record_kernel import single_kernel
+
+    batch, heads, width = columns.shape
+    single = torch.empty(batch, heads, key_blocks, dtype=torch.uint8, device=columns.device)
+    single_kernel[(batch * heads,)](
+        columns.contiguous(),
+        counts,
+        single,
+        width,
+        key_blocks,
+        BLOCK_K=block_k,
+        LEVELS=len(counts),
+        num_warps=8,
+    )
+    return single
+
+
+def write_laps(times: torch.Tensor, laps: torch.Tensor) -> None:
+    """times int64 [laps + 1] in nanoseconds -> laps float64 [laps] in microseconds."""
+    from routesparse.kernels.record_kernel import laps_kernel
+
+    laps_kernel[(1,)](times, laps, len(laps), COUNT=_power_of_two(len(laps)), num_warps=1)
 
 
 def pictures(
@@ -46,8 +83,9 @@ def pictures(
     pool: int,
     mask_pool: int,
     last: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(mass float16 [U, R, ceil(N / pool)], masks uint8 [U, 2, R, ceil(N / mask_pool)]) of U = B * H units.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Pictures of U = B * H units: (mass float16 [U, R, ceil(N / pool)], masks uint8 [U, 2, R, ceil(N / mask_pool)],
+    positions int32 [U, R] of the rows).
 
     mass float32 [B, H, P, N]; rows int64 [B, H, P] in the segment; drawn int64 [R]: the probe rows of a picture.
     maps: level maps of the four families, the first [B or 1, 1, M, N], the others [B, H, M, N]; single uint8
@@ -60,6 +98,7 @@ def pictures(
     units, columns, mask_columns = batch * heads, -(-key_blocks // pool), -(-key_blocks // mask_pool)
     picture = torch.empty(units, len(drawn), columns, dtype=torch.float16, device=mass.device)
     masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
+    positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
     closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
     picture_kernel[(units * len(drawn),)](
         mass,
@@ -72,6 +111,7 @@ def pictures(
         single,
         picture,
         masks,
+        positions,
         closed.stride(0) if closed.shape[0] > 1 else 0,
         heads,
         count,
@@ -90,4 +130,4 @@ def pictures(
         LAST=last,
         num_warps=4,
     )
-    return picture, masks
+    return picture, masks, positions

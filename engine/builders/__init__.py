@@ -6,6 +6,6 @@ level that reads it (``NEVER`` for none). Budgets of a family are nested, so lev
 The sink block, every diagonal block and the block before them have level 0.
 """
 
-from routesparse.engine.builders.level_map import NEVER, FamilyIndex, build_indices
+from routesparse.engine.builders.level_map import NEVER, FamilyIndex, build_indices, build_unprobed
 
-__all__ = ["NEVER", "FamilyIndex", "build_indices"]
+__all__ = ["NEVER", "FamilyIndex", "build_indices", "build_unprobed"]

@@ -69,26 +69,46 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
 
 
-def build_indices(
-    inputs: AttentionInputs, segment: Segment, probe: Probe, candidates: tuple[Candidate, ...]
+def build_unprobed(
+    inputs: AttentionInputs, segment: Segment, candidates: tuple[Candidate, ...]
 ) -> dict[Pattern, FamilyIndex]:
-    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table)."""
-    from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
+    """The indices that need no probe: every family's but vertical-slash."""
+    from routesparse.engine.builders import a_shape, block_sparse
 
-    windows, bands, blocks, shares = (
-        [c for c in candidates if c.pattern == pattern]
-        for pattern in ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
-    )
+    windows, blocks, shares = (_of(candidates, p) for p in ("a_shape", "block_sparse", "block_top_p"))
     if device_path.fused(inputs.q):
-        place = segment.place(inputs.first_keys())
-        window = a_shape.build_fused(place, windows)
-        slash = vertical_slash.build_fused(place, probe, bands)
+        window = a_shape.build_fused(segment.place(inputs.first_keys()), windows)
         top_k, top_p = block_sparse.build_fused(inputs, segment, blocks, shares)
     else:
         forced, causal = diagonal_and_sink(segment, inputs)
         window = a_shape.build(segment, forced, causal, windows)
-        slash = vertical_slash.build(segment, probe, forced, causal, bands)
         scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
         top_k = block_sparse.build(scores, causal, blocks)
         top_p = block_sparse.build_top_p(scores, causal, shares)
-    return {"a_shape": window, "vertical_slash": slash, "block_sparse": top_k, "block_top_p": top_p}
+    return {"a_shape": window, "block_sparse": top_k, "block_top_p": top_p}
+
+
+def build_indices(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    candidates: tuple[Candidate, ...],
+    unprobed: dict[Pattern, FamilyIndex] | None = None,
+) -> dict[Pattern, FamilyIndex]:
+    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
+
+    unprobed: ``build_unprobed``'s, where they are built already.
+    """
+    from routesparse.engine.builders import vertical_slash
+
+    found = build_unprobed(inputs, segment, candidates) if unprobed is None else unprobed
+    bands = _of(candidates, "vertical_slash")
+    if device_path.fused(inputs.q):
+        slash = vertical_slash.build_fused(segment.place(inputs.first_keys()), probe, bands)
+    else:
+        slash = vertical_slash.build(segment, probe, *diagonal_and_sink(segment, inputs), bands)
+    return {"a_shape": found["a_shape"], "vertical_slash": slash, **found}
+
+
+def _of(candidates: tuple[Candidate, ...], pattern: str) -> list[Candidate]:
+    return [c for c in candidates if c.pattern == pattern]

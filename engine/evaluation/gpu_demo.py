@@ -3,7 +3,8 @@
     python -m routesparse.engine.evaluation.gpu_demo --out data/results/gpu_demo.json
 
 Each length and segment size: one prompt of concatenated test documents, analysed ``--repeats`` times after a warm-up
-run; every number comes from the run record. Needles: each prompt is answered greedily after a dense and after a
+run; every number comes from the run record, but for ``paired``: dense and routed prefill in turn, since in a record the
+dense one always runs second. Needles: each prompt is answered greedily after a dense and after a
 routed prefill.
 """
 
@@ -20,6 +21,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.needles import answer, samples
+from routesparse.engine.evaluation.prefill import compare
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models import LoadedModel, load_model
@@ -38,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--segments", type=int, nargs="+", default=[16_384, 131_072])
     parser.add_argument("--break-even", type=int, help="tokens; default: from the latency profile")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=20, help="of dense and routed prefills in turn")
     parser.add_argument("--tasks", nargs="+", default=["niah_single_2", "niah_multikey_1"])
     parser.add_argument("--prompts", type=int, default=5, help="needle prompts per task and length")
     parser.add_argument("--needle-tokens", type=int, nargs="+", default=[32_768])
@@ -64,7 +68,13 @@ def main(argv: list[str] | None = None) -> None:
                 measure_dense=True,
                 seed=arguments.seed,
             )
-            result["runs"].append(timed(analyse, request, text, arguments.repeats))
+            config = RouterConfig(
+                seed=arguments.seed, break_even_tokens=arguments.break_even, segment_tokens=segment
+            )
+            ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+            row = timed(analyse, request, text, arguments.repeats)
+            paired = compare(loaded, ids, "paired", config, profile, arguments.pairs, Graphs())
+            result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"]})
             study.note(str(result["runs"][-1]))
             study.save(arguments.out, result)
     for tokens in arguments.needle_tokens:

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from routesparse.engine.analyze import prefill
-from routesparse.engine.calibration_prompts import Window, cut, read_documents
+from routesparse.engine.calibration_prompts import cut, read_documents
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decision import Computed
 from routesparse.engine.evaluation import study
+from routesparse.engine.graphs import Graphs
 from routesparse.engine.hf import routed_by
+from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.models import LoadedModel, load_model
 from routesparse.engine.profiling import prepare_profile
 from routesparse.engine.session import RoutingSession
@@ -52,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     for tokens in arguments.tokens:
         for domain, texts in documents.items():
             rows = [
-                compare(loaded, window, config, profile, arguments.repeats)
+                compare(loaded, window.token_ids, window.sha256, config, profile, arguments.repeats)
                 for window in cut(texts, arguments.windows, tokens, tokens, loaded.tokenizer, arguments.seed)
             ]
             summary: dict[str, Any] = {"tokens": tokens, "domain": domain, "windows": len(rows)}
@@ -68,16 +72,25 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def compare(
-    loaded: LoadedModel, window: Window, config: RouterConfig, profile: Any, repeats: int
+    loaded: LoadedModel,
+    token_ids: Sequence[int],
+    salt: str,
+    config: RouterConfig,
+    profile: LatencyProfile,
+    repeats: int,
+    graphs: Graphs[Computed] | None = None,
 ) -> dict[str, float | None]:
-    """Dense and routed prefill in turn, medians over repeats; ratio is dense over routed."""
-    ids = torch.tensor([window.token_ids], device=loaded.model.device)
+    """Dense and routed prefill in turn, each first in every other repeat; medians, ratio is dense over routed."""
+    ids = torch.tensor([token_ids], device=loaded.model.device)
     dense, routed, parts = [], [], []
-    for _ in range(repeats):
-        dense.append(prefill(loaded.model, ids).total_ms)
-        session = RoutingSession(config, profile=profile, salt=window.sha256)
+    for repeat in range(repeats):
+        if repeat % 2 == 0:
+            dense.append(prefill(loaded.model, ids).total_ms)
+        session = RoutingSession(config, profile=profile, salt=salt, graphs=graphs)
         with routed_by(loaded.model, session):
             routed.append(prefill(loaded.model, ids).total_ms)
+        if repeat % 2 == 1:
+            dense.append(prefill(loaded.model, ids).total_ms)
         timings = session.trace.timings
         parts.append(timings["probe_ms"] + timings["index_ms"] + timings["route_ms"])
     run = session.trace.record().run

@@ -46,7 +46,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.builders.block_sparse import pooled_scores
     from routesparse.engine.builders.level_map import diagonal_and_sink
     from routesparse.engine.certificate_device import betting_lower_bound
-    from routesparse.engine.probe import CERTIFICATE, pool_keys, run_probe
+    from routesparse.engine.probe import CERTIFICATE, draw_shares, place_rows, pool_keys, run_probe
     from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
 
     oracle = _oracle()
@@ -95,6 +95,10 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         there = blank if by_table else real
         fused_rows, twin_probe = _moved(rows, device), _moved(probe, device)
         twin_indices = _moved(indices, device)
+        draws = draw_shares(*inputs.q.shape[:2], config, oracle.stable_seed(config.seed, 0, segment.index))
+        placed = place_rows(segment, config, draws.to(device), there.first_keys())
+        pairs["placed rows"] = rows.rows, placed.rows
+        assert placed.sizes == rows.sizes
         found = run_probe(there, segment, fused_rows, config)
         for name in ("lse", "block_mass", "sink_mass", "column_mass", "band_mass", "finite"):
             pairs[f"probe {name}"] = getattr(probe, name), getattr(found, name)
@@ -191,6 +195,86 @@ def binned_levels(
             found = misses.sum(1)[place]
             levels[b, h, m, open_] = torch.where(found == depth, 255, found).to(torch.uint8)
     return top_k, top_p
+
+
+def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict[str, Pair]:
+    """Steps 3 to 5 of units with random masses: (tensor operations on the kernel's means, the kernel) by name.
+
+    The means are sums in another order, so they are compared on their own.
+    """
+    from routesparse.engine import device_path, fallback, layer, router_device, unit_route
+    from routesparse.engine.coverage import Coverage
+    from routesparse.engine.decision import DeviceScores
+    from routesparse.engine.descriptors import Descriptors
+    from routesparse.engine.probe import CERTIFICATE, Probe, ProbeRows
+    from routesparse.engine.readout import Readout, Stamps
+    from routesparse.engine.segments import split
+
+    oracle = _oracle()
+    config = replace(oracle.SMALL, **changes)
+    segment = split(2_000, 2_000, config)[-1]
+    sizes = (config.recent_rows, config.routing_rows, config.certificate_rows, config.boundary_rows)
+    g = torch.Generator().manual_seed(width)
+    units, count = (2, 6), sum(sizes)
+    rows = ProbeRows(torch.zeros(*units, count, dtype=torch.int64), sizes)
+    share = torch.rand(*units, 1, width, generator=g).sort(-1).values ** 0.2
+    mass = share - 0.05 * torch.rand(*units, count, width, generator=g)
+    # The certificate rows of some units know better.
+    mass[:, ::2, rows.slice_of(CERTIFICATE)] -= 0.08 * torch.rand(*units, 1, width, generator=g)[:, ::2]
+    mass[0, :3, ::2] = 0.0
+    mass[0, 3] = 1.0
+    mass = mass.clamp(0.0, 1.0)
+    mass[..., -1] = 1.0
+    tiles = torch.rand(*units, width, generator=g).sort(-1).values.pow(2).mul(1_200).round()
+    tiles[1, 2:] = tiles[1, 2:].round(decimals=-2)  # candidates that cost the same
+    columns = torch.randint(0, 50, (*units, width), generator=g).float()
+    columns[1, 2:] = 0.0
+    covered = Coverage(mass, tiles, columns, tiles / 2_000)
+    described = Descriptors(*(torch.rand(units, generator=g) for _ in range(3)))
+    nothing = torch.zeros(())
+    probe = Probe(rows, nothing, nothing, nothing, nothing, nothing, torch.tensor(True))
+    stamps = Stamps(torch.device("cpu"), laps=3)
+    stamps.lap()
+    stamps.lap()
+    arguments = (config, gate, oracle.PROFILE)
+    _, packed = layer.route_by_tensors(segment, probe, covered, described, *arguments, None, None, stamps)
+    twin = Readout(packed).numpy()
+
+    on_cuda = device_path.fused
+    try:
+        device_path.fused = lambda _: True
+        assert unit_route.takes(config, None, None)
+        choice, there = unit_route.route(
+            segment, rows, _moved(covered, device), _moved(described, device), probe.finite.to(device), *arguments, 3
+        )  # fmt: skip
+    finally:
+        device_path.fused = on_cuda
+    assert there.layout == packed.layout
+    there.part("laps_us").copy_(packed.part("laps_us"))
+    found = Readout(there).numpy()
+    # The twins once more, on the kernel's own means: what was decided must be theirs to the last bit.
+    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
+    scores = DeviceScores(**{name: torch.from_numpy(found[name]) for name in names}, predicted_error=None)
+    risk = scores.risk(config.alpha, 0.0)
+    routed = router_device.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    certificate_mass = mass[:, :, rows.slice_of(CERTIFICATE)].flatten(0, 1).double()
+    certified = fallback.certify(
+        scores.kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, None
+    )
+    wanted = {**twin, "risk": risk.numpy(), "routed_choice": routed.choice.numpy()}
+    wanted |= {f"step5_{name}": value.numpy() for name, value in vars(certified).items()}
+    pairs = {name: (torch.from_numpy(wanted[name]), torch.from_numpy(found[name])) for name in wanted}
+    return {**pairs, "choice": (certified.choice.view(units), choice.cpu())}
+
+
+def laps(device: str) -> Pair:
+    """Lap times by the kernel."""
+    from routesparse.kernels.record_triton import write_laps
+
+    times = torch.tensor([10**18, 10**18 + 1_500, 10**18 + 1_500, 10**18 + 9_007_199_254_740_993])
+    found = torch.empty(3, dtype=torch.float64, device=device)
+    write_laps(times.to(device), found)
+    return times.diff().double() / 1e3, found.cpu()
 
 
 def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:

@@ -35,7 +35,19 @@ EXACT = (
     "probe finite",
     "row counts",
     "row order",
+    "placed rows",
 )
+ROUTED = {
+    "default-rows": ({"certificate_rows": 128}, 0.93, 21),
+    "32-certificate-rows": ({"tau": 0.82}, 0.9, 20),
+    "one-test": ({"max_tests": 1, "tau": 0.8}, 0.85, 9),
+    "five-tests": ({"max_tests": 5, "tau": 0.8, "alpha": 0.3}, 0.8, 21),
+    "no-fallback": ({"fallback": False, "tau": 0.83}, 0.9, 13),
+    "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau": 0.82}, 0.9, 16),
+    "200-certificate-rows": ({"certificate_rows": 200, "tau": 0.95}, 0.96, 11),
+    "all-admissible": ({"tau": 0.84}, 0.0, 21),
+}
+MEANS = ("mass", "recent_mass", "disagreement")
 
 
 def _run(name, *arguments):
@@ -101,6 +113,26 @@ def test_binned_budgets_are_nested_and_never_exceeded_and_close_to_the_ranks(pai
             assert (kept.sum() - wanted.sum()).abs() <= 0.05 * wanted.sum()
     wanted, found = pairs["columns"]
     assert torch.equal(wanted.sort(-1).values, found.sort(-1).values)
+
+
+@pytest.mark.parametrize(("changes", "gate", "width"), ROUTED.values(), ids=ROUTED.keys())
+def test_the_route_kernel_decides_and_records_what_its_twins_do(run, changes, gate, width):
+    pairs = run("route", changes, gate, width)
+    for name, (twin, found) in pairs.items():
+        if name in MEANS:
+            torch.testing.assert_close(found, twin, atol=1e-6, rtol=0, msg=name)
+        elif name in ("step5_bounds", "step5_lower_mass"):
+            # A bisection may end one step of 2^-24 beside.
+            torch.testing.assert_close(found, twin, atol=1.3e-7, rtol=0, equal_nan=True, msg=name)
+        else:
+            assert torch.equal(twin, found), name
+    kinds = set(pairs["step5_kind"][0].tolist())
+    assert len(kinds) > 1 or "fallback" in changes
+
+
+def test_lap_times_are_exact_to_the_nanosecond(run):
+    wanted, found = run("laps")
+    assert torch.equal(wanted, found)
 
 
 def test_a_whole_fused_decision_is_the_twins_but_for_the_binned_budgets(run):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -33,20 +34,13 @@ def _on_triton(
 
 
 @pytest.fixture(scope="session")
-def triton_attention() -> Iterator[Attention]:
-    """sparse_attention on Triton: on the GPU where there is one, else interpreted in a process of its own.
-
-    ``loads`` asks for one way of loading tiles.
+def in_triton() -> Iterator[Callable[..., Any]]:
+    """function(*args) where Triton runs: here with a GPU, else interpreted in a process of its own.
 
     The interpreter must be chosen before Triton is first imported, which another test may have caused.
     """
     if torch.cuda.is_available():
-
-        def on_gpu(q, k, v, plan: RowPlan, scale: float | None = None, loads: Loads | None = None):
-            out, lse = _on_triton(q.cuda(), k.cuda(), v.cuda(), plan.to("cuda"), scale, loads)
-            return out.cpu(), lse.cpu()
-
-        yield on_gpu
+        yield lambda function, *args: function(*args)
         return
     pytest.importorskip("triton")
     before = os.environ.get("TRITON_INTERPRET")
@@ -58,11 +52,20 @@ def triton_attention() -> Iterator[Attention]:
             del os.environ["TRITON_INTERPRET"]
         else:
             os.environ["TRITON_INTERPRET"] = before
+        yield lambda function, *args: pool.submit(function, *args).result()
 
-        def interpreted(q, k, v, plan: RowPlan, scale: float | None = None, loads: Loads | None = None):
-            return pool.submit(_on_triton, q, k, v, plan, scale, loads).result()
 
-        yield interpreted
+@pytest.fixture(scope="session")
+def triton_attention(in_triton: Callable[..., Any]) -> Attention:
+    """sparse_attention on Triton; ``loads`` asks for one way of loading tiles."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def attend_there(q, k, v, plan: RowPlan, scale: float | None = None, loads: Loads | None = None):
+        inputs = (x.to(device) for x in (q, k, v, plan))
+        out, lse = in_triton(_on_triton, *inputs, scale, loads)
+        return out.cpu(), lse.cpu()
+
+    return attend_there
 
 
 @pytest.fixture(params=["torch", "triton"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,21 +15,36 @@ from routesparse.kernels.triton_backend import (
     fits_descriptor,
     possible_loads,
     row_order,
+    row_order_fused,
 )
 from routesparse.kernels.triton_choice import Config, fastest
 
 
-def test_row_order_keeps_a_kv_head_together_and_puts_its_longest_row_first() -> None:
+@pytest.mark.parametrize("fused", [False, True], ids=["torch", "triton"])
+@pytest.mark.parametrize("n_q", [640, 300, 1], ids=["whole", "chunk", "row"])
+def test_row_order_keeps_a_kv_head_together_and_puts_its_longest_row_first(
+    n_q: int, fused: bool, in_triton: Callable[..., Any]
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    mask = torch.rand(2, 4, 5, 10, generator=generator) < 0.5
-    columns = torch.randint(0, 640, (2, 4, 200), generator=generator)
-    plan = RowPlan.from_block_mask(mask, 640, 640, columns=columns, dense_rows=torch.rand(2, 4, 5) < 0.3)
-    order = row_order(plan, group=2).long()
-    assert order.sort().values.tolist() == list(range(2 * 4 * 5))
+    rows = -(-n_q // 128)
+    plan = RowPlan.from_block_mask(
+        torch.rand(2, 4, rows, 10, generator=generator) < 0.5,
+        n_q,
+        640,
+        columns=torch.randint(0, 640, (2, 4, 200), generator=generator),
+        dense_rows=torch.rand(2, 4, rows, generator=generator) < 0.3,
+    )
+    if fused:
+        there = plan.to("cuda") if torch.cuda.is_available() else plan
+        order = in_triton(row_order_fused, there, 2).cpu().long()
+    else:
+        order = row_order(plan, group=2).long()
+    assert order.sort().values.tolist() == list(range(2 * 4 * rows))
     tiles = plan.block_count + (plan.column_count + 63) // 64
-    last_block = torch.arange(1, 6) * 2
-    tiles = torch.where(plan.dense_rows, last_block, tiles).flatten()[order].view(4, 10)
-    assert (order.view(4, 10) // 10 == torch.arange(4)[:, None]).all()
+    last_block = plan.query_positions()[1] // 64 + 1
+    tiles = torch.where(plan.dense_rows, last_block, tiles).flatten()[order].view(4, -1)
+    assert (order.view(4, -1) // (2 * rows) == torch.arange(4)[:, None]).all()
+    # So few tiles have a step each.
     assert (tiles[:, 1:] <= tiles[:, :-1]).all()
 
 

@@ -88,8 +88,8 @@ def test_hopper_kernel_compiles(head_size: int, columns: bool, triton) -> None:
 
     constants = {"HEAD": head_size, "COLUMNS": columns, "SINKS": True, **settings(head_size)}
     box = gl.NVMMASharedLayout(128, 16, rank=4)
-    types = pointer_types("k", "v", "out")
-    types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in "qkv"}
+    types = pointer_types("k", "v")
+    types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in ("q", "k", "v", "out")}
     source = GluonASTSource(
         kernel,
         signature(kernel.arg_names, constants, types),

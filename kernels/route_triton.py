@@ -1,0 +1,176 @@
+"""The small steps of a decision on Triton: probe rows, descriptors, and a unit's route, one launch each, no host sync.
+
+Each function has its slow twin in the engine (``probe.py``, ``descriptors.py``, ``router_device.py`` with
+``fallback.py``), which is what a CPU runs, and a GPU for the settings that the kernel does not take. Triton is
+imported inside the functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import torch
+
+from routesparse.kernels.probe_triton import _power_of_two
+from routesparse.kernels.record_triton import BETTING_BITS
+
+MOST_TESTS = 8  # the ladder is unrolled
+SUM_ROWS = 64  # rows that a mean adds up at once
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The route kernel's numbers, in its order; all float64."""
+
+    fixed_us: float  # of a sparse head
+    tile_us: float
+    column_us: float
+    dense_us: float
+    alpha: float
+    gate: float  # lambda
+    dense_share: float  # of its cost, at which dense is preferred
+    next_budget: float
+    tau: float
+    target: float  # ln(s / (1 - q)): the logarithm of the wealth that rejects a mean
+    bet_cap: float
+
+    def values(self) -> list[float]:
+        """In the kernel's order."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+def place_rows(
+    draws: torch.Tensor,
+    first_keys: torch.Tensor,
+    sizes: tuple[int, int, int, int],
+    *,
+    body: int,
+    rows: int,
+    position: int,
+) -> torch.Tensor:
+    """Probe rows int64 [B, H, P]; draws float64 [B, H, routing + certificate], first_keys int64 [B].
+
+    sizes: of the groups recent, routing, certificate, boundary. The segment has ``rows`` rows from key ``position`` on,
+    ``body`` of them before the tail.
+    """
+    from routesparse.kernels.route_kernel import place_kernel
+
+    batch, heads, _ = draws.shape
+    recent, routing, certificate, boundary = sizes
+    out = torch.empty(batch, heads, sum(sizes), dtype=torch.int64, device=draws.device)
+    place_kernel[(batch * heads,)](
+        draws.contiguous(),
+        first_keys,
+        out,
+        heads,
+        sum(sizes),
+        recent,
+        routing,
+        certificate,
+        boundary // 2,
+        body,
+        rows,
+        position,
+        P=_power_of_two(sum(sizes)),
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    return out
+
+
+def describe_units(
+    entropy: torch.Tensor, local: torch.Tensor, spread: torch.Tensor, sizes: tuple[int, int, int, int]
+) -> torch.Tensor:
+    """Mean entropy and local mass (certificate rows aside) and agreement of each unit: float32 [3, B, H].
+
+    entropy, local float32 [B, H, P]; spread float32 [B, H, P, octaves]; sizes: as in ``place_rows``.
+    """
+    from routesparse.kernels.route_kernel import describe_units_kernel
+
+    batch, heads, count, octaves = spread.shape
+    out = torch.empty(3, batch, heads, dtype=torch.float32, device=spread.device)
+    describe_units_kernel[(batch * heads,)](
+        entropy.contiguous(),
+        local.contiguous(),
+        spread.contiguous(),
+        out,
+        batch * heads,
+        count,
+        octaves,
+        *sizes[:3],
+        ROWS=SUM_ROWS,
+        OCTAVES=_power_of_two(octaves),
+        num_warps=4,
+    )
+    return out
+
+
+def route_units(
+    row_mass: torch.Tensor,
+    tiles: torch.Tensor,
+    columns: torch.Tensor,
+    density: torch.Tensor,
+    described: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    finite: torch.Tensor,
+    settings: torch.Tensor,
+    out: torch.Tensor,
+    places: Mapping[str, int],
+    sizes: tuple[int, int, int, int],
+    *,
+    tests: int,
+    fallback: bool,
+    bisections: int,
+) -> torch.Tensor:
+    """Steps 3 to 5 without a limit: the final candidates int64 [B, H]; everything recorded goes to ``out``.
+
+    row_mass float32 [B, H, P, C], dense last; tiles, columns, density float32 [B, H, C]; described float32 [B, H] each:
+    entropy, local band, agreement; finite bool scalar; settings float64 [11] (``Settings``). out float64, flat: places
+    says where each of the record's tensors starts (decision.packed_layout). sizes: as in ``place_rows``. tests: at most
+    MOST_TESTS.
+    """
+    from routesparse.kernels.route_kernel import route_kernel
+
+    batch, heads, count, width = row_mass.shape
+    recent, routing, certificate, boundary = sizes
+    choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
+    rungs, padded = max(2, 1 << (tests - 1).bit_length()), _power_of_two(certificate)
+    scratch = torch.empty(batch * heads, 2, rungs, padded, dtype=torch.float64, device=row_mass.device)
+    route_kernel[(batch * heads,)](
+        row_mass.contiguous(),
+        tiles.contiguous(),
+        columns.contiguous(),
+        density.contiguous(),
+        *described,
+        finite.view(torch.uint8),
+        settings,
+        scratch,
+        out,
+        choice,
+        places["routed_choice"],
+        places["limited"],
+        places["step5_choice"],
+        places["step5_ladder"],
+        places["certificate_mass"],
+        places["entropy"],
+        places["finite"],
+        batch * heads,
+        count,
+        width,
+        recent,
+        routing,
+        certificate,
+        BOUNDARY=boundary,
+        BISECTIONS=bisections,
+        BITS=BETTING_BITS,
+        TESTS=tests,
+        FALLBACK=fallback,
+        ROWS=SUM_ROWS,
+        CERTIFICATE=padded,
+        C=_power_of_two(width),
+        S=rungs,
+        num_warps=4,
+        # Decisions are the twin's, rounding included.
+        enable_fp_fusion=False,
+    )
+    return choice
