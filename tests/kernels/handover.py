@@ -2,10 +2,10 @@
 
     compute-sanitizer --tool racecheck python tests/kernels/handover.py
 
-One warp group stores a word, meets at its own barrier and arrives at an mbarrier; the other waits for that phase, reads
-the word, meets and arrives at a second mbarrier, for which the writer waits before it stores again. Nothing else is in the
-kernel, no copy either. The words read are checked. What racecheck says of ``hopper_kernel``, which hands its rows and
-tiles over in this way, is to be read beside what it says here (CONTRIBUTING.md, "compute-sanitizer").
+One warp group stores a word, meets at its own barrier and arrives at an mbarrier; the other waits for that phase,
+reads the word, meets and arrives at a second mbarrier, for which the writer waits before it stores again. Nothing else
+is in the kernel, no copy either. The words read are checked. What racecheck says of ``hopper_kernel``, which hands its
+rows and tiles over in this way, is to be read beside what it says here (CONTRIBUTING.md, "compute-sanitizer").
 """
 
 from __future__ import annotations
