@@ -9,12 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from routesparse.engine import device_path
-from routesparse.engine.probe import CERTIFICATE, RECENT, ROUTING, Probe
+from routesparse.engine.probe import CERTIFICATE, LOCAL_BAND_TOKENS, RECENT, ROUTING, Probe, RowSums
 from routesparse.engine.segments import Segment
-from routesparse.kernels import probe_triton, route_triton
-
-LOCAL_BAND_TOKENS = 512
+from routesparse.kernels import route_triton
 
 
 @dataclass(frozen=True)
@@ -32,24 +29,24 @@ def describe(probe: Probe, segment: Segment) -> Descriptors:
     Agreement is 1 - total variation between the two groups' mean distributions over {sink block, distance to the
     diagonal in octaves of KV blocks}: rows at different positions see different keys, distances compare.
     """
-    if device_path.fused(probe.block_mass):
-        positions = probe.rows.rows + segment.position
-        parts = probe_triton.describe(probe.block_mass, positions, segment.block_k, LOCAL_BAND_TOKENS)
-        return Descriptors(*route_triton.describe_units(*parts, probe.rows.sizes))
-    entropy, local, spread = _of_rows(probe, segment)
+    sums = probe.row_sums
+    if sums is not None:
+        units = route_triton.describe_units(sums.entropy, sums.local, sums.spread, probe.rows.sizes)
+        return Descriptors(*units)
+    sums = _of_rows(probe, segment)
     certificate = probe.rows.slice_of(CERTIFICATE)
 
     def routed(values: torch.Tensor) -> torch.Tensor:
         return torch.cat([values[:, :, : certificate.start], values[:, :, certificate.stop :]], 2)
 
-    recent = spread[:, :, probe.rows.slice_of(RECENT)].mean(2)
-    body = spread[:, :, probe.rows.slice_of(ROUTING)].mean(2)
+    recent = sums.spread[:, :, probe.rows.slice_of(RECENT)].mean(2)
+    body = sums.spread[:, :, probe.rows.slice_of(ROUTING)].mean(2)
     agreement = 1.0 - 0.5 * (recent - body).abs().sum(-1)
-    return Descriptors(routed(entropy).mean(-1), routed(local).mean(-1), agreement)
+    return Descriptors(routed(sums.entropy).mean(-1), routed(sums.local).mean(-1), agreement)
 
 
-def _of_rows(probe: Probe, segment: Segment) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Entropy and local band [B, H, P], mass by octave of distance [B, H, P, octaves] of every probe row."""
+def _of_rows(probe: Probe, segment: Segment) -> RowSums:
+    """Entropy, local band and mass by octave of distance of every probe row."""
     entropy = -torch.xlogy(probe.block_mass, probe.block_mass).sum(-1)
     own = (probe.rows.rows + segment.position) // segment.block_k
     blocks = torch.arange(segment.key_blocks, device=own.device)
@@ -59,4 +56,4 @@ def _of_rows(probe: Probe, segment: Segment) -> tuple[torch.Tensor, torch.Tensor
     octave[..., 0] = 0
     spread = probe.block_mass.new_zeros(*own.shape, int(segment.key_blocks).bit_length() + 2)
     spread.scatter_add_(-1, octave, probe.block_mass)
-    return entropy, local, spread
+    return RowSums(entropy, local, spread)

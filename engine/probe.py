@@ -31,9 +31,10 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.readout import constant, to_device
 from routesparse.engine.segments import Segment
-from routesparse.kernels import probe_triton, route_triton
+from routesparse.kernels import lse_triton, probe_triton, route_triton
 
 LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
+LOCAL_BAND_TOKENS = 512
 KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
 RECENT_KEY_CHUNK = 4_096
 RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3
@@ -82,6 +83,15 @@ class ProbeRows:
 
 
 @dataclass(frozen=True)
+class RowSums:
+    """What descriptors.py reads off every probe row, float32."""
+
+    entropy: torch.Tensor  # [B, H, P], nats over KV blocks
+    local: torch.Tensor  # [B, H, P], mass of the last LOCAL_BAND_TOKENS
+    spread: torch.Tensor  # [B, H, P, octaves], mass by octave of distance in KV blocks; 0: the first block
+
+
+@dataclass(frozen=True)
 class Probe:
     """What the probe saw. P probe rows, N KV blocks, K keys of the segment."""
 
@@ -93,6 +103,7 @@ class Probe:
     band_mass: torch.Tensor  # [B, H, N] by block distance: what a band brings to a query block (bands.py)
     finite: torch.Tensor  # bool scalar: no NaN or Inf was met
     pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
+    row_sums: RowSums | None = None  # where the pass that made block_mass summed it, too
 
 
 def draw_rows(
@@ -157,13 +168,18 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
         block_lse = _exact_block_lse(inputs, segment, rows.rows)
     else:
         block_lse = _pooled_block_lse(inputs, segment, rows)
+    positions = rows.rows + segment.position
     if device_path.fused(inputs.q):
-        lse, sink_mass = probe_triton.row_mass(block_lse, inputs.sinks)
+        lse, sink_mass, *sums, finite = probe_triton.row_mass(
+            block_lse, inputs.sinks, positions, inputs.first_keys(), segment.block_k, LOCAL_BAND_TOKENS
+        )
+        row_sums = RowSums(*sums)
         block_mass = block_lse
     else:
         lse, sink_mass, block_mass = _row_mass(block_lse, inputs.sinks)
-    padding = rows.rows + segment.position < inputs.first_keys().view(-1, 1, 1)
-    finite = (torch.isfinite(lse) | padding).all()
+        row_sums = None
+        padding = positions < inputs.first_keys().view(-1, 1, 1)
+        finite = (torch.isfinite(lse) | padding).all()
     if not finite.is_cuda and not bool(finite):
         raise NumericsError("NaN or Inf in the attention scores")
     if device_path.fused(inputs.q):
@@ -186,7 +202,8 @@ def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config
     else:
         columns, diagonals = _recent_marginals(inputs, segment, rows, lse)
         bands = band_mass(diagonals, segment)
-    return Probe(rows, lse, block_mass, sink_mass, columns, bands, finite, config.probe == "pooled")
+    pooled = config.probe == "pooled"
+    return Probe(rows, lse, block_mass, sink_mass, columns, bands, finite, pooled, row_sums)
 
 
 def _row_mass(
@@ -255,7 +272,7 @@ def _exact_block_lse(inputs: AttentionInputs, segment: Segment, rows: torch.Tens
     """Log-sum-exp of each (row, KV block) over causally visible keys: [B, H, P, N] float32, -inf where none."""
     positions = rows + segment.position
     if device_path.fused(inputs.q):
-        return probe_triton.block_lse(
+        return lse_triton.block_lse(
             inputs.q,
             inputs.k,
             positions,

@@ -6,133 +6,74 @@ runs. Triton is imported inside the functions: this module loads on a machine wi
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 
 # As measured on an H200.
-LSE_LAUNCH = (64, 2, 4, 3)  # rows and KV blocks of a tile, warps, stages
-LSE_BLOCKS_PER_PROGRAM = 128
-LSE_TILE_BYTES = 32_768  # of keys; a few of them and the rows must fit the shared memory of smaller GPUs
+ROW_WIDTH = 1_024  # KV blocks of a row that a warp takes
 RECENT_ROWS = 64
-RECENT_LAUNCH = (64, 4, 3)  # keys of a tile, warps, stages
-RECENT_TILES_PER_PROGRAM = 32
+RECENT_LAUNCH = (64, 2, 4, 3)  # keys of a tile, heads, warps, stages
+RECENT_LANES = 16  # keys whose masses by offset are added: those of a warp
+RECENT_TILES_PER_PROGRAM = 64
 
 
-def block_lse(
-    q: torch.Tensor,
-    k: torch.Tensor,
+class RowMass(NamedTuple):
+    """What the block masses of each probe row add up to, float32 [B, H, P]."""
+
+    lse: torch.Tensor  # natural log, sink included
+    sink_mass: torch.Tensor
+    entropy: torch.Tensor  # nats, over KV blocks
+    local: torch.Tensor  # mass of the last local_tokens
+    spread: torch.Tensor  # [B, H, P, octaves], mass by octave of distance in KV blocks; 0: the first block
+    finite: torch.Tensor  # bool scalar: every log-sum-exp of a row behind the padding is
+
+
+def row_mass(
+    block_lse: torch.Tensor,
+    sinks: torch.Tensor | None,
     positions: torch.Tensor,
-    first_keys: torch.Tensor | None,
-    *,
-    shift: int,
-    keys: int,
+    first_keys: torch.Tensor,
     block_k: int,
-    scale: float,
-    softcap: float | None,
-    table: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Log-sum-exp of each (row, KV block) over the keys that the row sees: float32 [B, H, P, N], -inf where none.
+    local_tokens: int,
+) -> RowMass:
+    """Sums of block log-sum-exps [B, H, P, N], which become block masses in place.
 
-    q [B, H, n, D], k [B, Hkv, >= keys, D]; positions int64 [B, H, P]: key position of each row, whose query is
-    q[position - shift]. first_keys int64 [B]: keys before it are hidden. table int64 [2]: addresses of q and k that
-    count instead of those of the arguments (a captured graph is replayed on other tensors of the same layout).
+    positions int64 [B, H, P] of the rows; first_keys int64 [B].
     """
-    from routesparse.kernels.probe_kernel import block_lse_kernel
-
-    batch, heads, count = positions.shape
-    kv_heads = k.shape[1]
-    group = heads // kv_heads
-    key_blocks = -(-keys // block_k)
-    out = torch.empty(batch, heads, count, key_blocks, dtype=torch.float32, device=q.device)
-    # Rows in order of position: a tile of rows sees a prefix of the keys.
-    position, order = positions.reshape(batch, kv_heads, group * count).sort(-1)
-    rows, blocks, warps, stages = LSE_LAUNCH
-    if blocks * block_k * _power_of_two(q.shape[-1]) * q.element_size() > LSE_TILE_BYTES:
-        blocks = 1
-    grid = (-(-key_blocks // LSE_BLOCKS_PER_PROGRAM), -(-group * count // rows), batch * kv_heads)
-    block_lse_kernel[grid](
-        q,
-        k,
-        out if table is None else table,
-        out,
-        order,
-        position,
-        positions if first_keys is None else first_keys,
-        *q.stride(),
-        *k.stride(),
-        kv_heads,
-        group,
-        count,
-        keys,
-        key_blocks,
-        LSE_BLOCKS_PER_PROGRAM,
-        shift,
-        scale,
-        softcap or 0.0,
-        ROWS=rows,
-        BLOCK=block_k,
-        BLOCKS=blocks,
-        KEY_START=first_keys is not None,
-        SOFTCAP=bool(softcap),
-        INDIRECT=table is not None,
-        **_numbers(q),
-        num_warps=warps,
-        num_stages=stages,
-    )
-    return out
-
-
-def row_mass(block_lse: torch.Tensor, sinks: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(lse, sink_mass) float32 [B, H, P] of block log-sum-exps [B, H, P, N], which become block masses in place."""
     from routesparse.kernels.probe_kernel import row_mass_kernel
 
-    _, heads, count, key_blocks = block_lse.shape
-    lse = torch.empty(block_lse.shape[:3], dtype=torch.float32, device=block_lse.device)
-    sink_mass = torch.zeros_like(lse)
+    batch, heads, count, key_blocks = block_lse.shape
+    octaves = key_blocks.bit_length() + 2
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(batch, heads, count, *shape, dtype=torch.float32, device=block_lse.device)
+
+    lse = empty()
+    sink_mass = torch.zeros_like(lse) if sinks is None else empty()
+    finite = torch.ones((), dtype=torch.bool, device=block_lse.device)
+    found = RowMass(lse, sink_mass, empty(), empty(), empty(octaves), finite)
     width = _power_of_two(key_blocks)
     row_mass_kernel[(lse.numel(),)](
         block_lse,
-        lse,
-        sink_mass,
+        *found[:5],
+        # Triton reads a bool tensor as bytes.
+        finite.view(torch.uint8),
         lse if sinks is None else sinks.detach().float().contiguous(),
+        positions.contiguous(),
+        first_keys,
         heads,
         count,
         key_blocks,
-        N=width,
-        SINKS=sinks is not None,
-        num_warps=_warps(width),
-    )
-    return lse, sink_mass
-
-
-def describe(
-    mass: torch.Tensor, positions: torch.Tensor, block_k: int, local_tokens: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(entropy, local band [B, H, P], mass by octave of distance [B, H, P, octaves]) of mass float32 [B, H, P, N]."""
-    from routesparse.kernels.probe_kernel import describe_kernel
-
-    key_blocks = mass.shape[-1]
-    octaves = key_blocks.bit_length() + 2
-    entropy = torch.empty(mass.shape[:3], dtype=torch.float32, device=mass.device)
-    local = torch.empty_like(entropy)
-    spread = torch.empty(*mass.shape[:3], octaves, dtype=torch.float32, device=mass.device)
-    width = _power_of_two(key_blocks)
-    describe_kernel[(entropy.numel(),)](
-        mass,
-        positions.contiguous(),
-        entropy,
-        local,
-        spread,
-        key_blocks,
         block_k,
         local_tokens // block_k,
-        octaves,
         N=width,
-        OCTAVES=_power_of_two(octaves),
-        num_warps=_warps(width),
+        OCTAVES=octaves,
+        SINKS=sinks is not None,
+        num_warps=max(1, min(16, width // ROW_WIDTH)),
     )
-    return entropy, local, spread
+    return found
 
 
 def recent_marginals(
@@ -158,8 +99,13 @@ def recent_marginals(
     from routesparse.kernels.recent_kernel import band_kernel, recent_kernel
 
     batch, heads, count = lse.shape
-    width, warps, stages = RECENT_LAUNCH
+    width, together, warps, stages = RECENT_LAUNCH
     width = max(width, block_k)
+    group = heads // k.shape[1]
+    # The rows of several heads beside a few tiles of keys would not fit where either is wide.
+    wide = _power_of_two(q.shape[-1]) * q.element_size() > 256
+    together = 1 if wide else math.gcd(together, group)
+    lanes = width // RECENT_LANES
     tiles, key_blocks = -(-keys // width), -(-keys // block_k)
     columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)
     bands = torch.empty(batch, heads, key_blocks, dtype=torch.float32, device=q.device)
@@ -170,8 +116,8 @@ def recent_marginals(
         own, inside = divmod(first - phase, block_k)
         lowest, highest = (inside - (width - 1)) // block_k, (inside + RECENT_ROWS - 1) // block_k
         steps = highest - lowest + 1
-        parts = torch.empty(batch, heads, tiles, steps, 2, width, dtype=torch.float32, device=q.device)
-        recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads)](
+        parts = torch.empty(batch, heads, tiles, steps + 1, lanes, dtype=torch.float32, device=q.device)
+        recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads // together)](
             q,
             k,
             columns if table is None else table,
@@ -182,7 +128,7 @@ def recent_marginals(
             *q.stride(),
             *k.stride(),
             heads,
-            heads // k.shape[1],
+            group // together,
             first_row + start,
             rows,
             first,
@@ -194,7 +140,9 @@ def recent_marginals(
             scale,
             softcap or 0.0,
             ROWS=RECENT_ROWS,
+            HEADS=together,
             KEYS=width,
+            LANES=RECENT_LANES,
             STEP=block_k,
             STEPS=steps,
             ADD=start > 0,
@@ -210,7 +158,8 @@ def recent_marginals(
             tiles,
             key_blocks,
             own + lowest,
-            KEYS=width,
+            PARTS=lanes,
+            RATIO=width // block_k,
             STEP=block_k,
             STEPS=steps,
             LAST=block_q // block_k,
@@ -232,7 +181,7 @@ def block_means(
 ) -> torch.Tensor:
     """Means of blocks of x[:, :, first : first + rows], of rows from low int64 [B] on: float32 [B, H, blocks, D].
 
-    table[place]: x's address (see block_lse).
+    table[place]: x's address (see ``lse_triton.block_lse``).
     """
     from routesparse.kernels.probe_kernel import block_means_kernel
 
@@ -254,7 +203,8 @@ def block_means(
         HEAD_PADDED=_power_of_two(head_size),
         LOW=low is not None,
         PLACE=-1 if table is None else place,
-        num_warps=4,
+        # Warps that share a block's rows have to wait for each other: one, where it can hold them.
+        num_warps=max(1, min(4, block * _power_of_two(head_size) * x.element_size() // 32_768)),
     )
     return out
 

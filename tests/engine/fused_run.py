@@ -72,7 +72,6 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     on_cuda = device_path.fused
     device_path.fused = lambda _: True
     sizes = {
-        (probe_triton, "LSE_BLOCKS_PER_PROGRAM"): 4,
         (probe_triton, "RECENT_TILES_PER_PROGRAM"): 2,
         (index_triton, "SCORE_CHUNK"): 4,
         (index_triton, "SLASH_CHUNK"): 2,
@@ -127,7 +126,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
         for name in ("row_mass", "tiles", "columns", "density"):
             pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)
-        seen = descriptors.describe(twin_probe, segment)
+        seen = descriptors.describe(found, segment)
         for name in ("entropy", "local_band", "agreement"):
             pairs[f"describe {name}"] = getattr(described, name), getattr(seen, name)
         device_path.fused = lambda _: False
@@ -275,6 +274,55 @@ def laps(device: str) -> Pair:
     found = torch.empty(3, dtype=torch.float64, device=device)
     write_laps(times.to(device), found)
     return times.diff().double() / 1e3, found.cpu()
+
+
+def block_lse(
+    keys: int,
+    shape: tuple[int, int, int, int],
+    count: int,
+    first_keys: list[int] | None,
+    shift: int,
+    dtype: torch.dtype,
+    device: str,
+) -> dict[str, Pair]:
+    """(in float64, fused) block log-sum-exps of count rows a head; shape: batch, heads, KV heads, head size."""
+    from routesparse.kernels.lse_triton import block_lse
+
+    batch, heads, kv_heads, head_size = shape
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(heads: int, tokens: int) -> torch.Tensor:
+        return 2 * torch.randn(batch, tokens, heads, head_size, generator=generator).transpose(1, 2)
+
+    q, k = draw(heads, keys - shift).to(dtype), draw(kv_heads, keys).to(dtype)
+    positions = torch.randint(shift, keys, (batch, heads, count), generator=generator)
+    positions[:, :, : count // 4] = keys - 1 - torch.arange(count // 4)
+    first = torch.tensor(first_keys or [0] * batch)
+    queries = q.double().gather(2, (positions - shift).unsqueeze(-1).expand(-1, -1, -1, head_size))
+    logits = queries @ k.double().repeat_interleave(heads // kv_heads, 1).mT * head_size**-0.5
+    key = torch.arange(keys)
+    seen = (key <= positions.unsqueeze(-1)) & (key >= first.view(-1, 1, 1, 1))
+    padded = torch.nn.functional.pad(logits.masked_fill(~seen, -torch.inf), (0, -keys % 64), value=-torch.inf)
+    wanted = padded.unflatten(-1, (-1, 64)).logsumexp(-1)
+
+    there_q, there_k = q.to(device), k.to(device)
+    torch.use_deterministic_algorithms(True)  # fills what torch.empty gives with NaN
+    try:
+        found = block_lse(
+            torch.zeros_like(there_q),
+            torch.zeros_like(there_k),
+            positions.to(device),
+            None if first_keys is None else first.to(device),
+            shift=shift,
+            keys=keys,
+            block_k=64,
+            scale=head_size**-0.5,
+            softcap=None,
+            table=torch.tensor([there_q.data_ptr(), there_k.data_ptr()], device=device),
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return {"block_lse": (wanted.float(), found.cpu())}
 
 
 def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:

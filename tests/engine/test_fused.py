@@ -146,3 +146,20 @@ def test_a_whole_fused_decision_is_the_twins_but_for_the_binned_budgets(run):
     assert (twin == fused).float().mean() >= 0.75
     twin, fused = pairs["density by plan"]
     assert (twin - fused).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (700, (1, 8, 2, 128), 80, None, 0, torch.bfloat16),
+        (777, (2, 4, 4, 64), 37, [0, 300], 0, torch.float16),
+        (1_003, (2, 3, 1, 128), 90, [500, 0], 0, torch.float16),
+        (64, (1, 2, 1, 128), 5, None, 0, torch.bfloat16),
+        (2_100, (1, 7, 1, 64), 40, None, 1_500, torch.bfloat16),
+        (17_000, (1, 2, 1, 64), 70, None, 0, torch.bfloat16),
+    ],
+    ids=["g4", "padded-d64", "padded-g3", "one-block", "chunk-of-600", "long"],
+)
+def test_block_log_sum_exps_of_many_rows_and_keys_are_the_oracles(run, case):
+    wanted, found = run("block_lse", *case)["block_lse"]
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-5)
