@@ -83,14 +83,19 @@ class Graphs(Generic[T]):
             entry.key_start.copy_(inputs.key_start)
         if fresh or entry.graph is None:
             static = replace(inputs, key_start=entry.key_start, table=entry.table)
-            with holding(entry.constants):
-                if fresh:
-                    return function(static, entry.draws)
-                before = _reserved(device)
-                entry.graph, entry.result = _capture(static, entry.draws, function)
-                entry.size = max(0, _reserved(device) - before)
-                while len(self._entries) > 1 and self._held() > _most_bytes(device):
-                    self._evict()
+            try:
+                with holding(entry.constants):
+                    if fresh:
+                        return function(static, entry.draws)
+                    before = _reserved(device)
+                    entry.graph, entry.result = _capture(static, entry.draws, function)
+            except BaseException:
+                # A call that ended early has made part of the constants only; none may be made while capturing.
+                del self._entries[key]
+                raise
+            entry.size = max(0, _reserved(device) - before)
+            while len(self._entries) > 1 and self._held() > _most_bytes(device):
+                self._evict()
         wait_for_copies(device)
         entry.graph.replay()
         assert entry.result is not None

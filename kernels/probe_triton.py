@@ -15,6 +15,7 @@ import torch
 ROW_WIDTH = 1_024  # KV blocks of a row that a warp takes
 RECENT_ROWS = 64
 RECENT_LAUNCH = (64, 2, 4, 3)  # keys of a tile, heads, warps, stages
+RECENT_TILE_BYTES = 16_384  # of keys; they and the rows must fit the shared memory of smaller GPUs
 RECENT_LANES = 16  # keys whose masses by offset are added: those of a warp
 RECENT_TILES_PER_PROGRAM = 64
 
@@ -102,9 +103,9 @@ def recent_marginals(
     width, together, warps, stages = RECENT_LAUNCH
     width = max(width, block_k)
     group = heads // k.shape[1]
-    # The rows of several heads beside a few tiles of keys would not fit where either is wide.
-    wide = _power_of_two(q.shape[-1]) * q.element_size() > 256
-    together = 1 if wide else math.gcd(together, group)
+    # The rows of several heads beside a few tiles of keys would not fit where either is large.
+    large = width * _power_of_two(q.shape[-1]) * q.element_size() > RECENT_TILE_BYTES
+    together, stages = (1, 2) if large else (math.gcd(together, group), stages)
     lanes = width // RECENT_LANES
     tiles, key_blocks = -(-keys // width), -(-keys // block_k)
     columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)

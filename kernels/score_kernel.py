@@ -196,7 +196,8 @@ def is_ranked(n, sink, ranked):
 @triton.jit
 def bins_of(score, high, per_width, BINS: tl.constexpr):
     """Bins of scores up to high, 0 the best."""
-    return tl.minimum(((high - score) * per_width).to(tl.int32), BINS - 1)
+    # A fused soft cap rounds once less than high did: the best score may come out above it.
+    return tl.minimum(tl.maximum(((high - score) * per_width).to(tl.int32), 0), BINS - 1)
 
 
 @triton.jit

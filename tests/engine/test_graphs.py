@@ -66,6 +66,24 @@ def test_the_first_call_is_eager_the_second_captured_the_third_replayed(oracle, 
     assert [address for _, address in calls] == [inputs[i].q.data_ptr() for i in (0, 1, 1, 2)]
 
 
+@pytest.mark.parametrize("failing", [1, 2], ids=["eager", "capturing"])
+def test_a_key_whose_call_fails_begins_anew(oracle, calls, decide, failing):
+    kept = Graphs()
+    inputs = oracle.draw_inputs(0, n_q=64)
+
+    def fails(inputs, draws):
+        if len(calls) + 1 == failing:
+            raise MemoryError
+        return decide(inputs, draws)
+
+    for _ in range(failing - 1):
+        kept.run("key", inputs, draws(1), fails)
+    with pytest.raises(MemoryError):
+        kept.run("key", inputs, draws(1), fails)
+    kept.run("key", inputs, draws(1), decide)
+    assert [kind for kind, _ in calls] == ["eager"] * failing
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,0 +1,85 @@
+"""The probe's kernels and the row order compile for the GPUs we name and fit their shared memory. Needs no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location(
+    "compiles", Path(__file__).with_name("test_triton_compiles.py")
+)
+compiles = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(compiles)
+triton = compiles.triton
+
+# Module, kernel, constants, warps.
+KERNELS = {
+    "collect": ("lse_kernel", "collect_rows_kernel", {"ROWS": 64, "SOME": 16, "BLOCK": 64, "BLOCKS": 2}, 4),
+    "lse": ("lse_kernel", "block_lse_kernel", {"ROWS": 64, "BLOCK": 64, "BLOCKS": 2, "STAGES": 2}, 4),
+    "recent": (
+        "recent_kernel",
+        "recent_kernel",
+        {"ROWS": 64, "HEADS": 2, "KEYS": 64, "LANES": 16, "STEP": 64, "STEPS": 3, "ADD": True},
+        4,
+    ),
+    "bands": (
+        "recent_kernel",
+        "band_kernel",
+        {"PARTS": 4, "RATIO": 1, "STEP": 64, "STEPS": 3, "LAST": 2, "N": 32, "ADD": True},
+        4,
+    ),
+    "rows": ("probe_kernel", "row_mass_kernel", {"N": 2_048, "OCTAVES": 16}, 2),
+    "means": ("probe_kernel", "block_means_kernel", {"BLOCK": 128, "LOW": True, "PLACE": 0}, 1),
+    "stamp": ("probe_kernel", "stamp_kernel", {}, 1),
+    "order": (
+        "order_kernel",
+        "order_kernel",
+        {"BLOCK_Q": 128, "BLOCK_K": 64, "STEPS": 256, "AT_ONCE": 1_024},
+        8,
+    ),
+}
+TYPES = {
+    "*bf16": ("q", "k", "x", "query"),
+    "*fp32": (
+        "lse",
+        "column",
+        "part",
+        "band",
+        "block_lse",
+        "sink_mass",
+        "entropy",
+        "local",
+        "spread",
+        "sinks",
+    ),
+    "*i64": ("table", "sample", "first_key", "low"),
+    "*u8": ("finite", "dense"),
+}
+# Positions are int64 where the caller made them, int32 where the kernel before did.
+OWN = {"rows": {"position_ptr": "*i64"}, "stamp": {"out_ptr": "*i64"}}
+
+
+@pytest.mark.parametrize("options", [False, True], ids=["plain", "all-options"])
+@pytest.mark.parametrize("capability", [80, 90], ids=["sm80", "sm90"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_probe_kernel_compiles(name: str, capability: int, options: bool, triton) -> None:
+    module, function, own, warps = KERNELS[name]
+    kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), function)
+    constants = {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}
+    constants |= dict.fromkeys(("SOFTCAP", "KEY_START", "SINKS", "INDIRECT"), options) | own
+    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    types = {f"{tensor}_ptr": kind for kind, tensors in TYPES.items() for tensor in tensors}
+    types |= {"scale": "fp32", "softcap": "fp32", "out_ptr": "*fp32", **OWN.get(name, {})}
+    source = triton.compiler.ASTSource(
+        kernel,
+        compiles.signature(kernel.arg_names, constants, types),
+        constants,
+        compiles.aligned(kernel.arg_names, constants),
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": warps})
+    assert compiled.metadata.shared <= compiles.SHARED_BYTES[capability]
+    assert "ld.local" not in compiled.asm["ptx"]
