@@ -25,7 +25,7 @@ from routesparse.engine.probe import (
     column_mass_of_rows,
 )
 from routesparse.engine.readout import constant
-from routesparse.engine.records import Pattern
+from routesparse.engine.records import FAMILIES, Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import cover_triton
 
@@ -99,12 +99,11 @@ def _cover_fused(
     candidates: tuple[Candidate, ...],
 ) -> Coverage:
     """``cover`` by the kernels: all levels of all families in one pass over the masses."""
-    patterns: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
-    families = [indices[pattern] for pattern in patterns]
-    depths = [sum(c.pattern == pattern for c in candidates) for pattern in patterns]
+    families = [indices[pattern] for pattern in FAMILIES]
+    depths = [sum(c.pattern == pattern for c in candidates) for pattern in FAMILIES]
     table = [
-        (patterns.index(c.pattern), c.level, c.blocks)
-        if c.pattern in patterns
+        (FAMILIES.index(c.pattern), c.level, c.blocks)
+        if c.pattern in FAMILIES
         else (0, 0, segment.key_blocks)
         for c in candidates
     ]

@@ -9,7 +9,7 @@ from routesparse.engine import device_path
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
 from routesparse.engine.readout import constant
-from routesparse.engine.records import Pattern
+from routesparse.engine.records import FAMILIES, Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import lower_triton
 from routesparse.kernels.interface import RowPlan
@@ -78,10 +78,8 @@ def _lower_fused(
 ) -> RowPlan:
     """``lower`` by one kernel; a map that is missing (a baseline has one family) is never chosen."""
     some = next(iter(indices.values())).levels
-    # The kernel's order of families, whatever the order of the indices is.
-    order: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
-    table = [(order.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
-    maps = [indices[pattern].levels if pattern in indices else some for pattern in order]
+    table = [(FAMILIES.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
+    maps = [indices[pattern].levels if pattern in indices else some for pattern in FAMILIES]
     slash = indices.get("vertical_slash")
     columns = torch.zeros(*choice.shape, 0, dtype=torch.int32, device=choice.device)
     if slash is not None and slash.columns is not None:
@@ -101,7 +99,7 @@ def _lower_fused(
 def _first_keys(key_start: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
     """int64 [B]: the first real key of each prompt."""
     if key_start is None:
-        return torch.zeros(batch, dtype=torch.int64, device=device)
+        return constant(np.zeros(batch, np.int64), device)
     return key_start.long()
 
 

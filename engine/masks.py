@@ -2,16 +2,15 @@
 
 A level map (engine/builders) seen from rows: for every probe row and cell of ``pool`` KV blocks the smallest budget
 level that reads at least one key of the cell, before the tail override; level l of a family reads the cells with
-``level <= l``. Two families share a byte, four bits each, because a run keeps one such map per head.
+``level <= l``. Two of records.FAMILIES share a byte, four bits each, because a run keeps one such map per head.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from routesparse.engine.records import PATTERNS, Pattern
+from routesparse.engine.records import FAMILIES, Pattern
 
-FAMILIES: tuple[Pattern, ...] = PATTERNS[:4]  # in the order of the half-bytes
 NEVER = 15  # no budget of the family reads a key of the cell
 MAX_COLUMNS = 256
 

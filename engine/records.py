@@ -11,6 +11,7 @@ from typing import Literal
 
 Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense"]
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
+FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
 FallbackKind = Literal["expand", "dense"]
 
 

@@ -11,24 +11,18 @@ import triton
 import triton.language as tl
 
 from routesparse.kernels.map_kernel import blocks_of
-from routesparse.kernels.probe_kernel import base2_logits, pointer_from
-
-LOG2E = tl.constexpr(1.4426950408889634)
+from routesparse.kernels.probe_kernel import LOG2E, base2_logits, places_of, pointer_from
 
 
 @triton.jit
-def order_kernel(position_ptr, order_ptr, count, ROWS: tl.constexpr, ALL: tl.constexpr):
-    """ROWS probe rows of a unit: their places in the order of positions, ties by number."""
+def by_position_kernel(position_ptr, order_ptr, count, ROWS: tl.constexpr):
+    """ROWS probe rows of a unit: their numbers go to their places in the order of positions."""
     unit = tl.program_id(1).to(tl.int64)
-    here = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    other = tl.arange(0, ALL)
-    own = tl.load(position_ptr + unit * count + here, mask=here < count, other=0)
-    its = tl.load(position_ptr + unit * count + other, mask=other < count, other=0)
-    before = (its[None, :] < own[:, None]) | (
-        (its[None, :] == own[:, None]) & (other[None, :] < here[:, None])
-    )
-    rank = tl.sum((before & (other < count)[None, :]).to(tl.int32), 1)
-    tl.store(order_ptr + unit * count + rank, here, mask=here < count)
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = at < count
+    positions = position_ptr + unit * count
+    own = tl.load(positions + at, mask=real, other=0).to(tl.int32)
+    tl.store(order_ptr + unit * count + places_of(positions, own, at, count), at, mask=real)
 
 
 @triton.jit

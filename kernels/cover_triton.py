@@ -17,15 +17,13 @@ TOTALS_AT_ONCE = 1_024
 Maps = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def row_order(rows: torch.Tensor) -> torch.Tensor:
-    """Probe rows [B, H, P] by position: the numbers of the rows, int32 [B, H, P]."""
-    from routesparse.kernels.cover_kernel import order_kernel
+def by_position(rows: torch.Tensor) -> torch.Tensor:
+    """Probe rows [B, H, P] in the order of their positions: the numbers of the rows, int32 [B, H, P]."""
+    from routesparse.kernels.cover_kernel import by_position_kernel
 
     batch, heads, count = rows.shape
     order = torch.empty(rows.shape, dtype=torch.int32, device=rows.device)
-    order_kernel[(-(-count // 32), batch * heads)](
-        rows, order, count, ROWS=32, ALL=_power_of_two(count), num_warps=4
-    )
+    by_position_kernel[(-(-count // 32), batch * heads)](rows, order, count, ROWS=32, num_warps=4)
     return order
 
 
@@ -46,7 +44,7 @@ def column_mass(
 
     Anything may stand where a row does not see the column. rows int64 [B, H, P] of the segment (the query is
     q[rows + first_row], at key ``position + rows``), lse [B, H, P], columns int32 [B, H, V], ascending, 8 times the
-    key plus a level. table: see probe_triton.block_lse.
+    key plus a level. table: see lse_triton.block_lse.
     """
     from routesparse.kernels.cover_kernel import column_mass_kernel
 
@@ -61,7 +59,7 @@ def column_mass(
         k,
         out if table is None else table,
         rows,
-        row_order(rows),
+        by_position(rows),
         lse,
         columns,
         out,
@@ -157,7 +155,7 @@ def totals(
     """Tiles, single columns and density of each candidate over the body: float32 [3, B, H, C].
 
     candidates int32 [C, 3]: family, level, and blocks of the window (dense: family 0, all blocks). slash uint8
-    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``cover_columns``; top_k_count and top_p_count int32
+    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``column_mass``; top_k_count and top_p_count int32
     [B, H, M, levels].
     """
     from routesparse.kernels.cover_kernel import totals_kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.probe_kernel import LN2, LOG2E, base2_logits, pointer_from
+from routesparse.kernels.probe_kernel import LN2, LOG2E, base2_logits, places_of, pointer_from
 
 
 @triton.jit
@@ -44,7 +44,6 @@ def collect_rows_kernel(
 ):
     """SOME rows of one KV head to their places by position: query, position and row of the output (-1 past the last).
 
-    A row's place is the number of rows before it: there are some thousand, so counting them is faster than sorting.
     Also -inf for the KV blocks behind the tile of BLOCKS that holds a row's position, and, for a share of those tiles,
     the first tile of ROWS rows that sees them. shift: position of a row less its place in q.
     """
@@ -58,14 +57,7 @@ def collect_rows_kernel(
     real = at < rows
     # What fills up the last tile stands behind every key.
     position = tl.load(sample_ptr + at, mask=real, other=2147483647).to(tl.int32)
-    others = tl.arange(0, 256)
-    place = tl.zeros([SOME], dtype=tl.int32)
-    for start in range(0, rows, 256):
-        other_at = start + others
-        other = tl.load(sample_ptr + other_at, mask=other_at < rows, other=2147483647).to(tl.int32)
-        equal = (other[None, :] == position[:, None]) & (other_at[None, :] < at[:, None])
-        place += tl.sum(((other[None, :] < position[:, None]) | equal).to(tl.int32), 1)
-    place = unit * padded + tl.where(real, place, at)
+    place = unit * padded + tl.where(real, places_of(sample_ptr, position, at, rows), at)
     d = tl.arange(0, HEAD_PADDED)
     q = tl.load(
         q_ptr
@@ -81,6 +73,7 @@ def collect_rows_kernel(
     row = unit * rows + at
     tl.store(row_ptr + place, tl.where(real, row, -1).to(tl.int32))
 
+    others = tl.arange(0, 256)
     behind = (position // (BLOCKS * BLOCK) + 1) * BLOCKS
     nothing = tl.full([SOME, 256], -float("inf"), tl.float32)
     for start in range(tl.min(behind, 0) // 256 * 256, key_blocks, 256):

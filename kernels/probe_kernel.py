@@ -29,6 +29,22 @@ def base2_logits(
 
 
 @triton.jit
+def places_of(positions_ptr, position, at, count):
+    """Places int32 of the rows ``at``, which stand at position, among count positions in order; ties by number.
+
+    A row's place is the number of rows before it: there are some thousand, so counting them is faster than sorting.
+    """
+    place = at * 0
+    others = tl.arange(0, 256)
+    for start in range(0, count, 256):
+        other_at = start + others
+        other = tl.load(positions_ptr + other_at, mask=other_at < count, other=2147483647).to(tl.int32)
+        equal = (other[None, :] == position[:, None]) & (other_at[None, :] < at[:, None])
+        place += tl.sum(((other[None, :] < position[:, None]) | equal).to(tl.int32), 1)
+    return place
+
+
+@triton.jit
 def pointer_from(table_ptr, place: tl.constexpr, like):
     """A tensor's base from a table of addresses, so that a captured graph can be replayed on other tensors."""
     address = tl.multiple_of(tl.load(table_ptr + place), 16)

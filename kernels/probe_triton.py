@@ -233,7 +233,3 @@ def _numbers(q: torch.Tensor) -> dict[str, Any]:
 
 def _power_of_two(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
-
-
-def _warps(width: int) -> int:
-    return max(1, min(16, width // 512))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NEVER = tl.constexpr(255)
+from routesparse.kernels.map_kernel import NEVER
 
 
 @triton.jit

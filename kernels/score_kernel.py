@@ -11,7 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NEVER = tl.constexpr(255)
+from routesparse.kernels.map_kernel import NEVER, blocks_of
+
 LANES = tl.constexpr(32)
 LEVELS = tl.constexpr(16)  # of either family, at most
 # In shared memory, 4 bytes each: 256 bins, 256 of another kind, and one word for what has no bin.
@@ -52,10 +53,7 @@ def score_levels_kernel(
     row = tl.program_id(0).to(tl.int64)
     query_block = (row % query_blocks).to(tl.int32)
     batch = row // query_blocks // heads
-    first = position + query_block * BLOCK_Q
-    base = first // BLOCK_K
-    last = (tl.minimum(first + BLOCK_Q, segment_keys) - 1) // BLOCK_K
-    sink = (tl.load(first_key_ptr + batch) // BLOCK_K).to(tl.int32)
+    base, last, sink = blocks_of(query_block, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
     local = tl.maximum(base - LOCAL_BLOCKS, sink)
     # Every plan reads the sink and from ``local`` to the diagonal; what the budgets rank lies between.
     forced = tl.maximum(last - local + 1, 0) + ((local > sink) & (last >= sink)).to(tl.int32)

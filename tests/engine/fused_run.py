@@ -122,7 +122,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         wanted = binned_levels(scores, forced, causal, budgets, shares)
         pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned[:2], strict=True)
         by_position = rows.rows.argsort(dim=-1, stable=True).int()
-        pairs["row order"] = by_position, cover_triton.row_order(fused_rows.rows)
+        pairs["row order"] = by_position, cover_triton.by_position(fused_rows.rows)
         scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
         for name in ("row_mass", "tiles", "columns", "density"):
             pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)

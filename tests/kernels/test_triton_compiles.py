@@ -163,7 +163,7 @@ INDEX_KERNELS = {
     "score": ("score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
     "closed": ("map_kernel", "closed_levels_kernel", {"N": 2_048}),
     "slash": ("map_kernel", "slash_levels_kernel", {"N": 256}),
-    "order": ("cover_kernel", "order_kernel", {"ROWS": 32, "ALL": 512}),
+    "by-position": ("cover_kernel", "by_position_kernel", {"ROWS": 32}),
     "columns": ("cover_kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
     "rows": ("cover_kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
     "totals": ("cover_kernel", "totals_kernel", {"N": 1_024}),
@@ -200,7 +200,7 @@ def test_index_kernel_compiles_without_spills(name: str, capability: int, option
         aligned(kernel.arg_names, constants),
     )
     target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
-    warps = {"columns": 2, "order": 4, "closed": 4, "totals": 4, "density": 4}.get(name, 1)
+    warps = {"columns": 2, "by-position": 4, "closed": 4, "totals": 4, "density": 4}.get(name, 1)
     compiled = triton.compile(source, target=target, options={"num_warps": warps})
     assert compiled.metadata.shared <= SHARED_BYTES[capability]
     assert "ld.local" not in compiled.asm["ptx"]
