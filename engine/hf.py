@@ -283,6 +283,7 @@ def _default_router(module: Any) -> AttentionRouter:
             "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
         )
     if key not in _default_routers:
+        check_family(module.config)
         from routesparse.engine.session import RoutingSession
 
         config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,7 @@ def measure(
     )
 
 
+@cache
 def device_name(device: torch.device) -> str:
     """What the device calls itself: the GPU's name, or the CPU's model."""
     if device.type == "cuda":

@@ -83,7 +83,7 @@ class RoutingSession:
         own = calibration is not None and calibration.predictor is not None
         self._graphs: Graphs[Computed] = Graphs() if graphs is None or own else graphs
         self._segments: dict[int, int] = {}  # segments of the current prompt already routed, by layer
-        self._worth: dict[tuple[Segment, ...], bool] = {}
+        self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
         self._layers = LAYERS
 
     def attend(
@@ -111,15 +111,14 @@ class RoutingSession:
             return self._attend(AttentionInputs(q, k, v, scale, key_start, softcap, sinks), layer, window)
 
     def _attend(self, inputs: AttentionInputs, layer: int, window: int | None) -> torch.Tensor:
-        n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
         prompt = self._current_prompt(inputs, layer)
-        if prompt is None or n_q == 1:
+        if prompt is None or inputs.q.shape[2] == 1:
             # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
             self.trace.settle()
             return dense_attention(inputs, window)
         self._prefilling = self._in_forward
-        segments = split(n_q, n_k, self.config, self._segments.get(layer, 0))
-        if window is not None or not self._worth_routing(inputs, segments):
+        segments = None if window is not None else self._worth_routing(inputs, layer)
+        if segments is None:
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
         try:
@@ -186,17 +185,20 @@ class RoutingSession:
             return self.config.seed
         return steps.stable_seed(self.config.seed, self.trace.salt, self._prompts)
 
-    def _worth_routing(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
+    def _worth_routing(self, inputs: AttentionInputs, layer: int) -> list[Segment] | None:
+        """The segments of this call, or None where dense attention is as fast; decided once for all layers."""
+        shape = (inputs.q.shape[2], inputs.k.shape[2], self._segments.get(layer, 0))
+        if shape not in self._worth:
+            segments = split(*shape[:2], self.config, shape[2])
+            self._worth = {shape: segments if self._pays(inputs, segments) else None}
+        return self._worth[shape]
+
+    def _pays(self, inputs: AttentionInputs, segments: list[Segment]) -> bool:
         if any(s.body < self.config.least_body_rows for s in segments):
             return False
         if self.config.break_even_tokens is not None:
             return segments[-1].keys >= self.config.break_even_tokens
-        key = tuple(segments)
-        if key not in self._worth:
-            self._worth = {
-                key: self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self._layers)
-            }
-        return self._worth[key]
+        return self._measured_profile(inputs).pays(segments, inputs.q.shape[1], self._layers)
 
     def _measured_profile(self, inputs: AttentionInputs) -> LatencyProfile:
         profile = self.trace.profile

@@ -210,6 +210,19 @@ def test_break_even_follows_the_profile_where_no_length_is_given(oracle, config)
         assert bool(decisions(routed)) is routes
 
 
+def test_whether_routing_pays_is_asked_once_for_all_layers_of_a_prompt(oracle, config, monkeypatch):
+    """Below break-even this is all that routing costs, in every layer of every prompt."""
+    asked = []
+    monkeypatch.setattr(session, "split", lambda *shape: asked.append(shape[0]) or split(*shape))
+    routed = RoutingSession(replace(config, break_even_tokens=700), profile=oracle.PROFILE)
+    for tokens, routes in ((640, False), (768, True), (640, False)):
+        inputs = oracle.draw_inputs(3, n_q=tokens)
+        for layer in range(3):
+            routed.attend(inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale)
+        assert len(decisions(routed)) == 3 * routes
+    assert asked == [640, 768, 640]
+
+
 # Padding.
 
 
