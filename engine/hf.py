@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
@@ -188,9 +189,16 @@ def attention(
     query [B, Hq, n_q, D] (not contiguous, RoPE applied), key and value [B, Hkv, n_k, D] (not repeated, cache
     included), attention_mask None or bool [B, n_k] from padding_mask. Returns [B, n_q, Hq, D] and None.
     """
+    router = module.__dict__.get(_ATTRIBUTE)
+    plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
+    untouched = query.shape[2] == key.shape[2] == getattr(router, "untouched", None)
+    if untouched and plain and not torch.is_grad_enabled():
+        # A layer before this one was checked and found dense: a prompt below break-even asks once, not in each layer.
+        gqa = module.num_key_value_groups > 1
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
+        return out.transpose(1, 2), None
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
-    router = module.__dict__.get(_ATTRIBUTE)
     if router is None:
         router = _default_router(module)
     n_k, head_dim = key.shape[2:]

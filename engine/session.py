@@ -78,6 +78,9 @@ class RoutingSession:
         self._prompts = 0
         self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
         self._in_forward = self._prefilling = False
+        self.untouched: int | None = (
+            None  # tokens of a whole prompt that this forward found not worth routing
+        )
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
         own = calibration is not None and calibration.predictor is not None
@@ -119,6 +122,10 @@ class RoutingSession:
         self._prefilling = self._in_forward
         segments = None if window is not None else self._worth_routing(inputs, layer)
         if segments is None:
+            if window is None and self._in_forward and inputs.q.shape[2] == inputs.k.shape[2]:
+                # The layers behind this one need not ask.
+                self.untouched = inputs.k.shape[2]
+                prompt.layers.update(range(self._layers))
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
         try:
@@ -139,7 +146,7 @@ class RoutingSession:
         """Before a forward pass: a prefill that ended in an error, wherever in the model, leaves no prompt behind."""
         if self._prefilling:
             self._forget()
-        self._in_forward, self._prefilling = True, False
+        self._in_forward, self._prefilling, self.untouched = True, False, None
 
     def finish(self) -> None:
         """After a forward pass: whether anything in it was NaN or Inf, which a GPU was not asked before.
@@ -147,6 +154,7 @@ class RoutingSession:
         Errors: NumericsError; nothing is recorded of that prompt.
         """
         self._in_forward = self._prefilling = False
+        self.untouched = None
         self.trace.settle()
 
     def _forget(self) -> None:

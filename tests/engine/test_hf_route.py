@@ -141,6 +141,51 @@ def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(m
     assert model.config._attn_implementation == "sdpa"
 
 
+@pytest.fixture
+def watched(monkeypatch):
+    """A model, a session that serves it, and the layers that asked the session."""
+    from routesparse.engine.session import RoutingSession
+
+    model, session, asked = llama(), RoutingSession(CONFIG), []
+    attend = session.attend
+    monkeypatch.setattr(
+        session, "attend", lambda *qkv, **call: (asked.append(call["layer"]), attend(*qkv, **call))[1]
+    )
+    with hf.routed_by(model, session):
+        yield model, session, asked
+
+
+def test_below_break_even_one_layer_asks_and_the_output_is_the_models_own(watched):
+    model, session, asked = watched
+    with torch.no_grad():
+        outputs = [model(prompt(tokens), use_cache=False).logits for tokens in (256, TOKENS, 256)]
+        expected = llama()(prompt(256), use_cache=False).logits
+    assert asked == [0, 0, 1, 0]
+    assert torch.equal(outputs[0], expected) and torch.equal(outputs[2], expected)
+    assert [len(p.layers) for p in session.trace.prompts] == [2, 2, 2]
+    assert [len(p.passes) for p in session.trace.prompts] == [0, 2, 0]
+
+
+def test_a_chunk_that_passes_break_even_is_routed_after_one_that_did_not(watched):
+    model, session, asked = watched
+    with torch.no_grad():
+        first = model(prompt(TOKENS)[:, :256])
+        model(prompt(TOKENS)[:, 256:], past_key_values=first.past_key_values)
+    assert asked == [0, 0, 1]
+    (one,) = session.trace.prompts
+    assert (one.tokens, len(one.passes)) == (TOKENS, 2)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["gradients", "padded"])
+def test_below_break_even_every_layer_asks_where_attention_is_not_plain(watched, padded):
+    model, _session, asked = watched
+    mask = torch.ones(1, 256, dtype=torch.long)
+    mask[:, : 40 * padded] = 0
+    with torch.set_grad_enabled(not padded):
+        model(prompt(256), attention_mask=mask, use_cache=False)
+    assert asked == [0, 1]
+
+
 def certificate_masses(trace):
     return trace.prompts[-1].passes[0].decisions[0].certificate_mass
 
