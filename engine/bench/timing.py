@@ -75,6 +75,8 @@ def _power_limit() -> str | None:
     """The board's power limit as the driver prints it; None where there is no nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader"]
     try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+        printed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None
+    # A line per GPU of the host, which are alike.
+    return printed.splitlines()[0].strip()

@@ -19,6 +19,7 @@ RESULTS = paths.DATA / "results"
 PROFILES = paths.DATA / "profiles"
 LLAMA = "cuda-*-d128-g4-*.json"
 LLAMA_HEADS, LLAMA_LAYERS = 32, 32
+TILE_FLOPS = 4 * 128 * 64 * 128  # of 128 queries and one KV block, both products
 
 
 def write() -> None:
@@ -46,13 +47,8 @@ def targets() -> list[str]:
 
 def _commits() -> str:
     """Which commit each of the files was measured at."""
-    kernel = _read("kernel_h200.json")
-    earlier = kernel.get("earlier")
-    where = {"kernel": kernel["git_commit"]}
-    if earlier is not None:
-        where["its lengths " + ", ".join(f"{n:,}" for n in earlier["lengths"])] = earlier["git_commit"]
-    for name in ("deciding", "end_to_end", "layer", "correctness"):
-        where[name.replace("_", " ")] = _read(f"{name}_h200.json")["git_commit"]
+    names = ("kernel", "deciding", "end_to_end", "layer", "correctness")
+    where = {name.replace("_", " "): _read(f"{name}_h200.json")["git_commit"] for name in names}
     where["demo model"] = _read("gpu_demo.json")["git_commit"]
     return ", ".join(f"{name} {commit[:7]}" for name, commit in where.items())
 
@@ -128,10 +124,8 @@ def _reached() -> Iterator[tuple[str, str, str]]:
             row["tflops"] for (_, what), row in rows.items() if what == f"sparse {percent}%" and _ >= 65_536
         ]
         spreads.append(max(rates) / min(rates) - 1)
-    # Lengths of two kernels make no curve.
-    mixed = ", of two kernels' lengths" if "earlier" in _read("kernel_h200.json") else ""
     yield (
-        f"growth: spread of time / (density n^2), 65,536 to 524,288, 5 / 10 / 20 %{mixed}",
+        "growth: spread of time / (density n^2), 65,536 to 524,288, 5 / 10 / 20 %",
         "<= 15 %",
         " / ".join(f"{spread:.0%}" for spread in spreads),
     )
@@ -142,14 +136,12 @@ def _reached() -> Iterator[tuple[str, str, str]]:
         f"{profile.break_even_tokens(LLAMA_HEADS, LLAMA_LAYERS):,}",
     )
     studied = _read("gpu_demo.json")["runs"]
-    ratio = "paired_ratio" if all("paired_ratio" in run for run in studied) else "speed_up"
     slowest = {
-        routed: min((r[ratio], r["tokens"]) for r in studied if r["routed"] is routed)
+        routed: min((r["paired_ratio"], r["tokens"]) for r in studied if r["routed"] is routed)
         for routed in (True, False)
     }
-    order = "in turn" if ratio == "paired_ratio" else "dense always second"
     yield (
-        f"demo model, dense / this, {order}: least where routing chose sparse; least below break-even",
+        "demo model, dense / this, in turn: least where routing chose sparse; least below break-even",
         ">= .97",
         "; ".join(f"{slowest[r][0]:.2f} ({slowest[r][1]:,} tokens)" for r in (True, False)),
     )
@@ -178,6 +170,9 @@ def kernel() -> list[str]:
             f"| {tokens:,} | {what} | {row['density']:.3f} | {times} | {row['tflops']:.0f} | {row['ratio']:.2f} |"
         )
     lines += [
+        "",
+        "What a row costs beside its blocks, by a line through 5, 10 and 20 %: the time of "
+        f'{_row_costs(rows)}. Why, and what was tried against it: CONTRIBUTING.md, "What a row costs".',
         "",
         "**Ablations** at 131,072 tokens and 10 %. Loads: by pointer, by TMA descriptor, by a producer warp group. "
         "Launches: every head in one, four groups, one a head. Predicted: times of mixed plans by FLOPs at the dense "
@@ -256,7 +251,7 @@ def demo() -> list[str]:
         decided = f"{spent:.1f} | {run['density']:.2f}" if run["routed"] else "dense, untouched | "
         lines.append(
             f"| {run['tokens']:,} | {run['dense_ms']:.1f} | {run['total_ms']:.1f} | {run['speed_up']:.2f} | "
-            f"{_in_turn(run)} | {run['first_total_ms']:,.0f} | {decided} "
+            f"{run['paired_ratio']:.2f} (n {run['pairs']}) | {run['first_total_ms']:,.0f} | {decided} "
             f"| {run['peak_memory_bytes'] / 2**20:.0f} |"
         )
     told = "; ".join(
@@ -275,8 +270,17 @@ def demo() -> list[str]:
     return lines
 
 
-def _in_turn(run: dict[str, Any]) -> str:
-    return f"{run['paired_ratio']:.2f} (n {run['pairs']})" if "paired_ratio" in run else "not measured"
+def _row_costs(rows: dict[tuple[int, str], dict[str, Any]]) -> str:
+    """The kernel's time as a line through its densities: the rate of the blocks alone, and a row's fixed part."""
+    told = []
+    for tokens in (65_536, 131_072):
+        measured = [rows[tokens, f"sparse {percent}%"] for percent in (5, 10, 20)]
+        slope, fixed = np.polyfit(
+            [row["flops"] for row in measured], [row["median_ms"] for row in measured], 1
+        )
+        blocks = fixed / (slope * TILE_FLOPS) / (LLAMA_HEADS * tokens / 128)
+        told.append(f"{blocks:.1f} KV blocks at {tokens:,} tokens (blocks alone: {1e-9 / slope:.0f} TFLOP/s)")
+    return " and ".join(told)
 
 
 def _prediction_errors(tokens: int) -> tuple[float, float]:
