@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from routesparse.engine import coverage
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.layer import Decision, stable_seed
-from routesparse.engine.probe import AttentionInputs, ProbeRows, capped_logits, row_queries, run_probe
+from routesparse.engine.probe import AttentionInputs, capped_logits, row_queries, run_probe
+from routesparse.engine.probe_rows import ProbeRows
 
 ROWS_AT_ONCE = 4_096
 

@@ -16,14 +16,8 @@ from routesparse.engine import device_path
 from routesparse.engine.builders import FamilyIndex
 from routesparse.engine.builders.level_map import diagonal_and_sink
 from routesparse.engine.patterns import Candidate
-from routesparse.engine.probe import (
-    BOUNDARY,
-    RECENT,
-    ROUTING,
-    AttentionInputs,
-    Probe,
-    column_mass_of_rows,
-)
+from routesparse.engine.probe import AttentionInputs, Probe, column_mass_of_rows
+from routesparse.engine.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.readout import constant
 from routesparse.engine.records import FAMILIES, Pattern
 from routesparse.engine.segments import Segment

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from routesparse.engine.probe import CERTIFICATE, LOCAL_BAND_TOKENS, RECENT, ROUTING, Probe, RowSums
+from routesparse.engine.probe import LOCAL_BAND_TOKENS, Probe, RowSums
+from routesparse.engine.probe_rows import CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.segments import Segment
 from routesparse.kernels import route_triton
 

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 
 from routesparse.engine import device_path, masks
 from routesparse.engine.builders import NEVER, FamilyIndex
-from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING, Probe
+from routesparse.engine.probe import Probe
+from routesparse.engine.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.readout import Copies, constant
 from routesparse.engine.records import FAMILIES, Pattern
 from routesparse.engine.segments import Segment

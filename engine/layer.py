@@ -22,16 +22,8 @@ from routesparse.engine.heatmap import draw
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.patterns import library
 from routesparse.engine.predictor import PredictorTables
-from routesparse.engine.probe import (
-    CERTIFICATE,
-    RECENT,
-    ROUTING,
-    AttentionInputs,
-    Probe,
-    draw_shares,
-    place_rows,
-    run_probe,
-)
+from routesparse.engine.probe import AttentionInputs, Probe, run_probe
+from routesparse.engine.probe_rows import CERTIFICATE, RECENT, ROUTING, draw_shares, place_rows
 from routesparse.engine.readout import Packed, Readout, Stamps, to_device
 from routesparse.engine.segments import Segment
 from routesparse.kernels.interface import RowPlan
@@ -127,7 +119,7 @@ def compute(
     kernel_limit_us: float | None,
     predictor: PredictorTables | None,
 ) -> Computed:
-    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe.draw_shares).
+    """Steps 1 to 5 on the device; draws float64 [B, H, R + C] place the rows (probe_rows.draw_shares).
 
     In a graph the indices that need no probe are built beside it, so its lap holds their time too.
     """

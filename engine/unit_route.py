@@ -20,7 +20,7 @@ from routesparse.engine.descriptors import Descriptors
 from routesparse.engine.fallback import NEXT_BUDGET
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.predictor import PredictorTables
-from routesparse.engine.probe import ProbeRows
+from routesparse.engine.probe_rows import ProbeRows
 from routesparse.engine.readout import Packed, constant
 from routesparse.engine.router_device import DENSE_SHARE
 from routesparse.engine.segments import Segment

@@ -21,7 +21,8 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.execute import lower
 from routesparse.engine.layer import stable_seed
 from routesparse.engine.patterns import MAX_COLUMNS, Candidate, blocks_for_density
-from routesparse.engine.probe import AttentionInputs, draw_rows, run_probe
+from routesparse.engine.probe import AttentionInputs, run_probe
+from routesparse.engine.probe_rows import draw_rows
 from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment, split
 from routesparse.engine.session import dense_attention

@@ -46,7 +46,8 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.builders.block_sparse import pooled_scores
     from routesparse.engine.builders.level_map import diagonal_and_sink
     from routesparse.engine.certificate_device import betting_lower_bound
-    from routesparse.engine.probe import CERTIFICATE, draw_shares, place_rows, pool_keys, run_probe
+    from routesparse.engine.probe import pool_keys, run_probe
+    from routesparse.engine.probe_rows import CERTIFICATE, draw_shares, place_rows
     from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
 
     oracle = _oracle()
@@ -206,7 +207,8 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     from routesparse.engine.coverage import Coverage
     from routesparse.engine.decision import DeviceScores
     from routesparse.engine.descriptors import Descriptors
-    from routesparse.engine.probe import CERTIFICATE, Probe, ProbeRows
+    from routesparse.engine.probe import Probe
+    from routesparse.engine.probe_rows import CERTIFICATE, ProbeRows
     from routesparse.engine.readout import Readout, Stamps
     from routesparse.engine.segments import split
 

@@ -13,7 +13,8 @@ from routesparse.engine.execute import lower
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.layer import stable_seed
 from routesparse.engine.patterns import library
-from routesparse.engine.probe import AttentionInputs, draw_rows, run_probe
+from routesparse.engine.probe import AttentionInputs, run_probe
+from routesparse.engine.probe_rows import draw_rows
 from routesparse.engine.segments import split
 
 # The tensors are small: threads would cost more than they bring, and far more on busy cores.

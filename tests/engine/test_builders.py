@@ -12,7 +12,7 @@ from routesparse.engine.builders import NEVER, block_sparse
 from routesparse.engine.builders.level_map import LOCAL_BLOCKS, diagonal_and_sink
 from routesparse.engine.coverage import cover
 from routesparse.engine.descriptors import describe
-from routesparse.engine.probe import CERTIFICATE
+from routesparse.engine.probe_rows import CERTIFICATE
 from routesparse.engine.segments import Segment, split
 
 INPUTS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from routesparse.engine.coverage import cover
-from routesparse.engine.probe import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.probe_rows import BOUNDARY, RECENT, ROUTING
 
 INPUTS = {
     "ragged-n713": {"n_q": 713},

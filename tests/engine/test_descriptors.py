@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from routesparse.engine.descriptors import describe
-from routesparse.engine.probe import CERTIFICATE, Probe, draw_rows
+from routesparse.engine.probe import Probe
+from routesparse.engine.probe_rows import CERTIFICATE, draw_rows
 from routesparse.engine.segments import split
 
 

@@ -10,7 +10,7 @@ from routesparse.engine import masks
 from routesparse.engine.execute import lower
 from routesparse.engine.heatmap import Heatmap, heatmaps
 from routesparse.engine.layer import decide
-from routesparse.engine.probe import BOUNDARY, CERTIFICATE, RECENT, ROUTING
+from routesparse.engine.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.segments import split
 
 

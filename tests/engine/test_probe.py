@@ -13,7 +13,8 @@ from routesparse.engine.bands import band_mass
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.layer import stable_seed
-from routesparse.engine.probe import BOUNDARY, CERTIFICATE, RECENT, ROUTING, draw_rows, run_probe
+from routesparse.engine.probe import run_probe
+from routesparse.engine.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, draw_rows
 from routesparse.engine.segments import split
 
 INPUTS = {

@@ -14,7 +14,7 @@ from routesparse.engine.calibration import Calibration
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.predictor import ErrorPredictor
-from routesparse.engine.probe import CERTIFICATE
+from routesparse.engine.probe_rows import CERTIFICATE
 from routesparse.engine.segments import split
 from routesparse.engine.session import RoutingSession
 

@@ -12,7 +12,7 @@ from routesparse.engine import recording
 from routesparse.engine.calibration import Bucket, Calibration
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.probe import CERTIFICATE
+from routesparse.engine.probe_rows import CERTIFICATE
 from routesparse.engine.session import RoutingSession
 from routesparse.engine.trace import RunInfo
 
