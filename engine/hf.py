@@ -34,7 +34,10 @@ NAME = "routesparse"
 
 
 class AttentionRouter(Protocol):
-    """What the attention function needs from a routing session (session.RoutingSession)."""
+    """What the attention function needs from a routing session (session.RoutingSession).
+
+    serve, start, finish and skips are called where a router has them.
+    """
 
     def attend(
         self,
@@ -191,9 +194,7 @@ def attention(
     """
     router = module.__dict__.get(_ATTRIBUTE)
     plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
-    untouched = query.shape[2] == key.shape[2] == getattr(router, "untouched", None)
-    if untouched and plain and not torch.is_grad_enabled():
-        # A layer before this one was checked and found dense: a prompt below break-even asks once, not in each layer.
+    if plain and _skips(router, module, query.shape[2], key.shape[2]):
         gqa = module.num_key_value_groups > 1
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
         return out.transpose(1, 2), None
@@ -219,6 +220,14 @@ def attention(
     if torch.is_grad_enabled() and query.requires_grad:
         out = _NoBackward.apply(query, out)
     return out.transpose(1, 2), None
+
+
+def _skips(router: Any, module: Any, n_q: int, n_k: int) -> bool:
+    """A prompt below break-even asks in one layer, whose call is checked for all of them."""
+    skips = getattr(router, "skips", None)
+    if skips is None or n_q != n_k or torch.is_grad_enabled() or not getattr(module, "is_causal", True):
+        return False
+    return bool(skips(module.layer_idx, n_k))
 
 
 def padding_mask(
@@ -291,7 +300,6 @@ def _default_router(module: Any) -> AttentionRouter:
             "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
         )
     if key not in _default_routers:
-        check_family(module.config)
         from routesparse.engine.session import RoutingSession
 
         config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))

@@ -81,9 +81,9 @@ def check_call(
 ) -> None:
     """Refuse an attention call that would be silently wrong; query [B, Hq, n_q, D], key [B, Hkv, n_k, D].
 
-    Its family is checked once a model, not here: this runs in every layer.
     Errors: UnsupportedModelError, PromptError for packed sequences.
     """
+    check_family(module.config)
     if not getattr(module, "is_causal", True) or arguments.get("is_causal") is False:
         raise UnsupportedModelError(
             "cross and bidirectional attention are not supported; use causal text models"

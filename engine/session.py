@@ -78,9 +78,7 @@ class RoutingSession:
         self._prompts = 0
         self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
         self._in_forward = self._prefilling = False
-        self.untouched: int | None = (
-            None  # tokens of a whole prompt that this forward found not worth routing
-        )
+        self._untouched: int | None = None  # tokens of the prompt, where it is whole and not worth routing
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
         own = calibration is not None and calibration.predictor is not None
@@ -121,11 +119,10 @@ class RoutingSession:
             return dense_attention(inputs, window)
         self._prefilling = self._in_forward
         segments = None if window is not None else self._worth_routing(inputs, layer)
+        if window is None:
+            whole = inputs.q.shape[2] == inputs.k.shape[2]
+            self._untouched = inputs.k.shape[2] if whole and segments is None else None
         if segments is None:
-            if window is None and self._in_forward and inputs.q.shape[2] == inputs.k.shape[2]:
-                # The layers behind this one need not ask.
-                self.untouched = inputs.k.shape[2]
-                prompt.layers.update(range(self._layers))
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
         try:
@@ -138,6 +135,14 @@ class RoutingSession:
             raise
         return out
 
+    def skips(self, layer: int, tokens: int) -> bool:
+        """Whether this layer of a whole, plain prompt may run dense without asking: one before it has asked."""
+        current = self._current
+        if tokens != self._untouched or current is None or layer in current.layers:
+            return False
+        current.layers.add(layer)
+        return True
+
     def serve(self, layers: int) -> None:
         """The model's number of layers, which share what a prompt costs once."""
         self._layers = layers
@@ -146,7 +151,7 @@ class RoutingSession:
         """Before a forward pass: a prefill that ended in an error, wherever in the model, leaves no prompt behind."""
         if self._prefilling:
             self._forget()
-        self._in_forward, self._prefilling, self.untouched = True, False, None
+        self._in_forward, self._prefilling = True, False
 
     def finish(self) -> None:
         """After a forward pass: whether anything in it was NaN or Inf, which a GPU was not asked before.
@@ -154,7 +159,6 @@ class RoutingSession:
         Errors: NumericsError; nothing is recorded of that prompt.
         """
         self._in_forward = self._prefilling = False
-        self.untouched = None
         self.trace.settle()
 
     def _forget(self) -> None:

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from routesparse.engine import RouterConfig, hf, route
-from routesparse.engine.errors import ModelError
+from routesparse.engine.errors import ModelError, UnsupportedModelError
 from routesparse.engine.store.bundle import read_bundle
 
 CONFIG = RouterConfig(
@@ -24,20 +24,21 @@ def own_home(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
 
 
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+}
+
+
 def llama():
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=2048,
-        initializer_range=0.2,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, head_dim=16)).eval()
 
 
 def prompt(tokens):
@@ -178,12 +179,52 @@ def test_a_chunk_that_passes_break_even_is_routed_after_one_that_did_not(watched
 
 @pytest.mark.parametrize("padded", [False, True], ids=["gradients", "padded"])
 def test_below_break_even_every_layer_asks_where_attention_is_not_plain(watched, padded):
-    model, _session, asked = watched
+    model, session, asked = watched
     mask = torch.ones(1, 256, dtype=torch.long)
     mask[:, : 40 * padded] = 0
     with torch.set_grad_enabled(not padded):
         model(prompt(256), attention_mask=mask, use_cache=False)
     assert asked == [0, 1]
+    assert [p.layers for p in session.trace.prompts] == [{0, 1}]
+
+
+def test_a_model_of_windows_and_whole_layers_leaves_one_prompt():
+    from routesparse.engine.session import RoutingSession
+
+    kinds = ["full_attention", "sliding_attention"] * 2
+    shape = {**SHAPE, "num_hidden_layers": 4}
+    config = transformers.Qwen2Config(
+        **shape, use_sliding_window=True, sliding_window=64, max_window_layers=2, layer_types=kinds
+    )
+    model, session = transformers.Qwen2ForCausalLM(config).eval(), RoutingSession(CONFIG)
+    with torch.no_grad(), hf.routed_by(model, session):
+        for _ in range(2):
+            model(prompt(256), use_cache=False)
+    assert [p.layers for p in session.trace.prompts] == [{0, 1, 2, 3}] * 2
+
+
+def test_a_layer_that_is_not_causal_is_refused_below_break_even_too(watched):
+    model, _session, _asked = watched
+    model.model.layers[1].self_attn.is_causal = False
+    with pytest.raises(UnsupportedModelError, match="bidirectional"), torch.no_grad():
+        model(prompt(256), use_cache=False)
+
+
+def test_a_forward_that_failed_below_break_even_lends_its_prompt_to_nobody(watched):
+    model, session, asked = watched
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("no memory")
+
+    hook = model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    with torch.no_grad():
+        with pytest.raises(torch.OutOfMemoryError):
+            model(prompt(256), use_cache=False)
+        hook.remove()
+        # The decoder alone: no hook says that a forward begins.
+        model.model(prompt(256).expand(2, -1), use_cache=False)
+    assert asked == [0, 0]
+    assert (session.trace.prompts[-1].batch, session.trace.prompts[-1].layers) == (2, {0, 1})
 
 
 def certificate_masses(trace):
