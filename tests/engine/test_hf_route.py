@@ -41,6 +41,10 @@ def llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, head_dim=16)).eval()
 
 
+def no_memory(*_):
+    raise torch.OutOfMemoryError("no memory")
+
+
 def prompt(tokens):
     return torch.randint(0, 97, (1, tokens), generator=torch.Generator().manual_seed(1))
 
@@ -212,11 +216,7 @@ def test_a_layer_that_is_not_causal_is_refused_below_break_even_too(watched):
 
 def test_a_forward_that_failed_below_break_even_lends_its_prompt_to_nobody(watched):
     model, session, asked = watched
-
-    def fail(*_):
-        raise torch.OutOfMemoryError("no memory")
-
-    hook = model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    hook = model.model.layers[1].mlp.register_forward_pre_hook(no_memory)
     with torch.no_grad():
         with pytest.raises(torch.OutOfMemoryError):
             model(prompt(256), use_cache=False)
@@ -259,14 +259,10 @@ def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
     from routesparse.engine.session import RoutingSession
 
     model, session = llama(), RoutingSession(CONFIG)
-
-    def fail(*_):
-        raise torch.OutOfMemoryError("no memory")
-
     with torch.no_grad(), hf.routed_by(model, session):
         first = model(prompt(TOKENS), logits_to_keep=1)
         kept = session.trace.prompts[0]
-        hook = model.model.layers[1].mlp.register_forward_pre_hook(fail)
+        hook = model.model.layers[1].mlp.register_forward_pre_hook(no_memory)
         with pytest.raises(torch.OutOfMemoryError):
             model(prompt(TOKENS), logits_to_keep=1)
         hook.remove()

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 
 import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "compiles", Path(__file__).with_name("test_triton_compiles.py")
-)
-compiles = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(compiles)
-triton = compiles.triton
 
 # Module, kernel, constants, warps.
 KERNELS = {
@@ -66,7 +57,7 @@ OWN = {"rows": {"position_ptr": "*i64"}, "stamp": {"out_ptr": "*i64"}}
     ("capability", "options"), [(80, True), (90, False)], ids=["sm80-all-options", "sm90"]
 )
 @pytest.mark.parametrize("name", KERNELS)
-def test_probe_kernel_compiles(name: str, capability: int, options: bool, triton) -> None:
+def test_probe_kernel_compiles(name: str, capability: int, options: bool, ptx_of) -> None:
     module, function, own, warps = KERNELS[name]
     kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), function)
     constants = {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}
@@ -74,13 +65,5 @@ def test_probe_kernel_compiles(name: str, capability: int, options: bool, triton
     constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
     types = {f"{tensor}_ptr": kind for kind, tensors in TYPES.items() for tensor in tensors}
     types |= {"scale": "fp32", "softcap": "fp32", "out_ptr": "*fp32", **OWN.get(name, {})}
-    source = triton.compiler.ASTSource(
-        kernel,
-        compiles.signature(kernel.arg_names, constants, types),
-        constants,
-        compiles.aligned(kernel.arg_names, constants),
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": warps})
-    assert compiled.metadata.shared <= compiles.SHARED_BYTES[capability]
-    assert "ld.local" not in compiled.asm["ptx"]
+    ptx = ptx_of(kernel, constants, types, capability, num_warps=warps)
+    assert "ld.local" not in ptx

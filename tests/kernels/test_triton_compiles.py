@@ -6,44 +6,12 @@ import importlib
 
 import pytest
 
-SHARED_BYTES = {80: 166_912, 90: 232_448}
 FLAGS = ("COLUMNS", "KEY_START", "WINDOW", "SOFTCAP", "SINKS")
-
-
-@pytest.fixture
-def triton(tmp_path, monkeypatch):
-    """Triton with an empty cache of its own."""
-    triton = pytest.importorskip("triton")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    if triton.knobs.runtime.interpret:
-        pytest.skip("Triton interprets in this process")
-    return triton
-
-
-def signature(names: list[str], constants: dict, types: dict) -> dict[str, str]:
-    """Types of the kernel's arguments by their names."""
-
-    def type_of(name: str) -> str:
-        if name in constants:
-            return "constexpr"
-        default = "*i32" if name.endswith("_ptr") else "fp32" if name.endswith("_log2") else "i32"
-        return types.get(name, default)
-
-    return {name: type_of(name) for name in names}
 
 
 def pointer_types(*tensors: str) -> dict[str, str]:
     types = {"lse_ptr": "*fp32", "sinks_ptr": "*fp32", "dense_rows_ptr": "*u8"}
     return types | {f"{name}_ptr": "*bf16" for name in tensors}
-
-
-def aligned(names: list[str], constants: dict) -> dict:
-    """Pointers and strides are multiples of 16, as they are for a model's tensors."""
-    return {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(names)
-        if name not in constants and (name.endswith("_ptr") or "stride" in name)
-    }
 
 
 @pytest.mark.parametrize(
@@ -52,7 +20,7 @@ def aligned(names: list[str], constants: dict) -> dict:
     ids=["sm80-d128-all-options", "sm80-d256", "sm90-d64-descriptor-all-options", "sm90-d128-descriptor"],
 )
 def test_bf16_kernel_compiles(
-    capability: int, head_size: int, options: bool, descriptor: bool, triton
+    capability: int, head_size: int, options: bool, descriptor: bool, ptx_of
 ) -> None:
     from routesparse.kernels.triton_kernel import sparse_attention_kernel as kernel
 
@@ -65,23 +33,15 @@ def test_bf16_kernel_compiles(
             types[name] = f"tensordesc<bf16[1,1,64,{head_size}]>"
         else:
             constants[name] = None
-    source = triton.compiler.ASTSource(
-        kernel,
-        signature(kernel.arg_names, constants, types),
-        constants,
-        aligned(kernel.arg_names, constants),
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
     stages = 2 if head_size <= 128 else 1
-    compiled = triton.compile(source, target=target, options={"num_warps": 8, "num_stages": stages})
-    assert compiled.metadata.shared <= SHARED_BYTES[capability]
-    assert "ld.local" not in compiled.asm["ptx"]
-    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == descriptor
+    ptx = ptx_of(kernel, constants, types, capability, num_warps=8, num_stages=stages)
+    assert "ld.local" not in ptx
+    assert ("cp.async.bulk.tensor" in ptx) == descriptor
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["blocks", "columns"])
 @pytest.mark.parametrize("head_size", [64, 128], ids=["d64", "d128"])
-def test_hopper_kernel_compiles(head_size: int, columns: bool, triton) -> None:
+def test_hopper_kernel_compiles(head_size: int, columns: bool, ptx_of) -> None:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
 
@@ -92,16 +52,8 @@ def test_hopper_kernel_compiles(head_size: int, columns: bool, triton) -> None:
     box = gl.NVMMASharedLayout(128, 16, rank=4)
     types = pointer_types("k", "v")
     types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in ("q", "k", "v", "out")}
-    source = GluonASTSource(
-        kernel,
-        signature(kernel.arg_names, constants, types),
-        constants,
-        aligned(kernel.arg_names, constants),
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": 4})
-    assert compiled.metadata.shared <= SHARED_BYTES[90]
-    assert "wgmma.mma_async" in compiled.asm["ptx"]
+    ptx = ptx_of(kernel, constants, types, source=GluonASTSource, num_warps=4)
+    assert "wgmma.mma_async" in ptx
 
 
 SMALL_STEPS = {
@@ -144,7 +96,7 @@ BYTES = ("single", "finite", "closed", "slash", "top_k", "top_p", "masks")
 
 
 @pytest.mark.parametrize(("module", "name", "constants"), SMALL_STEPS.values(), ids=SMALL_STEPS.keys())
-def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constants: dict, triton) -> None:
+def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constants: dict, ptx_of) -> None:
     """The interpreter lets pass what the compiler refuses, such as a variable that changes its shape in a loop."""
     kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), name)
     types = {f"{argument}_ptr": "*fp64" for argument in DOUBLE}
@@ -153,10 +105,8 @@ def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constant
     types |= {f"{argument}_ptr": "*u8" for argument in BYTES} | {"picture_ptr": "*fp16"}
     types["columns_ptr"] = "*i64" if name == "single_kernel" else "*fp32"
     types["out_ptr"] = {"place_kernel": "*i64", "describe_units_kernel": "*fp32"}.get(name, "*fp64")
-    source = triton.compiler.ASTSource(kernel, signature(kernel.arg_names, constants, types), constants)
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": False})
-    assert "ld.local" not in compiled.asm["ptx"]
+    ptx = ptx_of(kernel, constants, types, is_aligned=False, num_warps=4, enable_fp_fusion=False)
+    assert "ld.local" not in ptx
 
 
 INDEX_KERNELS = {
@@ -185,7 +135,7 @@ TYPES = {
     ("capability", "options"), [(80, True), (90, False)], ids=["sm80-all-options", "sm90"]
 )
 @pytest.mark.parametrize("name", INDEX_KERNELS)
-def test_index_kernel_compiles_without_spills(name: str, capability: int, options: bool, triton) -> None:
+def test_index_kernel_compiles_without_spills(name: str, capability: int, options: bool, ptx_of) -> None:
     module, function, own = INDEX_KERNELS[name]
     kernel = getattr(importlib.import_module(f"routesparse.kernels.{module}"), function)
     constants = OF_ALL | dict.fromkeys(("SOFTCAP", "POOLED", "INDIRECT"), options) | own
@@ -193,16 +143,8 @@ def test_index_kernel_compiles_without_spills(name: str, capability: int, option
     types = {f"{tensor}_ptr": kind for kind, tensors in TYPES.items() for tensor in tensors}
     types |= {"scale": "fp32", "softcap": "fp32", "table_ptr": "*i64" if name == "columns" else "*i32"}
     types["out_ptr"] = "*fp64" if name == "density" else "*fp32"
-    source = triton.compiler.ASTSource(
-        kernel,
-        signature(kernel.arg_names, constants, types),
-        constants,
-        aligned(kernel.arg_names, constants),
-    )
-    target = triton.backends.compiler.GPUTarget("cuda", capability, 32)
     warps = {"columns": 2, "by-position": 4, "closed": 4, "totals": 4, "density": 4}.get(name, 1)
-    compiled = triton.compile(source, target=target, options={"num_warps": warps})
-    assert compiled.metadata.shared <= SHARED_BYTES[capability]
-    assert "ld.local" not in compiled.asm["ptx"]
+    ptx = ptx_of(kernel, constants, types, capability, num_warps=warps)
+    assert "ld.local" not in ptx
     # Bins are counted in shared memory, not by votes of a warp.
-    assert ("red.shared.add" in compiled.asm["ptx"]) == (name == "score")
+    assert ("red.shared.add" in ptx) == (name == "score")
