@@ -8,6 +8,7 @@ import torch
 from routesparse.engine import device_path
 from routesparse.engine.builders import NEVER, FamilyIndex
 from routesparse.engine.patterns import Candidate
+from routesparse.engine.probe import first_real_keys
 from routesparse.engine.readout import constant
 from routesparse.engine.records import FAMILIES, Pattern
 from routesparse.engine.segments import Segment
@@ -89,18 +90,11 @@ def _lower_fused(
         constant(np.array(table, dtype=np.int32), choice.device),
         (maps[0], maps[1], maps[2], maps[3]),
         columns,
-        segment.place(_first_keys(key_start, len(choice), choice.device)),
+        segment.place(first_real_keys(key_start, len(choice), choice.device)),
         key_start=key_start,
         softcap=softcap,
         sinks=sinks,
     )
-
-
-def _first_keys(key_start: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
-    """int64 [B]: the first real key of each prompt."""
-    if key_start is None:
-        return constant(np.zeros(batch, np.int64), device)
-    return key_start.long()
 
 
 def head_density(plan: RowPlan) -> torch.Tensor:
@@ -109,7 +103,7 @@ def head_density(plan: RowPlan) -> torch.Tensor:
     A lowered row lists its diagonal, and its columns lie outside its blocks: what is not diagonal lies wholly before
     the row's first query. Only the block that holds the first real key is read in part.
     """
-    start = _first_keys(plan.key_start, plan.batch, plan.device)
+    start = first_real_keys(plan.key_start, plan.batch, plan.device)
     if device_path.fused(plan.block_count):
         return lower_triton.head_density(plan, start)
     start = start.view(-1, 1, 1)

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
@@ -36,7 +35,7 @@ NAME = "routesparse"
 class AttentionRouter(Protocol):
     """What the attention function needs from a routing session (session.RoutingSession).
 
-    serve, start, finish and skips are called where a router has them.
+    serve, start, finish and untouched are called where a router has them.
     """
 
     def attend(
@@ -194,10 +193,12 @@ def attention(
     """
     router = module.__dict__.get(_ATTRIBUTE)
     plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
-    if plain and _skips(router, module, query.shape[2], key.shape[2]):
-        gqa = module.num_key_value_groups > 1
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
-        return out.transpose(1, 2), None
+    if plain and not torch.is_grad_enabled() and getattr(module, "is_causal", True):
+        # A prompt below break-even asks in one layer, whose call is checked for all of them.
+        untouched = getattr(router, "untouched", None)
+        out = untouched and untouched(query, key, value, layer=module.layer_idx, scale=scaling)
+        if out is not None:
+            return out.transpose(1, 2), None
     training = module.training and torch.is_grad_enabled()
     check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
     if router is None:
@@ -220,14 +221,6 @@ def attention(
     if torch.is_grad_enabled() and query.requires_grad:
         out = _NoBackward.apply(query, out)
     return out.transpose(1, 2), None
-
-
-def _skips(router: Any, module: Any, n_q: int, n_k: int) -> bool:
-    """A prompt below break-even asks in one layer, whose call is checked for all of them."""
-    skips = getattr(router, "skips", None)
-    if skips is None or n_q != n_k or torch.is_grad_enabled() or not getattr(module, "is_causal", True):
-        return False
-    return bool(skips(module.layer_idx, n_k))
 
 
 def padding_mask(

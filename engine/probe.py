@@ -59,9 +59,14 @@ class AttentionInputs:
 
     @cached_property
     def _first_keys(self) -> torch.Tensor:
-        if self.key_start is None:
-            return constant(np.zeros(self.q.shape[0], np.int64), self.q.device)
-        return self.key_start.to(torch.int64)
+        return first_real_keys(self.key_start, self.q.shape[0], self.q.device)
+
+
+def first_real_keys(key_start: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
+    """int64 [B]: the first real key of each prompt; key_start int [B], None without padding."""
+    if key_start is None:
+        return constant(np.zeros(batch, np.int64), device)
+    return key_start.to(torch.int64)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,6 @@ class RoutingSession:
         self._prompts = 0
         self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
         self._in_forward = self._prefilling = False
-        self._untouched: int | None = None  # tokens of the prompt, where it is whole and not worth routing
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
         own = calibration is not None and calibration.predictor is not None
@@ -119,9 +118,6 @@ class RoutingSession:
             return dense_attention(inputs, window)
         self._prefilling = self._in_forward
         segments = None if window is not None else self._worth_routing(inputs, layer)
-        if window is None:
-            whole = inputs.q.shape[2] == inputs.k.shape[2]
-            self._untouched = inputs.k.shape[2] if whole and segments is None else None
         if segments is None:
             return dense_attention(inputs, window)
         self._segments[layer] = segments[-1].index + 1
@@ -135,13 +131,20 @@ class RoutingSession:
             raise
         return out
 
-    def skips(self, layer: int, tokens: int) -> bool:
-        """Whether this layer of a whole, plain prompt may run dense without asking: one before it has asked."""
+    def untouched(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None
+    ) -> torch.Tensor | None:
+        """Dense attention of one layer of a whole, plain prompt that a layer before it found not worth routing.
+
+        None where this layer has to ask (``attend``).
+        """
+        shape = (q.shape[2], k.shape[2], 0)
         current = self._current
-        if tokens != self._untouched or current is None or layer in current.layers:
-            return False
+        found_dense = shape[0] == shape[1] and shape in self._worth and self._worth[shape] is None
+        if not found_dense or current is None or layer in current.layers:
+            return None
         current.layers.add(layer)
-        return True
+        return _plain_attention(q, k, v, scale)
 
     def serve(self, layers: int) -> None:
         """The model's number of layers, which share what a prompt costs once."""
@@ -332,15 +335,20 @@ def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
     return (torch.isfinite(lse) | padding).all() & torch.isfinite(inputs.v.sum(dtype=torch.float32))
 
 
+def _plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Causal attention without padding of a whole prompt, or of one query over all keys; scale None: d^-1/2."""
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=q.shape[2] > 1, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
 def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor:
     """Exact causal attention by the fastest kernel that can express it: [B, H, n_q, D]."""
     q, k, v = inputs.q, inputs.k, inputs.v
     n_q, n_k = q.shape[2], k.shape[2]
     plain = inputs.softcap is None and inputs.sinks is None
     if plain and inputs.key_start is None and window is None and (n_q == n_k or n_q == 1):
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=n_q > 1, scale=inputs.scale, enable_gqa=inputs.groups > 1
-        )
+        return _plain_attention(q, k, v, inputs.scale)
     if plain and n_q * n_k <= MASKED_DENSE_LIMIT:
         position = torch.arange(n_k - n_q, n_k, device=q.device).view(-1, 1)
         key = torch.arange(n_k, device=q.device)
