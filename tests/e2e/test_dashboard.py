@@ -49,14 +49,14 @@ def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, 
 
     click_cell(page, 3, 4)
     page.get_by_text("Layer 3, head 4: why").wait_for()
-    assert page.get_by_text(reason_of(record, 3, 4)).first.is_visible()
+    page.get_by_text(reason_of(record, 3, 4)).first.wait_for()
 
     # The address follows the click, a moment after the panel.
     page.wait_for_url("**layer=3**")
     assert "head=4" in page.url
     page.reload()
     page.get_by_text("Layer 3, head 4: why").wait_for()
-    assert page.get_by_text(reason_of(record, 3, 4)).first.is_visible()
+    page.get_by_text(reason_of(record, 3, 4)).first.wait_for()
 
     page.get_by_role("radio", name="Certified").click()
     page.wait_for_url("**metric=lower_mass**")

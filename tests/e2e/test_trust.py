@@ -38,7 +38,7 @@ def test_from_the_audit_over_a_head_to_a_comparison(address, context, page, reco
     page.goto(f"{address}/audit?run={run[-8:]}")
     page.get_by_text("Three certificates, three different claims").wait_for()
     sparse = sum(a.covered is not None for a in record.audits)
-    assert page.get_by_text(f"{sparse} sparse units").first.is_visible()
+    page.get_by_text(f"{sparse} sparse units").first.wait_for()
     page.get_by_role("radio", name="Row statement").click()
     page.wait_for_url("**claim=row**")
     page.get_by_role("radio", name="Least margin").click()
@@ -54,7 +54,7 @@ def test_from_the_audit_over_a_head_to_a_comparison(address, context, page, reco
     worst.click()
     page.wait_for_url(re.compile(rf"/head\?.*layer={layer}&head={head}&segment={segment}"))
     page.get_by_text("Audited truth").wait_for()
-    assert page.get_by_text("90.0 % of the rows do").is_visible()
+    page.get_by_text("90.0 % of the rows do").wait_for()
 
     page.goto(f"{address}/fallbacks?run={run[-8:]}&limit=0")
     page.get_by_text("Failure:").wait_for()
