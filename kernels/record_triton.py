@@ -1,45 +1,16 @@
-"""What a record keeps, on Triton: the in-prompt bound, the probe's pictures and lap times, without a host sync.
+"""What a record keeps, on Triton: the probe's pictures and lap times, without a host sync.
 
-Each function has its slow twin in the engine (``certificate_device.py``, ``heatmap.py``), which is what a CPU runs.
+Each function has its slow twin in the engine (``heatmap.py``), which is what a CPU runs.
 Triton is imported inside the functions: this module loads on a machine without it.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 
 from routesparse.kernels.probe_triton import _power_of_two
 
 PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
-BETTING_BITS = 4  # of a bound that a round of its search finds; as measured on an H200
-
-
-def betting_lower_bound(x: torch.Tensor, error: float, bet_cap: float, bisections: int) -> torch.Tensor:
-    """x float64 [..., C], masses in [0, 1] in drawn order -> lower bound of their mean at level 1 - error, [...]."""
-    from routesparse.kernels.record_kernel import betting_kernel
-
-    x = x.contiguous()
-    count = x.shape[-1]
-    bound = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
-    width = _power_of_two(count)
-    scratch = torch.empty(bound.numel(), 2, width + 1, dtype=torch.float64, device=x.device)
-    betting_kernel[(bound.numel(),)](
-        x,
-        scratch,
-        bound,
-        count,
-        TARGET=math.log(1.0 / error),
-        BET_CAP=bet_cap,
-        BISECTIONS=bisections,
-        BITS=BETTING_BITS,
-        C=width,
-        num_warps=1,
-        # The decisions are those of the twin, rounding included.
-        enable_fp_fusion=False,
-    )
-    return bound
 
 
 def single_levels(columns: torch.Tensor, counts: torch.Tensor, key_blocks: int, block_k: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.record_kernel import betting_bounds
+from routesparse.kernels.betting_bound.kernel import betting_bounds
 
 
 @triton.jit(do_not_specialize=["body", "rows", "position"])

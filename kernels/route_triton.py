@@ -1,6 +1,6 @@
 """The small steps of a decision on Triton: probe rows, descriptors, and a unit's route, one launch each, no host sync.
 
-Each function has its slow twin in the engine (``probe.py``, ``descriptors.py``, ``router_device.py`` with
+Each function has its slow twin in the engine (``probe.py``, ``descriptors.py``, ``router.py`` with
 ``fallback.py``), which is what a CPU runs, and a GPU for the settings that the kernel does not take. Triton is
 imported inside the functions.
 """
@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from routesparse.kernels.betting_bound import BISECTIONS
+from routesparse.kernels.betting_bound.launch import BITS
 from routesparse.kernels.probe_triton import _power_of_two
-from routesparse.kernels.record_triton import BETTING_BITS
 
 MOST_TESTS = 8  # the ladder is unrolled
 SUM_ROWS = 64  # rows that a mean adds up at once
@@ -120,7 +121,6 @@ def route_units(
     *,
     tests: int,
     fallback: bool,
-    bisections: int,
 ) -> torch.Tensor:
     """Steps 3 to 5 without a limit: the final candidates int64 [B, H]; everything recorded goes to ``out``.
 
@@ -180,14 +180,14 @@ def route_units(
         width,
         recent + routing,
         certificate,
-        BISECTIONS=bisections,
-        BITS=BETTING_BITS,
+        BISECTIONS=BISECTIONS,
+        BITS=BITS,
         TESTS=tests,
         FALLBACK=fallback,
         CERTIFICATE=padded,
         S=rungs,
         # A lane for each place of a round and rung.
-        num_warps=max(1, (rungs << BETTING_BITS) // 32),
+        num_warps=max(1, (rungs << BITS) // 32),
         enable_fp_fusion=False,
     )
     return choice

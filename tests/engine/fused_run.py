@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,17 @@ def _moved(value: Any, device: str) -> Any:
     return value
 
 
+@contextmanager
+def naive_twins() -> Iterator[None]:
+    """CPU tensors take the naive twins, as in a process where Triton does not interpret."""
+    before = os.environ.pop("TRITON_INTERPRET", None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["TRITON_INTERPRET"] = before
+
+
 def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
     from routesparse.engine.decide import heatmap
@@ -46,7 +60,6 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.method import descriptors
     from routesparse.engine.method import retained_mass as coverage
     from routesparse.engine.method import row_plan as execute
-    from routesparse.engine.method.certificate_device import betting_lower_bound
     from routesparse.engine.method.families import build_indices
     from routesparse.engine.method.families.block_sparse import pooled_scores
     from routesparse.engine.method.families.level_map import diagonal_and_sink
@@ -54,6 +67,7 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
     from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
     from routesparse.engine.record import masks
     from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
+    from routesparse.kernels.betting_bound import launch, naive
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -139,12 +153,12 @@ def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, devic
         drawn = heatmap.draw(probe, segment, indices)
         # Every fifth candidate: the interpreter is slow.
         rows = covered.row_mass[:, :, rows.slice_of(CERTIFICATE), ::5].flatten(0, 1).double().mT
-        bound = betting_lower_bound(rows, 0.02)
+        bound = naive.betting_lower_bound(rows, 0.02)
         device_path.fused = lambda _: True
         pictured = heatmap.draw(twin_probe, segment, twin_indices)
         for name in ("mass", "masks", "positions"):
             pairs[f"picture {name}"] = drawn.tensors[name], pictured.tensors[name]
-        pairs["betting bound"] = bound, betting_lower_bound(rows.to(device), 0.02)
+        pairs["betting bound"] = bound, launch.betting_lower_bound(rows.to(device), 0.02)
         capacity = lower_triton.LISTED_SHARE * segment.key_blocks
         for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
             lowered = execute.lower(
@@ -209,14 +223,14 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     The means are sums in another order, so they are compared on their own.
     """
     from routesparse.engine.decide import layer, unit_route
-    from routesparse.engine.decide.decision import DeviceScores
     from routesparse.engine.device import device_path
     from routesparse.engine.device.readout import Readout, Stamps
-    from routesparse.engine.method import fallback, router_device
+    from routesparse.engine.method import fallback, router
     from routesparse.engine.method.descriptors import Descriptors
     from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.probe_rows import CERTIFICATE, ProbeRows
     from routesparse.engine.method.retained_mass import Coverage
+    from routesparse.engine.method.scores import Scores
     from routesparse.engine.method.segments import split
 
     oracle = _oracle()
@@ -246,7 +260,8 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     stamps.lap()
     stamps.lap()
     arguments = (config, gate, oracle.PROFILE)
-    _, packed = layer.route_by_tensors(segment, probe, covered, described, *arguments, None, None, stamps)
+    with naive_twins():
+        _, packed = layer.route_by_tensors(segment, probe, covered, described, *arguments, None, None, stamps)
     twin = Readout(packed).numpy()
 
     on_cuda = device_path.fused
@@ -263,13 +278,14 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     found = Readout(there).numpy()
     # The twins once more, on the kernel's own means: what was decided must be theirs to the last bit.
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
-    scores = DeviceScores(**{name: torch.from_numpy(found[name]) for name in names}, predicted_error=None)
+    scores = Scores(**{name: torch.from_numpy(found[name]) for name in names})
     risk = scores.risk(config.alpha, 0.0)
-    routed = router_device.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    routed = router.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
     certificate_mass = mass[:, :, rows.slice_of(CERTIFICATE)].flatten(0, 1).double()
-    certified = fallback.certify(
-        scores.kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, None
-    )
+    with naive_twins():
+        certified = fallback.certify(
+            scores.kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, None
+        )
     wanted = {**twin, "risk": risk.numpy(), "routed_choice": routed.choice.numpy()}
     wanted |= {f"step5_{name}": value.numpy() for name, value in vars(certified).items()}
     pairs = {name: (torch.from_numpy(wanted[name]), torch.from_numpy(found[name])) for name in wanted}

@@ -76,7 +76,7 @@ SMALL_STEPS = {
         {"BISECTIONS": 24, "BITS": 4, "TESTS": 1, "FALLBACK": False, "CERTIFICATE": 256, "S": 2},
     ),
     "betting": (
-        "record_kernel",
+        "betting_bound.kernel",
         "betting_kernel",
         {"TARGET": 4.1, "BET_CAP": 0.98, "BISECTIONS": 24, "BITS": 4, "C": 128},
     ),
