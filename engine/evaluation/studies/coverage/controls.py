@@ -20,7 +20,7 @@ from routesparse.engine.calibration.artifact import Calibration, conformal_delta
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.coverage.data import stacked
 from routesparse.engine.evaluation.studies.coverage.plan import BUCKETS, DOMAINS
-from routesparse.engine.method.router import cheapest_admissible
+from routesparse.engine.method.router import admissible, cheapest_admissible
 from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.stats.coverage import summarise
 
@@ -125,7 +125,9 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     kept = test.units["chosen"].to_numpy()
     deltas = {
         "selected": conformal_delta(fold_b.residuals(fold_b.only(made)), CONFIDENCE),
-        "all_admissible": conformal_delta(fold_b.residuals(fold_b.gate >= fold_b.gate_threshold), CONFIDENCE),
+        "all_admissible": conformal_delta(
+            fold_b.residuals(admissible(fold_b.gate, fold_b.gate_threshold)), CONFIDENCE
+        ),
         "all_candidates": conformal_delta(fold_b.residuals(fold_b.sparse), CONFIDENCE),
     }
     aligned = test.choose(test.aligned)
