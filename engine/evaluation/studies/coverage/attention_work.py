@@ -65,7 +65,7 @@ def _parts(profile: LatencyProfile, tokens: int, segment: int) -> tuple[float, f
     return nothing, float(profile.sparse_us(of, np.array(of.causal_tiles()), np.zeros(()))) - nothing
 
 
-def _least(read: np.ndarray, candidates: Candidates, admissible: np.ndarray) -> float:
-    """Mean over units of the least share that an admissible candidate reads."""
-    allowed = (admissible & candidates.sparse) | candidates.is_dense
+def _least(read: np.ndarray, candidates: Candidates, allowed: np.ndarray) -> float:
+    """Mean over units of the least share that an allowed candidate reads, dense among them."""
+    allowed = (allowed & candidates.sparse) | candidates.is_dense
     return float(np.where(allowed, read, np.inf).min(1).mean())

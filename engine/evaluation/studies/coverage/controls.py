@@ -41,6 +41,7 @@ class Candidates:
         self.target = gate_statistic(self.true, recent)
         self.cost = stacked(units, "kernel_us_all")
         self.dense = units["dense"].to_numpy()
+        self.is_dense = self.only(self.dense)
         self.sparse = (np.arange(self.cost.shape[1]) < self.dense[:, None]) & np.isfinite(self.cost)
 
     def choose(self, statistic: np.ndarray) -> np.ndarray:
