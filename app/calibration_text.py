@@ -28,8 +28,8 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 
 def _asks(one: Calibration) -> str:
     return (
-        f"Under {one.name}, a sparse plan is tried for a head from g ≥ {one.gate:.3f} on: the probe must find that "
-        f"share of the attention on the kept keys."
+        f"Under {one.name}, a sparse plan is tried for a head from g ≥ {one.gate_threshold:.3f} on: the probe must "
+        f"find that share of the attention on the kept keys."
     )
 
 
@@ -45,14 +45,15 @@ def _claims(one: Calibration, confidence: float) -> str:
 
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:
-    if abs(first.gate - second.gate) < 5e-4:
+    if abs(first.gate_threshold - second.gate_threshold) < 5e-4:
         return (
-            f"Both ask the same of a head before a sparse plan is tried: g ≥ {first.gate:.3f}, the share of the "
-            "attention that the probe finds on the kept keys."
+            f"Both ask the same of a head before a sparse plan is tried: g ≥ {first.gate_threshold:.3f}, the share of "
+            "the attention that the probe finds on the kept keys."
         )
-    strict, lax = (first, second) if first.gate > second.gate else (second, first)
+    strict, lax = (first, second) if first.gate_threshold > second.gate_threshold else (second, first)
     return (
-        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate:.3f}, {lax.name} for {lax.gate:.3f}, before "
+        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate_threshold:.3f}, {lax.name} for "
+        f"{lax.gate_threshold:.3f}, before "
         f"a sparse plan is tried for a head. On the same prompt it reads at least as many keys."
     )
 
@@ -118,7 +119,7 @@ def facts_html(one: Calibration) -> str:
     cost = one.cost_model
     return head_panel.pairs_html(
         [
-            ("gate λ", f"{one.gate:.4f}", "lambda"),
+            ("gate threshold λ", f"{one.gate_threshold:.4f}", "lambda"),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
             ("error predictor", "yes" if one.predictor else "none", "predictor"),
             ("domains", ", ".join(one.parts) or one.domain),

@@ -16,7 +16,7 @@ MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "choice": ("Choice", "changed candidate", str),
     "density": ("Density", "share of the causal area kept", lambda v: f"{100 * v:+.1f}"),
-    "gate": ("Mass g", "g, the gate statistic", lambda v: f"{v:+.3f}"),
+    "gate_statistic": ("Mass g", "g, the gate statistic", lambda v: f"{v:+.3f}"),
     "lower_mass": ("Certified", "in-prompt certified mass", lambda v: f"{v:+.3f}"),
     "conformal_lower_mass": ("Conformal", "conformal lower mass", lambda v: f"{v:+.3f}"),
     "audited_mass": ("True mass", "audited mass", lambda v: f"{v:+.3f}"),

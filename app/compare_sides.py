@@ -119,7 +119,7 @@ def _named(parameter: str, sides: list[Side]) -> Side | None:
 def _calibration_settings(calibration: Calibration, run: RunRow) -> dict[str, Any]:
     delta = calibration.delta(run.tokens, run.confidence)
     return {
-        "lambda": calibration.gate,
+        "lambda": calibration.gate_threshold,
         "alpha": calibration.alpha,
         f"delta at this length, q = {run.confidence:g}": numbers.mass(delta, 4) if delta < 1 else "infinite",
         "domain": calibration.domain,

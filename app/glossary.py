@@ -7,7 +7,7 @@ from html import escape
 TERMS: dict[str, str] = {
     "tau": "τ: the mass of attention that a certificate must reach before a sparse plan is trusted "
     "(section 3.4, step 5).",
-    "gate": "g = min(m̂, mean over the recent rows): the statistic that the gate λ reads (with m̂ of equation 4).",
+    "gate_statistic": "g = min(m̂, mean over the recent rows); a candidate is admissible where g ≥ λ (m̂: equation 4).",
     "lambda": "λ: the least g of an admissible candidate, a margin above τ so that few certificate tests "
     "are wasted (section 3.4).",
     "disagreement": "u: standard deviation of the means over recent, body and boundary rows; high where some rows "
@@ -80,8 +80,8 @@ TERMS: dict[str, str] = {
 
 _NAMES = {
     "tau": "τ",
-    "gate": "g, gate statistic",
-    "lambda": "λ, gate",
+    "gate_statistic": "g, gate statistic",
+    "lambda": "λ, gate threshold",
     "disagreement": "u, disagreement",
     "risk": "R, risk",
     "mass": "m, mass",

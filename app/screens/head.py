@@ -140,7 +140,8 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
     """HTML rows of decisions: the pattern in its colour with its letter, then the numbers."""
     theme = design.current_theme()
     head = (
-        f'{first}<th class="l">choice</th>{glossary.heading("kept", "density")}{glossary.heading("g", "gate")}'
+        f'{first}<th class="l">choice</th>{glossary.heading("kept", "density")}'
+        f"{glossary.heading('g', 'gate_statistic')}"
         f"{glossary.heading('certified', 'certificate')}{glossary.heading('u', 'disagreement')}"
         f"{glossary.heading('risk', 'risk')}{glossary.heading('µs', 'kernel')}"
         f"{glossary.heading('fallback', 'fallback')}<th>true mass</th>{glossary.heading('error', 'error')}"
@@ -156,7 +157,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
             f'<tr class="{"pick" if here else ""}">{start}<td class="l"><span class="cell" '
             f'style="background:{color};color:{design.text_on(color)}">{letter}</span> '
             f"{escape(str(value['budget']) if sparse else 'all keys')}</td>"
-            f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate'])}</td>"
+            f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate_statistic'])}</td>"
             f"<td>{numbers.mass(value['lower_mass']) if sparse else '–'}</td>"
             f"<td>{numbers.mass(value['disagreement'])}</td><td>{numbers.mass(value['risk'])}</td>"
             f"<td>{value['kernel_us']:,.0f}</td><td>{escape(fallback)}</td>"

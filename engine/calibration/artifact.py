@@ -20,7 +20,7 @@ import numpy as np
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.drift import DriftReference
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
@@ -50,7 +50,7 @@ STAMPED = (  # a change of any of these changes what delta was measured on
     "bound",
     "fallback",
 )
-# What only eq. 6 reads: without a latency limit the gate alone chooses.
+# What only eq. 6 reads: without a latency limit the gate rule alone chooses.
 RISK_ONLY = ("beta", "solver")
 
 
@@ -99,7 +99,7 @@ class Calibration:
 
     name: str
     domain: str
-    gate: float  # lambda, chosen on fold A and frozen
+    gate_threshold: float  # lambda, chosen on fold A and frozen
     alpha: float
     model: str
     model_revision: str
@@ -234,8 +234,8 @@ def load_calibration(name: str) -> Calibration:
                 f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
             )
         calibration = _from_dict(values)
-        if not (0 <= calibration.gate <= 1 and 0 <= calibration.alpha < math.inf):
-            raise TypeError(f"gate {calibration.gate}, alpha {calibration.alpha}")
+        if not (0 <= calibration.gate_threshold <= 1 and 0 <= calibration.alpha < math.inf):
+            raise TypeError(f"gate_threshold {calibration.gate_threshold}, alpha {calibration.alpha}")
         return calibration
     except (
         json.JSONDecodeError,
@@ -255,6 +255,7 @@ def known() -> list[str]:
 
 
 def _from_dict(values: dict[str, Any]) -> Calibration:
+    values = renamed(values, {"gate": "gate_threshold"})
     optional = {"cost_model": lambda v: CostModel(**v), "drift": DriftReference.from_dict}
     optional["predictor"] = ErrorPredictor.from_dict
     read = {name: None if values.get(name) is None else make(values[name]) for name, make in optional.items()}

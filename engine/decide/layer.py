@@ -41,14 +41,14 @@ def decide(
     segment: Segment,
     layer: int,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     profile: LatencyProfile,
     limit_us: float | None,
     seed: int | None = None,
     predictor: PredictorTables | None = None,
 ) -> Decision:
     """``begin`` and read: the decision on the host. Errors: as ``begin``, and NumericsError for NaN or Inf."""
-    return begin(inputs, segment, layer, config, gate, profile, limit_us, seed, predictor).read()
+    return begin(inputs, segment, layer, config, gate_threshold, profile, limit_us, seed, predictor).read()
 
 
 def begin(
@@ -56,7 +56,7 @@ def begin(
     segment: Segment,
     layer: int,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     profile: LatencyProfile,
     limit_us: float | None,
     seed: int | None = None,
@@ -82,7 +82,7 @@ def begin(
     draws = draw_shares(batch, heads, config, stable_seed(base, layer, segment.index))
 
     def function(inputs: AttentionInputs, draws: torch.Tensor) -> Computed:
-        return compute(inputs, segment, draws, config, gate, profile, kernel_limit, predictor)
+        return compute(inputs, segment, draws, config, gate_threshold, profile, kernel_limit, predictor)
 
     # A graph's kernels take the addresses in its table for multiples of 16.
     aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
@@ -91,7 +91,7 @@ def begin(
         costs = tuple(profile.costs.values())
         # The seed enters through the draws.
         own = replace(config, seed=0)
-        setting = (replace(segment, index=0), own, gate, costs, kernel_limit, id(predictor))
+        setting = (replace(segment, index=0), own, gate_threshold, costs, kernel_limit, id(predictor))
         shape = (inputs.scale, inputs.softcap, inputs.key_start is None)
         computed = graphs.run((setting, shape), inputs, draws, function)
     else:
@@ -102,7 +102,7 @@ def begin(
         batch=batch,
         heads=heads,
         candidates=computed.candidates,
-        gate=gate,
+        gate_threshold=gate_threshold,
         tau=config.tau,
         limit_us=limit_us,
         planned_probe_us=planned_probe_us,
@@ -121,7 +121,7 @@ def compute(
     segment: Segment,
     draws: torch.Tensor,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     profile: LatencyProfile,
     kernel_limit_us: float | None,
     predictor: PredictorTables | None,
@@ -150,13 +150,22 @@ def compute(
     # 3. to 5. on units: by one kernel where it knows the setting, else by tensor operations.
     if device_path.fused(inputs.q) and unit_route.takes(config, kernel_limit_us, predictor):
         choice, packed = unit_route.route(
-            segment, rows, covered, described, probe.finite, config, gate, profile, stamps.laps
+            segment, rows, covered, described, probe.finite, config, gate_threshold, profile, stamps.laps
         )
         stamps.lap()
         stamps.elapsed_us(packed.part("laps_us"))
     else:
         choice, packed = route_by_tensors(
-            segment, probe, covered, described, config, gate, profile, kernel_limit_us, predictor, stamps
+            segment,
+            probe,
+            covered,
+            described,
+            config,
+            gate_threshold,
+            profile,
+            kernel_limit_us,
+            predictor,
+            stamps,
         )
     drawing = draw(probe, segment, indices)
     if not device_path.fused(inputs.q):
@@ -171,7 +180,7 @@ def route_by_tensors(
     covered: coverage.Coverage,
     described: descriptors.Descriptors,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     profile: LatencyProfile,
     kernel_limit_us: float | None,
     predictor: PredictorTables | None,
@@ -204,14 +213,16 @@ def route_by_tensors(
 
     # 4. Eq. 6 under the layer's limit.
     risk = scores.risk(config.alpha, config.beta)
-    routed = router.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
+    routed = router.choose(scores.gate_statistic, risk, kernel_us, config, gate_threshold, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = units(covered.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
     slack = None
     if kernel_limit_us is not None:
         slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
-    certified = fallback.certify(kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, slack)
+    certified = fallback.certify(
+        kernel_us, scores.gate_statistic, certificate_mass, routed.choice, config, gate_threshold, slack
+    )
     stamps.lap()
     packed = packed_decision(
         scores,

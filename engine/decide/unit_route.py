@@ -47,7 +47,7 @@ def route(
     described: Descriptors,
     finite: torch.Tensor,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     profile: LatencyProfile,
     laps: int,
 ) -> tuple[torch.Tensor, Packed]:
@@ -64,7 +64,7 @@ def route(
         column_us=profile.column_us,
         dense_us=profile.dense_us(segment),
         alpha=config.alpha,
-        gate=gate,
+        gate_threshold=gate_threshold,
         dense_share=DENSE_SHARE,
         next_budget=NEXT_BUDGET,
         tau=config.tau,

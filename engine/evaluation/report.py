@@ -151,10 +151,10 @@ def coverage() -> list[str]:
         if name != "robust"
     )
     lines = [
-        f"**Conformal certificate**, q .95, lambda {result['gate']:.3f} and delta frozen before test, the same "
-        "windows; no calibration document in both folds or among the test documents. Prompts (documents) in fold B, "
-        f"of 4,096 to 8,192; of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is short. "
-        "Coverage: share of selected sparse units with g* >= g - delta. Needle prompts of 4,096 tokens "
+        f"**Conformal certificate**, q .95, lambda {result['gate_threshold']:.3f} and delta frozen before test, the "
+        "same windows; no calibration document in both folds or among the test documents. Prompts (documents) in fold "
+        f"B, of 4,096 to 8,192; of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is "
+        "short. Coverage: share of selected sparse units with g* >= g - delta. Needle prompts of 4,096 tokens "
         "fall just short of the calibrated lengths.",
         "",
         "| test windows of | tokens | calibration | delta | coverage | lowest prompt | median m - m_low | m_low = 0 |",

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine.config import renamed
+
 if TYPE_CHECKING:
     import torch
 
-FEATURES = ("gate", "disagreement", "entropy")
+FEATURES = ("gate_statistic", "disagreement", "entropy")
 SIGNS = (-1, 1, 1)  # e falls in the first and rises in the others
 LEAF = -1
 
@@ -68,9 +70,10 @@ class ErrorPredictor:
         ):
             if not all(least <= entry <= most for row in tables[name] for entry in row):
                 raise ValueError(f"the predictor's {name} lies outside [{least}, {most}]")
-        return cls(
-            float(values["baseline"]), **tables, depth=int(values["depth"]), fit=dict(values.get("fit", {}))
-        )
+        fit = dict(values.get("fit", {}))
+        if "curves" in fit:
+            fit["curves"] = renamed(fit["curves"], {"gate": FEATURES[0]})
+        return cls(float(values["baseline"]), **tables, depth=int(values["depth"]), fit=fit)
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,14 @@ class PredictorTables:
     value: torch.Tensor
     depth: int
 
-    def __call__(self, gate: torch.Tensor, disagreement: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, gate_statistic: torch.Tensor, disagreement: torch.Tensor, entropy: torch.Tensor
+    ) -> torch.Tensor:
         """e of every candidate: three tensors that broadcast to one shape -> float64 of that shape, >= 0."""
         import torch
 
         rows = torch.stack(
-            torch.broadcast_tensors(gate.double(), disagreement.double(), entropy.double()), -1
+            torch.broadcast_tensors(gate_statistic.double(), disagreement.double(), entropy.double()), -1
         )
         shape = rows.shape[:-1]
         rows = rows.reshape(-1, len(FEATURES))

@@ -293,8 +293,10 @@ def _probe_once(
     """Everything that a routing decision costs besides the kernel."""
     from routesparse.engine.decide import layer
 
-    policy = replace(config, policy="certified", budget=None, gate=0.5, tau=0.4)
-    pending = layer.begin(inputs, segment, 0, policy, policy.gate_threshold, free, None, graphs=graphs)
+    policy = replace(config, policy="certified", budget=None, gate_threshold=0.5, tau=0.4)
+    pending = layer.begin(
+        inputs, segment, 0, policy, policy.effective_gate_threshold, free, None, graphs=graphs
+    )
     layer.plan_of(pending, inputs)
 
 

@@ -144,7 +144,7 @@ class Trace:
     """Everything that a routing session saw; ``with route(model) as trace`` yields it."""
 
     config: RouterConfig
-    gate: float
+    gate_threshold: float
     calibration: Calibration | None
     audit_depth: AuditDepth
     audit_rows: int

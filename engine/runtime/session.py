@@ -54,8 +54,8 @@ class RoutingSession:
         salt: makes the random rows this prompt's own (its hash), so that an unlucky draw does not recur on every
         prompt of one length; later prompts of the session draw anew in any case. graphs: those of earlier sessions on
         this device, whose shapes need no capture again.
-        Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a gate that
-        contradicts the calibration.
+        Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a
+        gate_threshold that contradicts the calibration.
         """
         if config.beta and (calibration is None or calibration.predictor is None):
             raise ConfigError(
@@ -67,16 +67,17 @@ class RoutingSession:
                 f"segment {config.segment_tokens} tokens is too short to be probed; use at least {least}, "
                 f"a multiple of {config.block_q}"
             )
-        gate = config.gate_threshold
+        gate_threshold = config.effective_gate_threshold
         if calibration is not None:
-            if config.gate not in (None, calibration.gate):
+            if config.gate_threshold not in (None, calibration.gate_threshold):
                 raise ConfigError(
-                    f"gate {config.gate:g} contradicts calibration {calibration.name!r}, which froze "
-                    f"{calibration.gate:g}; pass one of the two"
+                    f"gate_threshold {config.gate_threshold:g} contradicts calibration {calibration.name!r}, which "
+                    f"froze {calibration.gate_threshold:g}; pass one of the two"
                 )
-            config, gate = replace(config, alpha=calibration.alpha), calibration.gate
+            config = replace(config, alpha=calibration.alpha)
+            gate_threshold = calibration.gate_threshold
         self.config = config
-        self.trace = Trace(config, gate, calibration, audit, audit_rows, profile, salt)
+        self.trace = Trace(config, gate_threshold, calibration, audit, audit_rows, profile, salt)
         self._prompts = 0
         self._current: PromptTrace | None = None  # what a chunk may join; its prompt is the trace's last one
         self._in_forward = self._prefilling = False
@@ -250,7 +251,7 @@ class RoutingSession:
                     segment,
                     layer,
                     self.config,
-                    self.trace.gate,
+                    self.trace.gate_threshold,
                     profile,
                     None if limit is None else limit * float(share),
                     self._seed(),

@@ -74,7 +74,7 @@ def test_two_calibrations_stand_side_by_side_with_a_plain_sentence_on_top(calibr
     assert "code subtracts δ = 0.031, prose only δ = 0.014" in sentence
     assert "the probe is less reliable on code" in sentence
     assert "95 of 100 selected heads" in sentence
-    assert html.count("gate λ") == 2
+    assert html.count("gate threshold λ") == 2
 
 
 def test_one_calibration_is_described_alone(calibrations, home, open_page):
@@ -246,11 +246,11 @@ def test_residual_histogram_sums_to_one(calibrations):
 
 def test_a_curve_that_turns_back_is_not_monotone():
     rows = pd.DataFrame(
-        [("a", "gate", x, 1 - x) for x in (0.1, 0.5, 0.9)]
+        [("a", "gate_statistic", x, 1 - x) for x in (0.1, 0.5, 0.9)]
         + [("a", "entropy", x, y) for x, y in ((1, 0.1), (2, 0.3), (3, 0.2))],
         columns=["calibration", "feature", "x", "e"],
     )
-    assert calibration_figures.monotone(rows) == {("a", "gate"): True, ("a", "entropy"): False}
+    assert calibration_figures.monotone(rows) == {("a", "gate_statistic"): True, ("a", "entropy"): False}
 
 
 def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):

@@ -74,7 +74,7 @@ def escalation(scores: Scores, unit: int, first: int, gate: float, max_tests: in
     After the first: the cheapest candidate with a higher gate statistic and a cost of at least NEXT_BUDGET times
     the one before, never dearer than dense.
     """
-    cost, g = scores.kernel_us[unit], scores.gate[unit]
+    cost, g = scores.kernel_us[unit], scores.gate_statistic[unit]
     dense = len(cost) - 1
     if first == dense:
         return []

@@ -281,11 +281,11 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
     scores = Scores(**{name: torch.from_numpy(found[name]) for name in names})
     risk = scores.risk(config.alpha, 0.0)
-    routed = router.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    routed = router.choose(scores.gate_statistic, risk, scores.kernel_us, config, gate, None)
     certificate_mass = mass[:, :, rows.slice_of(CERTIFICATE)].flatten(0, 1).double()
     with naive_twins():
         certified = fallback.certify(
-            scores.kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, None
+            scores.kernel_us, scores.gate_statistic, certificate_mass, routed.choice, config, gate, None
         )
     wanted = {**twin, "risk": risk.numpy(), "routed_choice": routed.choice.numpy()}
     wanted |= {f"step5_{name}": value.numpy() for name, value in vars(certified).items()}

@@ -73,7 +73,7 @@ class Lab:
         if (kind, layer) not in self._decided:
             inputs = self.layers(kind)[layer]
             segment = split(inputs.q.shape[2], inputs.k.shape[2], self.config)[-1]
-            gate = self.config.gate_threshold
+            gate = self.config.effective_gate_threshold
             self._decided[kind, layer] = decide(inputs, segment, layer, self.config, gate, profile, None)
         return self._decided[kind, layer]
 

@@ -104,7 +104,7 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
     graphs: Graphs[Computed] = Graphs()
 
     def decide(kept: Graphs[Computed] | None) -> list[Pending]:
-        gate = config.gate_threshold
+        gate = config.effective_gate_threshold
         pendings = [layer.begin(inputs, s, 0, config, gate, COSTS, None, graphs=kept) for s in segments]
         for pending in pendings:
             layer.plan_of(pending, inputs)

@@ -29,7 +29,7 @@ CONFIG = RouterConfig()
 CALIBRATION = Calibration(
     name="prose",
     domain="prose",
-    gate=0.93,
+    gate_threshold=0.93,
     alpha=0.4,
     model="demo",
     model_revision="0123456789abcdef",
@@ -207,6 +207,12 @@ def test_a_calibration_survives_its_file(tmp_path):
     assert load_calibration(str(CALIBRATION.save(tmp_path))) == CALIBRATION
 
 
+def test_a_calibration_with_the_older_name_of_lambda_is_read(tmp_path):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(path.read_text().replace('"gate_threshold"', '"gate"'))
+    assert load_calibration(str(path)) == CALIBRATION
+
+
 def test_a_bundled_calibration_is_found_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "DATA", tmp_path)
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
@@ -219,9 +225,9 @@ def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monk
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     replace(CALIBRATION, name="mine").save(paths.calibrations())
     assert load_calibration("mine").name == "mine"
-    replace(CALIBRATION, gate=0.99).save(paths.calibrations())
+    replace(CALIBRATION, gate_threshold=0.99).save(paths.calibrations())
     CALIBRATION.save(tmp_path / "calibrations")
-    assert load_calibration("prose").gate == CALIBRATION.gate
+    assert load_calibration("prose").gate_threshold == CALIBRATION.gate_threshold
     assert known() == ["mine", "prose"]
 
 
@@ -244,9 +250,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, n
         lambda text: "null",
         lambda text: text.replace('"schema": 2,', ""),
         lambda text: text.replace('"schema": 2,', '"schema": "two",'),
-        lambda text: text.replace('"gate"', '"gaet"'),
-        lambda text: text.replace('"gate": 0.93', '"gate": "high"'),
-        lambda text: text.replace('"gate": 0.93', '"gate": NaN'),
+        lambda text: text.replace('"gate_threshold"', '"gaet"'),
+        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": "high"'),
+        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": NaN'),
         lambda text: text.replace('"prompts"', '"promtps"'),
         lambda text: text.replace('"documents": [', '"papers": ['),
     ],

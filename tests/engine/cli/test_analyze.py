@@ -230,7 +230,7 @@ class TestBadInput:
         calibration = Calibration(
             name="mine",
             domain="prose",
-            gate=0.93,
+            gate_threshold=0.93,
             alpha=0.5,
             model="other",
             buckets=(),

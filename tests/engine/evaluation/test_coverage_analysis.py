@@ -164,7 +164,7 @@ def measured():
             "document_sha256": ["a test document"],
         }
     )
-    return SimpleNamespace(gate=made.gate, part=lambda name: (None, windows)), replace(
+    return SimpleNamespace(gate_threshold=made.gate_threshold, part=lambda name: (None, windows)), replace(
         PROFILE, name=made.cost_model.profile
     )
 
@@ -178,7 +178,7 @@ def test_calibrations_of_another_policy_model_or_profile_are_refused(measured):
     windows, profile = measured
     made = load_calibration("prose")
     for other in (
-        replace(made, gate=0.9),
+        replace(made, gate_threshold=0.9),
         replace(made, model_revision="0"),
         replace(made, dtype="bfloat16"),
     ):

@@ -51,7 +51,7 @@ def command(model, tmp_path):
             "out": out,
             "model": model,
             "tau": 0.3,
-            "gate": 0.5,
+            "gate_threshold": 0.5,
         }
         return [f"--{name.replace('_', '-')}={value}" for name, value in (values | options).items()], out
 
@@ -184,7 +184,7 @@ def test_every_window_is_measured_or_recorded_with_the_reason(command):
     assert list(found.missing["window"]) == [2] and "index out of range" in found.missing["reason"].iloc[0]
     failures = [r for r in trust_journal.read(out) if r["kind"] == "failure"]
     assert [f["device"] for f in failures] == ["cpu"] and "Traceback" in failures[0]["reason"]
-    assert found.gate == 0.5 and set(found.windows["profile"]) == {"p"}
+    assert found.gate_threshold == 0.5 and set(found.windows["profile"]) == {"p"}
     told = found.provenance
     assert told["windows_by_device"] == {"cpu": 3} and told["runs"][0]["devices"]["cpu"]
     assert told["missing"][0]["windows"] == 1
@@ -236,7 +236,7 @@ def test_windows_under_another_gate_are_refused(command, tmp_path):
     trust_measures.main(
         [*others, "--gate=0.7", f"--out={tmp_path / 'more'}", f"--plan={tmp_path / 'other.gz'}"]
     )
-    with pytest.raises(InputError, match="the windows differ in gate"):
+    with pytest.raises(InputError, match="the windows differ in gate_threshold"):
         load([out, tmp_path / "more"])
 
 

@@ -39,7 +39,7 @@ def make(oracle):
             base,
             scores=scores,
             risk=scores.risk(0.5, 0),
-            gate=0.925,
+            gate_threshold=0.925,
             routed=Routing(np.array([tests[0][0] if tests else choice]), limited, False),
             certified=certified,
         )
@@ -111,7 +111,7 @@ def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy
     inputs = oracle.draw_inputs(1)
     segment = split(700, 700, config)[-1]
     limit = None if budget is None else 0.5 * 4 * oracle.PROFILE.dense_us(segment)
-    d = decide(inputs, segment, 0, config, config.gate_threshold, oracle.PROFILE, limit)
+    d = decide(inputs, segment, 0, config, config.effective_gate_threshold, oracle.PROFILE, limit)
     for unit in range(4):
         words = [choice_reason(d, unit, 0.8)]
         words += [candidate_reason(d, unit, place, 0.8) for place in range(len(d.candidates))]

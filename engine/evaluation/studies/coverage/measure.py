@@ -60,7 +60,9 @@ def main(argv: list[str] | None = None) -> None:
     devices = [f"cuda:{i % arguments.gpus}" for i in range(arguments.gpus * arguments.gpu_processes)]
     devices += ["cpu"] * arguments.processes
     schedule = Schedule(planned, sorted({d.split(":")[0] for d in devices}), arguments.long, arguments.twins)
-    config = RouterConfig(tau=arguments.tau, gate=arguments.gate, seed=arguments.seed, break_even_tokens=0)
+    config = RouterConfig(
+        tau=arguments.tau, gate_threshold=arguments.gate, seed=arguments.seed, break_even_tokens=0
+    )
     journal = Journal(arguments.out)
     journal.append(encode(_study(arguments, header, planned, config)))
     study.note(f"{len(planned)} windows on {len(devices)} processes after {time.monotonic() - started:.0f} s")
@@ -109,7 +111,7 @@ def _study(
         "versions": versions(),
         "git_commit": arguments.commit or git_commit(),
         "config": config.to_dict(),
-        "gate": config.gate_threshold,
+        "gate_threshold": config.effective_gate_threshold,
         "plan": plan,
         "windows": [window.facts for window in planned],
     }

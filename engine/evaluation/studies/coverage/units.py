@@ -48,7 +48,7 @@ def measure(
     prefill(loaded, planned.window.token_ids, session)
     window = {
         "density": session.trace.record().run.density,
-        "gate": session.trace.gate,
+        "gate_threshold": session.trace.gate_threshold,
         "profile": profile.name,
         "dtype": loaded.dtype,
         "revision": loaded.revision,
