@@ -10,9 +10,9 @@ import math
 import torch
 
 from routesparse.engine.config import BoundName
-from routesparse.engine.device import device_path
 from routesparse.engine.method.certificate import BET_CAP, BISECTIONS
-from routesparse.kernels import record_triton
+from routesparse.kernels.betting_bound import launch
+from routesparse.kernels.common import runs_triton
 
 
 def in_prompt_lower_mass(
@@ -25,8 +25,8 @@ def in_prompt_lower_mass(
 
 def betting_lower_bound(x: torch.Tensor, error: float) -> torch.Tensor:
     """certificate.betting_lower_bound on tensors."""
-    if device_path.fused(x):
-        return record_triton.betting_lower_bound(x, error, BET_CAP, BISECTIONS)
+    if runs_triton(x):
+        return launch.betting_lower_bound(x, error)
     target = math.log(1.0 / error)
     bets = (2.0 * target / (x.shape[-1] * _running_variance(x))).sqrt()
     low = x.new_zeros(x.shape[:-1])

@@ -57,33 +57,33 @@ def test_hopper_kernel_compiles(head_size: int, columns: bool, ptx_of) -> None:
 
 
 SMALL_STEPS = {
-    "place": ("route_kernel", "place_kernel", {"P": 512}),
-    "describe-units": ("route_kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
-    "route": ("route_kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
+    "place": ("probe_rows.kernel", "place_kernel", {"P": 512}),
+    "describe-units": ("descriptors.kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
+    "route": ("route.kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
     "route-one-test": (
-        "route_kernel",
+        "route.kernel",
         "route_kernel",
         {"BOUNDARY": 0, "TESTS": 1, "ROWS": 64, "C": 16, "S": 2},
     ),
     "certify": (
-        "route_kernel",
+        "route.kernel",
         "certify_kernel",
         {"BISECTIONS": 24, "BITS": 4, "TESTS": 3, "FALLBACK": True, "CERTIFICATE": 128, "S": 4},
     ),
     "certify-logarithms": (
-        "route_kernel",
+        "route.kernel",
         "certify_kernel",
         {"BISECTIONS": 24, "BITS": 4, "TESTS": 1, "FALLBACK": False, "CERTIFICATE": 256, "S": 2},
     ),
     "betting": (
-        "record_kernel",
+        "betting_bound.kernel",
         "betting_kernel",
         {"TARGET": 4.1, "BET_CAP": 0.98, "BISECTIONS": 24, "BITS": 4, "C": 128},
     ),
-    "single": ("record_kernel", "single_kernel", {"BLOCK_K": 64, "LEVELS": 6}),
-    "laps": ("record_kernel", "laps_kernel", {"COUNT": 16}),
+    "single": ("pictures.kernel", "single_kernel", {"BLOCK_K": 64, "LEVELS": 6}),
+    "laps": ("clock.kernel", "laps_kernel", {"COUNT": 16}),
     "picture": (
-        "record_kernel",
+        "pictures.kernel",
         "picture_kernel",
         {"BLOCK_Q": 128, "BLOCK_K": 64, "COLUMNS": 1024, "MASK_COLUMNS": 256, "POOL": 2, "MASK_POOL": 8}
         | {"PARTS": 2, "MASK_PARTS": 4, "LAST": 15},
@@ -110,15 +110,15 @@ def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constant
 
 
 INDEX_KERNELS = {
-    "score": ("score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
-    "closed": ("map_kernel", "closed_levels_kernel", {"N": 2_048}),
-    "slash": ("map_kernel", "slash_levels_kernel", {"N": 256}),
-    "by-position": ("cover_kernel", "by_position_kernel", {"ROWS": 32}),
-    "columns": ("cover_kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
-    "rows": ("cover_kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
-    "totals": ("cover_kernel", "totals_kernel", {"N": 1_024}),
-    "lower": ("lower_kernel", "lower_kernel", {"OF_LANE": 8}),
-    "density": ("lower_kernel", "density_kernel", {"N": 1_024}),
+    "score": ("level_maps.score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
+    "closed": ("level_maps.kernel", "closed_levels_kernel", {"N": 2_048}),
+    "slash": ("level_maps.kernel", "slash_levels_kernel", {"N": 256}),
+    "by-position": ("retained_mass.kernel", "by_position_kernel", {"ROWS": 32}),
+    "columns": ("retained_mass.kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
+    "rows": ("retained_mass.kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
+    "totals": ("retained_mass.kernel", "totals_kernel", {"N": 1_024}),
+    "lower": ("lower_plan.kernel", "lower_kernel", {"OF_LANE": 8}),
+    "density": ("lower_plan.kernel", "density_kernel", {"N": 1_024}),
 }
 OF_ALL = {"BLOCK_Q": 128, "BLOCK_K": 64, "LOCAL_BLOCKS": 1, "CLOSED": 4, "SLASH": 6, "TOP_K": 6, "TOP_P": 4}
 OF_ALL |= {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}
