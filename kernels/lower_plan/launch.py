@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.interface import RowPlan
 from routesparse.kernels.lower_plan import naive
+from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import RankedColumns
 
 BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200

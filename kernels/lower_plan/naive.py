@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.interface import RowPlan
 from routesparse.kernels.level_maps.naive import NEVER
+from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import RankedColumns
 
 LISTED_SHARE = 0.625

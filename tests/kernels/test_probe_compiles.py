@@ -1,4 +1,4 @@
-"""The probe's kernels and the row order compile for the GPUs we name and fit their shared memory. Needs no GPU."""
+"""The probe's kernels compile for the GPUs we name and fit their shared memory. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ KERNELS = {
     "rows": ("row_mass.kernel", "row_mass_kernel", {"N": 2_048, "OCTAVES": 16}, 2),
     "means": ("block_means.kernel", "block_means_kernel", {"BLOCK": 128, "LOW": True, "PLACE": 0}, 1),
     "stamp": ("clock.kernel", "stamp_kernel", {}, 1),
-    "order": (
-        "order_kernel",
-        "order_kernel",
-        {"BLOCK_Q": 128, "BLOCK_K": 64, "STEPS": 256, "AT_ONCE": 1_024},
-        8,
-    ),
 }
 TYPES = {
     "*bf16": ("q", "k", "x", "query"),
@@ -52,7 +46,7 @@ TYPES = {
         "sinks",
     ),
     "*i64": ("table", "sample", "first_key", "low"),
-    "*u8": ("finite", "dense"),
+    "*u8": ("finite",),
 }
 # Positions are int64 where the caller made them, int32 where the kernel before did.
 OWN = {"rows": {"position_ptr": "*i64"}, "stamp": {"out_ptr": "*i64"}}

@@ -6,56 +6,6 @@ import importlib
 
 import pytest
 
-FLAGS = ("COLUMNS", "KEY_START", "WINDOW", "SOFTCAP", "SINKS")
-
-
-def pointer_types(*tensors: str) -> dict[str, str]:
-    types = {"lse_ptr": "*fp32", "sinks_ptr": "*fp32", "dense_rows_ptr": "*u8"}
-    return types | {f"{name}_ptr": "*bf16" for name in tensors}
-
-
-@pytest.mark.parametrize(
-    "capability, head_size, options, descriptor",
-    [(80, 128, True, False), (80, 256, False, False), (90, 64, True, True), (90, 128, False, True)],
-    ids=["sm80-d128-all-options", "sm80-d256", "sm90-d64-descriptor-all-options", "sm90-d128-descriptor"],
-)
-def test_bf16_kernel_compiles(
-    capability: int, head_size: int, options: bool, descriptor: bool, ptx_of
-) -> None:
-    from routesparse.kernels.triton_kernel import sparse_attention_kernel as kernel
-
-    constants = {"BLOCK_Q": 128, "BLOCK_K": 64, "HEAD": head_size, "HEAD_PADDED": head_size}
-    constants |= dict.fromkeys(FLAGS, options) | {"UPCAST": False, "PRECISION": "tf32"}
-    constants |= {"DESCRIPTOR": descriptor, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
-    types = pointer_types("q", "k", "v", "out")
-    for name in ("k_desc", "v_desc"):
-        if descriptor:
-            types[name] = f"tensordesc<bf16[1,1,64,{head_size}]>"
-        else:
-            constants[name] = None
-    stages = 2 if head_size <= 128 else 1
-    ptx = ptx_of(kernel, constants, types, capability, num_warps=8, num_stages=stages)
-    assert "ld.local" not in ptx
-    assert ("cp.async.bulk.tensor" in ptx) == descriptor
-
-
-@pytest.mark.parametrize("columns", [False, True], ids=["blocks", "columns"])
-@pytest.mark.parametrize("head_size", [64, 128], ids=["d64", "d128"])
-def test_hopper_kernel_compiles(head_size: int, columns: bool, ptx_of) -> None:
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    from routesparse.kernels.hopper_backend import settings
-    from routesparse.kernels.hopper_kernel import hopper_attention_kernel as kernel
-
-    constants = {"HEAD": head_size, "COLUMNS": columns, "SINKS": True, **settings(head_size)}
-    box = gl.NVMMASharedLayout(128, 16, rank=4)
-    types = pointer_types("k", "v")
-    types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in ("q", "k", "v", "out")}
-    ptx = ptx_of(kernel, constants, types, source=GluonASTSource, num_warps=4)
-    assert "wgmma.mma_async" in ptx
-
-
 SMALL_STEPS = {
     "place": ("probe_rows.kernel", "place_kernel", {"P": 512}),
     "describe-units": ("descriptors.kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),

@@ -1,16 +1,17 @@
-"""From a block mask and a column list to the sorted lists of a row plan (cumulative sum and scatter).
+"""Lowering: from a block mask and a list of columns to the sorted lists of a row plan.
 
-Every pattern family goes through this one function, so what a plan means cannot differ between families.
-Everything is vectorised over batch, heads and rows and never synchronises with the host.
+A cumulative sum gives every kept entry its index in the list, a scatter writes it there. All batches, heads and
+query blocks are lowered at once, without a host sync.
 """
 
 from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.interface import PlanError
+from routesparse.kernels.plan.checks import PlanError
 
-Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+# blocks, block_count, columns, column_count and dense_rows of a RowPlan
+Lists = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def lower(
@@ -26,8 +27,8 @@ def lower(
     column_capacity: int | None,
     key_start: torch.Tensor | None,
     window: int | None,
-) -> Rows:
-    """blocks, block_count, columns, column_count, dense_rows of RowPlan; see RowPlan.from_block_mask."""
+) -> Lists:
+    """The lists of ``RowPlan.from_block_mask``, which has the arguments. Raises PlanError on wrong shapes or dtypes."""
     query_blocks, key_blocks = -(-n_q // block_q), -(-n_k // block_k)
     if block_mask.ndim != 4 or block_mask.shape[2:] != (query_blocks, key_blocks):
         raise PlanError(
@@ -85,7 +86,7 @@ def _row_columns(
     window: int | None,
     key_start: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sorted columns int32 [B, H, 1, V] and which of them each row reads on its own, bool [B, H, M, V]."""
+    """Sorted columns int32 [B, H, 1, V], and which of them each row reads outside its blocks, bool [B, H, M, V]."""
     if columns.ndim != 3 or columns.shape[:2] != kept.shape[:2] or columns.is_floating_point():
         raise PlanError(
             f"columns is {columns.dtype} {list(columns.shape)}; pass an int tensor "
@@ -115,14 +116,14 @@ def _row_columns(
 
 
 def _compact(keep: torch.Tensor, values: torch.Tensor, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The kept values of each row moved to its front, and how many there are (perhaps above capacity).
+    """The first ``capacity`` kept values of each row, and how many are kept (perhaps more than fit).
 
     keep: bool [B, H, M, X]; values: int32, broadcast to it. Returns int32 [B, H, M, capacity] (zeros past
     the count) and int32 [B, H, M].
     """
     rank = keep.cumsum(-1, dtype=torch.int32)
     count = rank[..., -1] if keep.shape[-1] else keep.sum(-1, dtype=torch.int32)
-    # Dropped entries all go to one spare slot behind the list.
+    # Entries that are not kept, or do not fit, all go to one spare slot behind the list.
     target = torch.where(keep & (rank <= capacity), rank - 1, capacity).long()
     lists = torch.zeros((*keep.shape[:-1], capacity + 1), dtype=torch.int32, device=keep.device)
     lists.scatter_(-1, target, values.expand(keep.shape))

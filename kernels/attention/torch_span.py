@@ -1,13 +1,15 @@
-"""Consecutive query blocks of one head on plain torch.
+"""A span: consecutive query blocks of one head in plain torch.
 
-Every query block splits into two parts, merged at the end by their log-sum-exps (online softmax):
+The keys of a query block (a *row* of the plan) split into two parts, computed by torch's fused CPU attention and
+merged at the end by their log-sum-exps (online softmax):
 
-    diagonal  keys [first, last] of its own positions: a causal triangle, the same for every row
-    prefix    the listed keys before ``first``: no mask at all, so torch's fused CPU attention can run on them
+    diagonal  the block's own positions [first, last]: a causal triangle, the same for every row
+    prefix    the listed keys before ``first``: every query of the row reads all of them, so no mask is needed
 
-Whatever does not fit this (soft cap, window, padding inside the triangle, an unlisted diagonal, lists that
-do not ascend, a device or a torch without the fused operator) takes ``_masked_row``, which compares
-positions. So a wrong list can be slow or incomplete, but never reads a key after its query.
+A *plain* row is a sparse one that splits like this. ``_masked_row`` computes all others, by comparing positions: those
+with a soft cap, a window, padding inside the triangle, an unlisted diagonal or lists that do not ascend, and every row
+on a device or a torch without the fused operator. So a wrong list can be slow or incomplete, but no query ever reads a
+key after itself.
 """
 
 from __future__ import annotations
@@ -18,21 +20,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan import RowPlan
 
 # batch, head, first query block, end of the query blocks
-Unit = tuple[int, int, int, int]
-# rows of the span, out [.., D], lse [..]
+SpanRange = tuple[int, int, int, int]
+# queries of the span, out [.., D], lse [..]
 Part = tuple[slice, torch.Tensor, torch.Tensor]
 
-# Keys gathered by one call: they should stay in a core's own cache until they are read.
+# Keys gathered by one call: few enough to stay in a core's own cache until they are read.
 _GATHER_KEYS = 4096
 _fused_attention = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
 @dataclass(frozen=True)
 class HostLists:
-    """The plan's lists as numpy arrays, shapes as in RowPlan; no padding is 0, no sink is -inf."""
+    """The plan's lists as numpy arrays, shapes as in RowPlan; no padding is a key_start of 0, no sinks are -inf."""
 
     blocks: np.ndarray
     block_count: np.ndarray
@@ -62,8 +64,8 @@ class HostLists:
 class Span:
     """Query blocks [begin, end) of one head, R rows of the plan; ``attend`` computes them.
 
-    All that can be decided about the lists for the R rows at once is decided in ``__init__``: what remains
-    per row is a gather and an attention call.
+    ``__init__`` derives everything about the lists for the R rows at once; each row then costs a gather and an
+    attention call.
     """
 
     def __init__(
@@ -72,12 +74,12 @@ class Span:
         packed: torch.Tensor,
         plan: RowPlan,
         lists: HostLists,
-        unit: Unit,
+        span_range: SpanRange,
         scale: float,
         scratch: threading.local,
     ) -> None:
-        """q [rows, D] of the span; packed [keys, 2 D] of its KV head; scratch is the thread's own."""
-        batch, head, begin, end = unit
+        """q [queries, D] of the span; packed [keys, 2 D] of its KV head; scratch is the thread's own."""
+        batch, head, begin, end = span_range
         size = plan.block_k
         self.q = q.contiguous()
         self.packed = packed
@@ -92,19 +94,19 @@ class Span:
         self.first = np.arange(begin, end) * plan.block_q + plan.key_offset
         self.last = np.minimum(self.first + plan.block_q, plan.n_k) - 1
 
-        unit_rows = (batch, head, slice(begin, end))
-        self.blocks, self.block_live = _live(lists.blocks[unit_rows], lists.block_count[unit_rows])
-        self.columns, self.column_live = _live(lists.columns[unit_rows], lists.column_count[unit_rows])
+        rows = (batch, head, slice(begin, end))
+        self.blocks, self.block_live = _live(lists.blocks[rows], lists.block_count[rows])
+        self.columns, self.column_live = _live(lists.columns[rows], lists.column_count[rows])
         own_first, own_last = self.first // size, self.last // size
         below = self.block_live & (self.blocks < own_first[:, None])
         own = self.block_live & (self.blocks >= own_first[:, None]) & (self.blocks <= own_last[:, None])
         early = self.column_live & (self.columns < self.first[:, None])
-        # In an ascending list the blocks (columns) of the prefix are the slots [from, to).
+        # The entries [from, to) of an ascending list are the prefix's blocks (columns).
         self.block_from = (below & (self.blocks * size < self.key_start)).sum(1)
         self.block_to = below.sum(1)
         self.column_from = (early & (self.columns < self.key_start)).sum(1)
         self.column_to = early.sum(1)
-        # The block that padding cuts is listed: its real keys are read one by one.
+        # Rows that list the block that padding cuts: its real keys are read one by one.
         self.cut = (below & (self.blocks == self.key_start // size)).any(1) & bool(self.key_start % size)
         self.plain = (
             ~self.dense
@@ -117,7 +119,7 @@ class Span:
         self.prefixes: list[Part] = []
 
     def attend(self, out: torch.Tensor, lse: torch.Tensor) -> None:
-        """Write out [rows, D] and lse [rows] of the span."""
+        """Write out [queries, D] and lse [queries] of the span."""
         fused = self._fused_legal() & (self.first >= self.key_start)
         for begin, end in _runs(fused & self.dense):
             self._dense_run(begin, end)
@@ -135,17 +137,17 @@ class Span:
         return on_cpu and self.plan.window is None and self.plan.softcap is None
 
     def _rows(self, begin: int, end: int) -> slice:
-        """Where query blocks [begin, end) of the span lie in q [rows, D]."""
+        """Where query blocks [begin, end) of the span lie in q [queries, D]."""
         return slice(begin * self.plan.block_q, min(end * self.plan.block_q, self.q.shape[0]))
 
     def _fused(self, q: torch.Tensor, keys: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """torch's fused CPU attention, q [X, rows, D] over packed keys [X, count, 2 D]; out and lse."""
+        """out and lse of torch's fused CPU attention: q [X, queries, D] over packed keys [X, count, 2 D]."""
         assert _fused_attention is not None
         key, value = keys[:, None].split(self.head_size, -1)
         return _fused_attention(q[:, None], key, value, 0.0, causal, scale=self.scale)
 
     def _dense_run(self, begin: int, end: int) -> None:
-        """Consecutive dense rows: one call per part."""
+        """Compute consecutive dense rows by one call per part."""
         first, last, rows = int(self.first[begin]), int(self.last[end - 1]), self._rows(begin, end)
         q = self.q[None, rows]
         self.diagonals.append((rows, *self._fused(q, self.packed[None, first : last + 1], True)))
@@ -153,7 +155,7 @@ class Span:
             self.prefixes.append((rows, *self._fused(q, self.packed[None, self.key_start : first], False)))
 
     def _triangles(self, begin: int, end: int) -> None:
-        """The diagonal part of consecutive plain rows: one batched causal call for the full ones."""
+        """Compute the diagonal part of consecutive plain rows: one call for the full ones, one for a shorter last."""
         whole = end if self.last[end - 1] - self.first[end - 1] + 1 == self.plan.block_q else end - 1
         for low, high in ((begin, whole), (whole, end)):
             if low < high:
@@ -165,8 +167,8 @@ class Span:
     def _plain_prefixes(self, plain: list[int]) -> None:
         """Attend without a mask to the listed keys before each plain row's first position.
 
-        The keys of a few rows are gathered by one call, as whole blocks when no row reads a single key.
-        The fewer calls per row, the less the threads wait for each other.
+        One call gathers the keys of several rows, as whole blocks when no row reads a single key: the fewer calls
+        per row, the less the threads wait for each other.
         """
         assert _fused_attention is not None
         size = self.plan.block_k
@@ -206,7 +208,7 @@ class Span:
             run()
 
     def _single_keys(self, row: int) -> np.ndarray:
-        """Keys that a plain row's prefix reads one by one: columns, and the rest of blocks that are cut."""
+        """Keys that a plain row's prefix reads one by one: columns, and blocks that padding or ``first`` cut."""
         size, first = self.plan.block_k, int(self.first[row])
         columns = self.columns[row, self.column_from[row] : self.column_to[row]]
         if first % size == 0 and not self.cut[row]:
@@ -216,13 +218,13 @@ class Span:
         return np.concatenate([columns, own, padded])
 
     def _scratch(self, count: int) -> torch.Tensor:
-        """[count, 2 D] of the thread's own memory, overwritten by its next call."""
+        """Memory of the thread's own, [count, 2 D]; the next call overwrites it."""
         if not hasattr(self.scratch, "keys") or len(self.scratch.keys) < count:
             self.scratch.keys = self.packed.new_empty(max(2 * count, _GATHER_KEYS), self.packed.shape[1])
         return self.scratch.keys[:count]
 
     def _masked_row(self, row: int) -> None:
-        """Any row, by comparing positions; softmax in float32 (float64 for float64 inputs)."""
+        """Compute any row by comparing positions; softmax in float32 (float64 for float64 inputs)."""
         plan, device = self.plan, self.packed.device
         first, last = int(self.first[row]), int(self.last[row])
         lowest = self.key_start if plan.window is None else max(self.key_start, first - plan.window + 1)
@@ -251,7 +253,7 @@ class Span:
         self.diagonals.append((rows, weights @ value, lse))
 
     def _merge(self, out: torch.Tensor, lse: torch.Tensor) -> None:
-        """Weigh the two parts, and the sink with value zero, by their shares of the denominator."""
+        """Sum the two parts, each weighted by its share of the softmax's denominator; a sink adds to that alone."""
         diagonal, diagonal_lse = self._assemble(self.diagonals)
         prefix, prefix_lse = self._assemble(self.prefixes)
         total = torch.logaddexp(diagonal_lse, prefix_lse)
@@ -267,7 +269,7 @@ class Span:
             out.copy_(merged)
 
     def _assemble(self, parts: list[Part]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The parts in row order as one out [rows, D] and lse [rows]; rows without a part get 0 and -inf."""
+        """The parts in order as one out [queries, D] and lse [queries]; queries without a part get 0 and -inf."""
         dtype = _softmax_dtype(self.q)
         outs: list[torch.Tensor] = []
         lses: list[torch.Tensor] = []
@@ -277,13 +279,13 @@ class Span:
                 outs.append(self.q.new_zeros((count, self.head_size), dtype=dtype))
                 lses.append(self.q.new_full((count,), -torch.inf, dtype=dtype))
 
-        place = 0
+        done = 0
         for rows, out, lse in sorted(parts, key=lambda part: part[0].start):
-            skip(rows.start - place)
+            skip(rows.start - done)
             outs.append(out.view(-1, self.head_size).to(dtype))
             lses.append(lse.view(-1).to(dtype))
-            place = rows.stop
-        skip(len(self.q) - place)
+            done = rows.stop
+        skip(len(self.q) - done)
         return (torch.cat(outs), torch.cat(lses)) if len(outs) > 1 else (outs[0], lses[0])
 
 
@@ -292,13 +294,13 @@ def _softmax_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def _live(lists: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lists [R, X] cut to the longest of them, int64, and which slots are live, bool [R, X]."""
+    """Lists [R, X] cut to the longest one, int64, and which entries count, bool [R, X]."""
     lists = lists[:, : count.max(initial=0)].astype(np.int64)
     return lists, np.arange(lists.shape[1]) < count[:, None]
 
 
 def _ascending(lists: np.ndarray, live: np.ndarray) -> np.ndarray:
-    """Which rows of [R, X] strictly ascend over their live slots, bool [R]."""
+    """Which lists of [R, X] strictly ascend over the entries that count, bool [R]."""
     return ((lists[:, 1:] > lists[:, :-1]) | ~live[:, 1:]).all(1)
 
 

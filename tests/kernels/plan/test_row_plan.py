@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from routesparse.kernels import reference
 from routesparse.kernels.interface import PlanError, RowPlan, sparse_attention
+from routesparse.kernels.plan.area import allowed_keys
 
 # n_q, n_k, block_q, block_k, key_start, window
 SHAPES = [
@@ -103,7 +103,7 @@ def test_mask_holds_the_listed_keys_within_causality_padding_and_window(shape) -
 def test_density_equals_the_mean_of_the_mask_over_the_causal_area(shape) -> None:
     plan = random_plan(shape)
     kept = plan.to_mask().double().sum((-1, -2))
-    area = reference.allowed_keys(plan).expand(plan.batch, 1, -1, -1).double().sum((-1, -2))
+    area = allowed_keys(plan).expand(plan.batch, 1, -1, -1).double().sum((-1, -2))
     torch.testing.assert_close(plan.head_density(), kept / area)
     assert plan.density == pytest.approx(float(kept.sum() / (area.sum() * plan.heads)))
     dense = RowPlan.dense(2, 3, *shape[:4], key_start=plan.key_start, window=plan.window)

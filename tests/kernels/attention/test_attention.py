@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from routesparse.kernels import reference, torch_backend, torch_span
+from routesparse.kernels import reference
+from routesparse.kernels.attention import torch_cpu, torch_span
 from routesparse.kernels.interface import RowPlan, sparse_attention
+from routesparse.kernels.plan.area import allowed_keys
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def test_dense_plan_equals_torch_sdpa(case: Case, attention) -> None:
         key_start=case.options()["key_start"],
         window=case.window,
     )
-    mask = reference.allowed_keys(plan)
+    mask = allowed_keys(plan)
     group = case.heads // case.kv_heads
     expected = torch.nn.functional.scaled_dot_product_attention(
         q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), attn_mask=mask
@@ -283,7 +285,7 @@ def test_torch_without_the_fused_operator_gives_the_same(case: Case, monkeypatch
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_number_of_threads_gives_the_same_and_is_kept(threads: int, monkeypatch) -> None:
-    monkeypatch.setattr(torch_backend, "_SPAN_ROWS", 128)
+    monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 128)
     case = Case("threads", 700, 900, heads=4, kv_heads=2, columns=30, dense=0.2)
     q, k, v = case.tensors()
     before = torch.get_num_threads()

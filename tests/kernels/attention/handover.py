@@ -1,6 +1,6 @@
 """A hand-over between warp groups that is right by PTX's memory model and that racecheck reports all the same.
 
-    compute-sanitizer --tool racecheck python tests/kernels/handover.py
+    compute-sanitizer --tool racecheck python tests/kernels/attention/handover.py
 
 One warp group stores a word, meets at its own barrier and arrives at an mbarrier; the other waits for that phase,
 reads the word, meets and arrives at a second mbarrier, for which the writer waits before it stores again. Nothing else

@@ -1,9 +1,10 @@
-"""What a plan reads: as a mask (slow, exact) and as areas (vectorised, exact, no mask).
+"""What a plan reads: as a mask (slow), and as its number of (query, key) pairs (fast, no mask). Both are exact.
 
-The area of keys [a, b) for rows at positions p0..p1, with F(c) = sum over p of max(0, p - c + 1):
+The pairs of the queries at positions p0..p1 with the keys [a, b), where F(c) = sum over p of max(0, p - c + 1)
+counts the pairs with c <= key <= p:
 
-    pairs with a <= key < b and key <= p                 F(a) - F(b)
-    of these, with key <= p - window (out of the window) F(a + window) - F(b + window)
+    pairs with a <= key < b and key <= p                   F(a) - F(b)
+    of these, with key <= p - window (out of the window)   F(a + window) - F(b + window)
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from routesparse.kernels.interface import RowPlan
+    from routesparse.kernels.plan.row_plan import RowPlan
 
 
 def mask_of(plan: RowPlan) -> torch.Tensor:
-    """Exactly the keys that are read, bool [B, H, n_q, n_k]: lists, causality, key_start and window."""
+    """The keys that each query reads, bool [B, H, n_q, n_k]: the lists within causality, key_start and window."""
     rows = plan.block_count.shape
     block_live = torch.arange(plan.blocks.shape[-1], device=plan.device) < plan.block_count[..., None]
     listed = torch.zeros((*rows, plan.key_blocks + 1), dtype=torch.bool, device=plan.device)
@@ -44,7 +45,7 @@ def allowed_keys(plan: RowPlan) -> torch.Tensor:
 
 
 def areas_of(plan: RowPlan) -> tuple[torch.Tensor, torch.Tensor]:
-    """(query, key) pairs that the plan and a dense plan read, two float64 [B, H]; no host sync."""
+    """Numbers of (query, key) pairs that the plan and a dense plan read, two float64 [B, H]; no host sync."""
     block_live = torch.arange(plan.blocks.shape[-1], device=plan.device) < plan.block_count[..., None]
     begin = plan.blocks.long() * plan.block_k
     by_blocks = (_area(plan, begin, begin + plan.block_k) * block_live).sum(-1)
@@ -58,7 +59,7 @@ def areas_of(plan: RowPlan) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _area(plan: RowPlan, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Pairs that each row reads of keys [begin, end), int64 [B, H, M, X] from two of that shape."""
+    """Pairs of each row's queries with the keys [begin, end); all three int64 [B, H, M, X]."""
     if plan.key_start is not None:
         begin = begin.clamp(min=plan.key_start.long()[:, None, None, None])
         end = torch.maximum(begin, end)

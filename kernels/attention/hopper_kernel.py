@@ -1,16 +1,18 @@
-"""The device code for Hopper: two consumer warpgroups of 64 query rows each, fed by a producer warpgroup.
+"""Attention on Hopper: two consumer warpgroups of 64 query rows each, fed by a producer warpgroup.
 
-Importing this module imports Gluon, Triton's explicit dialect, so only ``hopper_backend`` does, inside a function.
+Importing this module imports Gluon, Triton's lower-level language, so only ``hopper_launch`` does, inside a function.
 
-The grid is one program per multiprocessor; each draws its rows from a counter. The producer copies a row's Q, then
-pairs of KV blocks (TMA), then 128 single columns at a time (16-byte asynchronous copies) into rings of shared memory
-that mbarriers guard, and runs ahead over the end of a row. A consumer issues Q K^T of tile t + 1 and P V of tile t
-together and computes the softmax of t + 1 while P V runs (FlashAttention-3's order).
+The grid is one program per multiprocessor; each draws the next row of the plan from a counter in memory. The producer
+copies a row's Q, then pairs of KV blocks (TMA), then 128 single columns at a time (16-byte asynchronous copies) into
+rings of shared memory that mbarriers guard; it starts on the next row before the consumers finish this one. A consumer
+issues Q K^T of tile t + 1 and P V of tile t together and computes the softmax of t + 1 while P V runs
+(FlashAttention-3's order).
 
-The diagonal blocks are read by position, not from the list, and every listed key is clamped below them: the kernel is
+The kernel reads the diagonal blocks by position, not from the list, and clamps every listed key below them: it is
 causal whatever the plan says. Base-2 online softmax as in ``triton_kernel``.
 
-``tiles`` and ``boxes`` are the same shared memory, as the matrix unit reads it and as one copy fills it.
+``tiles`` and ``boxes`` are two views of the same shared memory: a tile is what the matrix unit reads, a box is what one
+copy fills.
 """
 
 from triton.experimental import gluon
@@ -24,16 +26,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-# Argument lists of kernels read better filled than one to a line.
+# Long argument lists read better in full lines than with one argument to a line.
 # fmt: off
 
-# Gluon renamed it after Triton 3.6.
+# The barrier's name changed after Triton 3.6.
 _barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
 
 @gluon.jit
 def _counts(row, block_count_ptr, column_count_ptr, dense_rows_ptr, COLUMNS: gl.constexpr):
-    """Listed blocks, or -1 for a dense row, and columns of a row."""
+    """How many blocks (-1 for a dense row) and how many columns a row lists."""
     dense = gl.load(dense_rows_ptr + row, mask=row >= 0, other=0) != 0
     blocks = gl.where(dense, -1, gl.load(block_count_ptr + row, mask=row >= 0, other=0))
     columns = 0
@@ -44,7 +46,7 @@ def _counts(row, block_count_ptr, column_count_ptr, dense_rows_ptr, COLUMNS: gl.
 
 @gluon.jit
 def _publish(tickets, slot, row, blocks, columns, layout: gl.constexpr):
-    """Tell the consumers what the Q slot holds."""
+    """Write down, for the consumers, which row the Q slot holds."""
     tickets.index(slot * 3).store(gl.full([1], 0, gl.int32, layout) + row)
     tickets.index(slot * 3 + 1).store(gl.full([1], 0, gl.int32, layout) + blocks)
     tickets.index(slot * 3 + 2).store(gl.full([1], 0, gl.int32, layout) + columns)
@@ -53,7 +55,7 @@ def _publish(tickets, slot, row, blocks, columns, layout: gl.constexpr):
 
 @gluon.jit
 def _take(tickets, slot, layout: gl.constexpr):
-    """Row, blocks and columns of a Q slot; row -1 ends the work."""
+    """Read what ``_publish`` wrote of a Q slot: row, blocks and columns. Row -1 ends the work."""
     row = gl.max(tickets.index(slot * 3).load(layout), 0)
     blocks = gl.max(tickets.index(slot * 3 + 1).load(layout), 0)
     columns = gl.max(tickets.index(slot * 3 + 2).load(layout), 0)
@@ -64,7 +66,8 @@ def _take(tickets, slot, layout: gl.constexpr):
 def _shape(row, blocks, heads, query_blocks, n_q, n_k):
     """Query block, head, batch, first position, first diagonal block, listed blocks before it, tiles of the tail.
 
-    The tail is the last listed block before the diagonal, if their number is odd, and the diagonal blocks.
+    Blocks are read in pairs, one tile a pair. The tail, computed first, is the diagonal blocks and, where the number of
+    blocks before the diagonal is odd, the last of those.
     """
     query_block = row % query_blocks
     head = (row // query_blocks) % heads
@@ -127,7 +130,7 @@ def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_
     place = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1)
     next_row = gl.load(order_ptr + place, mask=place < rows, other=-1)
     while row >= 0:
-        # What the next row needs is under way while this row's tiles are copied.
+        # Load what the next row needs while this row's tiles are copied.
         next_blocks, next_columns = _counts(next_row, block_count_ptr, column_count_ptr, dense_rows_ptr,
             COLUMNS)
         query_block, head, batch, first, diagonal, before, tail = _shape(row, blocks, heads, query_blocks,
@@ -182,7 +185,7 @@ def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_
                     STAGES)
                 _copy_columns(v_head, stride_vn, v_boxes, v_empty, it, now_keys0, now_keys1, layout, HEAD,
                     STAGES)
-                # Ordinary stores become visible to the matrix unit through a fence of the writer.
+                # The writer's fence makes ordinary stores visible to the matrix unit.
                 async_copy.wait_group(1)
                 fence_async_shared()
                 mbarrier.arrive(k_full.index(it % STAGES), count=1)
@@ -204,7 +207,7 @@ def _produce(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, stride_kh, stride_
 
 @gluon.jit
 def _softmax(s, top, total, limit, scale_log2, MASKED: gl.constexpr, S: gl.constexpr):
-    """Weights of one tile, the decay of what was summed before, the new maximum and sum; base 2."""
+    """Weights of one tile, the factor for what was summed before, the new maximum and the new sum; base 2."""
     if MASKED:
         column = gl.arange(0, 128, gl.SliceLayout(0, S))
         s = gl.where(gl.expand_dims(column, 0) <= gl.expand_dims(limit, 1), s, -float("inf"))
@@ -219,7 +222,7 @@ def _softmax(s, top, total, limit, scale_log2, MASKED: gl.constexpr, S: gl.const
 @gluon.jit
 def _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top, total, limit, scale_log2, it,
     MASKED: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr):
-    """Q K^T and softmax of tile ``it`` while P V of the tile before it runs."""
+    """Compute Q K^T and softmax of tile ``it`` while P V of the tile before it runs."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
     slot = it % STAGES
@@ -245,7 +248,7 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
     out_desc, lse_ptr, sinks_ptr, heads, query_blocks, n_q, n_k, scale_log2, HEAD: gl.constexpr,
     STAGES: gl.constexpr, Q_SLOTS: gl.constexpr, COLUMNS: gl.constexpr, SINKS: gl.constexpr,
     HALF: gl.constexpr):
-    """Rows 64 HALF to 64 HALF + 63 of every query block."""
+    """A consumer: queries 64 HALF to 64 HALF + 63 of every query block."""
     PANELS: gl.constexpr = HEAD // 64
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD, 16])
@@ -267,7 +270,8 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         else:
             top = total - float("inf")
         acc = gl.zeros([64, HEAD], gl.float32, A)
-        # Keys of the tail stand as if in sequence; an empty row sees none of them.
+        # The mask takes the tail's keys for consecutive: its odd block may lie further back, wholly before the
+        # diagonal. An empty row sees no key.
         limit = first - (diagonal - before % 2) * 64 + HALF * 64 + gl.arange(0, 64, s_rows)
         limit = gl.where(blocks == 0, -1, limit)
 
@@ -282,7 +286,7 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         weights, _decay, top, total = _softmax(s, top, total, limit, scale_log2, True, S)
         p = gl.convert_layout(weights, gl.DotOperandLayout(0, A, 2)).to(dtype)
         if step > 0:
-            # The output of the row before has left its slot by now; only the thread that sent it can wait for it.
+            # The previous row's output leaves from its Q slot; only the thread that sent it can wait for that.
             tma.store_wait(0)
             _barrier()
             mbarrier.arrive(q_empty.index((step - 1) % Q_SLOTS), count=1)
@@ -296,7 +300,7 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
             acc, p, top, total = _fold(q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, acc, p, top,
                 total, limit, scale_log2, it, False, HEAD, STAGES)
             it += 1
-        # Two conditions: the first is known to the compiler, the second is not.
+        # Two nested conditions: the compiler knows the first, the second depends on the row.
         if COLUMNS:  # noqa: SIM102
             if columns % 128 > 0:
                 limit = gl.full([64], 0, gl.int32, s_rows) + columns % 128 - 1
@@ -313,7 +317,8 @@ def _consume(q_tiles, k_tiles, v_tiles, tickets, q_full, q_empty, k_full, k_empt
         lse_row = query + gl.arange(0, 64, s_rows)
         # lse [B, Hq, n_q] is contiguous.
         gl.store(lse_ptr + (batch * heads + head).to(gl.int64) * n_q + lse_row, lse, mask=lse_row < n_q)
-        # The output leaves from where the queries lay, in whole sectors: a thread of the product holds half of one.
+        # The output overwrites the queries and leaves by TMA in whole sectors: a thread of the product holds half of
+        # a sector's 32 bytes, and direct stores moved each sector twice.
         acc = acc * gl.expand_dims(gl.convert_layout(1.0 / safe, a_rows), 1)
         q.store(acc.to(dtype))
         fence_async_shared()
@@ -334,7 +339,7 @@ def hopper_attention_kernel(q_desc, k_desc, v_desc, k_ptr, v_ptr, stride_kb, str
     n_q, n_k, rows, scale_log2, HEAD: gl.constexpr, STAGES: gl.constexpr, Q_SLOTS: gl.constexpr,
     COLUMNS: gl.constexpr, SINKS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr):
-    """Attention of every row of the order; shapes as in ``hopper_backend.attend``."""
+    """Attention of the rows in ``order``; shapes as in ``Operands`` and ``RowPlan``."""
     PANELS: gl.constexpr = HEAD // 64
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1

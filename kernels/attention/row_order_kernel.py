@@ -1,6 +1,6 @@
-"""The device code of the order in which the attention kernels take a plan's rows.
+"""The order in which the attention kernels take a plan's rows, as a counting sort in one program per KV head.
 
-Importing this module imports Triton, so only ``triton_backend`` does, inside a function.
+Importing this module imports Triton, so only ``row_order`` does, inside a function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def order_kernel(
     STEPS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """The rows of one KV head by falling number of tiles, in STEPS steps; rows of one step in any order."""
+    """Sort the rows of one KV head by falling number of tiles, to within STEPS steps; rows of one step in any order."""
     unit = tl.program_id(0)
     edge = tl.arange(0, STEPS)
     counts = tl.zeros([STEPS], dtype=tl.int32)
@@ -72,6 +72,6 @@ def _steps(
     listed += (tl.load(column_count_ptr + base + row, mask=real, other=0) + BLOCK_K - 1) // BLOCK_K
     dense = tl.load(dense_ptr + base + row, mask=real, other=0) != 0
     tiles = tl.where(dense, last // BLOCK_K + 1, listed)
-    # Most rows read a small share, and a step of one tile counts there.
+    # Most rows read a small share of the tiles; the root gives small shares the finer steps.
     share = tl.sqrt(tl.minimum(tiles.to(tl.float32) / most, 1.0))
     return row, ((1.0 - share) * (STEPS - 1)).to(tl.int32)

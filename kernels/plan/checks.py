@@ -1,6 +1,6 @@
-"""Checks of a row plan: the cheap static ones at construction, the full ones on request.
+"""Checks of a row plan: shapes, dtypes and devices at construction, every value on request.
 
-Every message names the place and the value, and says what the contract wants.
+Every message names the row and the value, and says what the contract wants.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from routesparse.kernels.interface import PlanError
-
 if TYPE_CHECKING:
-    from routesparse.kernels.interface import RowPlan
+    from routesparse.kernels.plan.row_plan import RowPlan
+
+
+class PlanError(ValueError):
+    """A row plan that breaks its contract (for instance a column inside one of the row's blocks)."""
 
 
 def check_static(plan: RowPlan) -> None:
@@ -57,7 +59,7 @@ def _expect(
 
 
 def check_values(plan: RowPlan) -> None:
-    """The whole contract of RowPlan. Raises PlanError for the first row that breaks it."""
+    """The whole contract of RowPlan, see ``RowPlan.validate``. Raises PlanError for the first row that breaks it."""
     if plan.key_start is not None and bool(((plan.key_start < 0) | (plan.key_start > plan.n_k)).any()):
         raise PlanError(f"key_start {plan.key_start.tolist()}: every value must lie in 0 to n_k = {plan.n_k}")
     first, last = plan.query_positions()
@@ -65,7 +67,7 @@ def check_values(plan: RowPlan) -> None:
     _check_list(plan, "block", plan.blocks, plan.block_count, last_block)
     _check_list(plan, "column", plan.columns, plan.column_count, last[:, None])
 
-    # Past the counts the lists hold anything; a sentinel keeps them ascending for the binary searches.
+    # Past its count a list may hold anything; a value above all blocks keeps it ascending for the binary search.
     slots = torch.arange(plan.blocks.shape[-1], device=plan.device)
     blocks = plan.blocks.long().masked_fill(slots >= plan.block_count[..., None], plan.key_blocks)
     live = torch.arange(plan.columns.shape[-1], device=plan.device) < plan.column_count[..., None]
@@ -77,7 +79,7 @@ def check_values(plan: RowPlan) -> None:
             "count twice; keep columns disjoint from blocks"
         )
 
-    # The diagonal: every block that the row's query positions meet, unless padding hides all of it.
+    # The diagonal: every block that holds one of the row's query positions, unless padding hides all of it.
     steps = torch.arange(plan.block_q // plan.block_k + 2, device=plan.device)
     diagonal = (first // plan.block_k)[:, None] + steps
     needed = (diagonal <= last_block).expand(plan.batch, plan.heads, -1, -1)
@@ -94,7 +96,7 @@ def check_values(plan: RowPlan) -> None:
 def _check_list(
     plan: RowPlan, name: str, lists: torch.Tensor, count: torch.Tensor, last: torch.Tensor
 ) -> None:
-    """Count within capacity; live entries of sparse rows strictly ascending and in 0 to last [M, 1]."""
+    """Check that counts fit the capacity, and that sparse rows' entries strictly ascend within 0 to last [M, 1]."""
     capacity = lists.shape[-1]
     if bad := _first((count < 0) | (count > capacity)):
         raise PlanError(f"{_where(bad)}: {name}_count {int(count[bad])} is outside 0 to capacity {capacity}")
@@ -113,7 +115,7 @@ def _check_list(
 
 
 def _contains(blocks: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Whether each wanted block [.., W] is in the ascending list [.., capacity]; bool [.., W]."""
+    """Which of the wanted blocks [.., W] are in the ascending list [.., capacity], bool [.., W]."""
     if blocks.shape[-1] == 0:
         return torch.zeros_like(wanted, dtype=torch.bool)
     place = torch.searchsorted(blocks.contiguous(), wanted.contiguous()).clamp(max=blocks.shape[-1] - 1)
@@ -121,7 +123,7 @@ def _contains(blocks: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def _first(bad: torch.Tensor) -> tuple[int, ...] | None:
-    """Index of the first true entry, or None."""
+    """Index of the first true entry, or None without one."""
     found = bad.nonzero()
     return tuple(found[0].tolist()) if len(found) else None
 
@@ -131,7 +133,7 @@ def _where(index: tuple[int, ...]) -> str:
 
 
 def check_consecutive(plans: Sequence[RowPlan]) -> None:
-    """Whether plans are segments of one chunk in order (RowPlan.concat). Raises PlanError."""
+    """Raise PlanError unless the plans are consecutive segments of one chunk (see ``RowPlan.concat``)."""
     if not plans:
         raise PlanError("concat got no plan; pass at least one")
     for at, (plan, following) in enumerate(pairwise(plans)):

@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from routesparse.kernels import triton_choice
+from routesparse.kernels.attention import launch_choice, possible_loads
+from routesparse.kernels.attention.launch_choice import Config, fastest
+from routesparse.kernels.attention.operands import descriptor_strides, fits_descriptor
+from routesparse.kernels.attention.row_order import row_order, row_order_triton
 from routesparse.kernels.interface import RowPlan
-from routesparse.kernels.triton_backend import (
-    descriptor_strides,
-    fits_descriptor,
-    possible_loads,
-    row_order,
-    row_order_fused,
-)
-from routesparse.kernels.triton_choice import Config, fastest
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["torch", "triton"])
+@pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("n_q", [640, 300, 1], ids=["whole", "chunk", "row"])
 def test_row_order_keeps_a_kv_head_together_and_puts_its_longest_row_first(
-    n_q: int, fused: bool, in_triton: Callable[..., Any]
+    n_q: int, backend: str, in_triton: Callable[..., Any]
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = -(-n_q // 128)
@@ -34,9 +29,9 @@ def test_row_order_keeps_a_kv_head_together_and_puts_its_longest_row_first(
         columns=torch.randint(0, 640, (2, 4, 200), generator=generator),
         dense_rows=torch.rand(2, 4, rows, generator=generator) < 0.3,
     )
-    if fused:
+    if backend == "triton":
         there = plan.to("cuda") if torch.cuda.is_available() else plan
-        order = in_triton(row_order_fused, there, 2).cpu().long()
+        order = in_triton(row_order_triton, there, 2).cpu().long()
     else:
         order = row_order(plan, group=2).long()
     assert order.sort().values.tolist() == list(range(2 * 4 * rows))
@@ -99,7 +94,7 @@ def test_the_compute_capability_and_the_plan_choose_the_kernel(
 
 
 def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> None:
-    monkeypatch.setattr(triton_choice, "_chosen", {})
+    monkeypatch.setattr(launch_choice, "_chosen", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     slow, fast = Config(False, 4, 1), Config(True, 8, 2)
     measured = []
@@ -108,15 +103,15 @@ def test_the_fastest_configuration_is_measured_once_and_kept(monkeypatch) -> Non
         measured.append(run())
         return 1.0 if measured[-1] is fast else 2.0
 
-    monkeypatch.setattr(triton_choice, "_time_ms", time_ms)
+    monkeypatch.setattr(launch_choice, "_time_ms", time_ms)
     for _ in range(2):
         assert fastest("kind", [slow, fast], lambda config: config) is fast
     assert measured == [slow, fast]
 
 
 def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch) -> None:
-    monkeypatch.setattr(triton_choice, "_chosen", {})
+    monkeypatch.setattr(launch_choice, "_chosen", {})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     first = Config(True, 8, 2)
     assert fastest("kind", [first, Config(False, 8, 2)], lambda config: pytest.fail("measured")) is first
-    assert triton_choice._chosen == {}
+    assert launch_choice._chosen == {}

@@ -1,4 +1,4 @@
-"""Which launch configuration of the Triton kernel is the fastest here: measured once per kind of problem."""
+"""The fastest launch configuration of ``triton_kernel`` here, measured once per process and kind of problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIMED_RUNS = 3
 
 @dataclass(frozen=True)
 class Config:
-    """How the kernel loads whole blocks (TMA descriptors or pointers), its warps and pipeline stages."""
+    """A launch configuration: whether whole blocks are loaded by TMA descriptors or by pointers, warps and stages."""
 
     descriptor: bool
     num_warps: int
@@ -21,9 +21,9 @@ class Config:
 
 
 def fastest(kind: Hashable, configs: Sequence[Config], run: Callable[[Config], None]) -> Config:
-    """The config with the smallest time of ``run``; measured at the first call of this kind, then remembered.
+    """The config with which ``run`` takes the least time; measured at the first call of this kind, then remembered.
 
-    The measurement waits for the device; while a CUDA graph is captured, the first config is taken unmeasured.
+    Measuring waits for the device, which a CUDA graph's capture forbids: there the first config is returned unmeasured.
     """
     if len(configs) == 1:
         return configs[0]
@@ -35,7 +35,7 @@ def fastest(kind: Hashable, configs: Sequence[Config], run: Callable[[Config], N
 
 
 def _time_ms(run: Callable[[], None]) -> float:
-    """The shortest of a few timed runs, after one that compiles."""
+    """The shortest of a few timed runs; the run before them compiles."""
     run()
     times = []
     for _ in range(_TIMED_RUNS):

@@ -1,10 +1,10 @@
-"""The device code of the Triton backend on any GPU: one program computes one query block of one head.
+"""Attention on any GPU that Triton supports: one program computes one query block of one head.
 
-Importing this module imports Triton, so only ``triton_backend`` does, inside a function.
+Importing this module imports Triton, so only ``triton_launch`` does, inside a function.
 
-Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention-2): logits carry log2(e), a sink is a
-first key with value zero. Only tiles that need a mask get one: those with padding or the window's edge, at the
-front of an ascending list, and the diagonal, at its end. All addresses are int64.
+Online softmax in base 2 (Milakov and Gimelshein 2018; FlashAttention-2): logits are multiplied by log2(e), and a
+sink counts as a first key with value zero. Only tiles that need a mask get one: those at the front of an ascending
+list, which padding or the window may cut, and the diagonal, at its end. All addresses are int64.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _accumulate(
 ):
     """Fold one tile into the running output [BLOCK_Q, D], maximum and sum [BLOCK_Q].
 
-    Without a soft cap the scale, which is positive, rides on the exponent's multiply-add.
+    Without a soft cap the exponent's multiply-add applies the scale, which must be positive for the maximum.
     """
     if SOFTCAP:
         scale_log2 = 1.0
@@ -122,7 +122,7 @@ def _fold_blocks(
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
 ):
-    """Fold the blocks of list places ``begin`` to ``end``; unmasked ones are kept before the diagonal."""
+    """Fold list entries ``begin`` to ``end``; where no mask is applied, blocks are clamped below the diagonal."""
     following = tl.load(block_list + begin, mask=(dense == 0) & (begin < end), other=0)
     for i in range(begin, end):
         block = tl.where(dense, range_start + i, following)
@@ -224,9 +224,9 @@ def sparse_attention_kernel(
     PRECISION: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
 ):
-    """Program p computes row order[p] of the plan, rows counted over [B, H, M].
+    """Program p computes row order[p] of the plan, an index into [B, H, M].
 
-    With DESCRIPTOR whole blocks come by TMA; columns always come through pointers.
+    With DESCRIPTOR whole blocks are loaded by TMA; columns always come through pointers.
     """
     row = tl.load(order_ptr + tl.program_id(0)).to(tl.int64)
     query_block = (row % query_blocks).to(tl.int32)
