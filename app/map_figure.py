@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app import design, map_times, numbers
+from routesparse.engine.rows import outcome
 
-FALLBACK_STEPS = ("none", "dense by the router", "expanded", "dense by fallback")
+FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback")
 _STEPS = 64  # of the sequential scale; more can't be told apart
 _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
@@ -53,7 +54,8 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     values = np.full((layers, heads), np.nan)
     if metric == "fallback":
         values[at] = [
-            _fallback_step(p, f) for p, f in zip(choices["pattern"], choices["fallback"], strict=True)
+            float(FALLBACK_STEPS.index(outcome(p, f)))
+            for p, f in zip(choices["pattern"], choices["fallback"], strict=True)
         ]
         unit, low, high = "fallback of the unit", 0.0, 3.0
     else:
@@ -143,13 +145,5 @@ def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
         if metric not in _IN_EVERY_HOVER:
             lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
         if row.fallback in _MARKS:
-            lines.append("dense by fallback" if row.fallback == "dense" else "expanded by fallback")
+            lines.append(outcome(row.pattern, row.fallback))
         yield "\n".join(lines)
-
-
-def _fallback_step(pattern: str, fallback: object) -> float:
-    if fallback == "dense":
-        return 3.0
-    if fallback == "expand":
-        return 2.0
-    return 1.0 if pattern == "dense" else 0.0

@@ -13,6 +13,20 @@ Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "d
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
 FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
 FallbackKind = Literal["expand", "dense"]
+Outcome = Literal["dense by fallback", "expanded", "dense by the router", "kept"]
+OUTCOMES: tuple[Outcome, ...] = ("dense by fallback", "expanded", "dense by the router", "kept")
+
+
+def outcome(pattern: str, fallback: object) -> Outcome:
+    """How a unit ended; ``kept``: the router's sparse choice stood. The store's macro ``outcome`` says the same.
+
+    fallback: a FallbackKind; anything else (None, or pandas' NaN) means that no certificate failed.
+    """
+    if fallback == "dense":
+        return "dense by fallback"
+    if fallback == "expand":
+        return "expanded"
+    return "dense by the router" if pattern == "dense" else "kept"
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,11 @@ class HeadChoiceRow:
     unmet: bool | None = (
         None  # policy strict: T_l had no time for the escalation that the certificate asked for
     )
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the unit ended."""
+        return outcome(self.pattern, self.fallback)
 
 
 @dataclass(frozen=True)

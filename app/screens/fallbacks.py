@@ -27,7 +27,7 @@ from routesparse.app import (
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.rows import RunRow
+from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import fallback_queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -188,7 +188,7 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">Kept apart: who made a unit dense or dearer</div>')
         body = []
-        for kind in fallback_queries.KINDS:
+        for kind in OUTCOMES:
             rows = kinds[kinds["kind"] == kind]
             body.append(
                 f'<tr><td class="l">{kind}</td><td>{int(rows["units"].sum()):,}</td>'

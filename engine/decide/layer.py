@@ -12,14 +12,14 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import unit_route
-from routesparse.engine.decide.decision import Computed, Decision, DeviceScores, Pending, packed_decision
+from routesparse.engine.decide.decision import Computed, Decision, Pending, packed_decision
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.copies import Packed, Readout
 from routesparse.engine.device.graphs import Graphs, beside
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.errors import ConfigError, NumericsError
-from routesparse.engine.method import descriptors, fallback, router_device
+from routesparse.engine.method import descriptors, fallback, router
 from routesparse.engine.method.families import build_indices, build_unprobed
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
@@ -29,6 +29,7 @@ from routesparse.engine.method.probe import Probe, run_probe
 from routesparse.engine.method.probe_rows import CERTIFICATE, RECENT, ROUTING, draw_shares, place_rows
 from routesparse.engine.method.retained_mass import CandidateMass, candidate_mass
 from routesparse.engine.method.row_plan import head_density, lower
+from routesparse.engine.method.scores import Scores, gate_statistic
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan
@@ -188,11 +189,11 @@ def route_by_tensors(
     disagreement = covered.disagreement(probe)
     predicted = None
     if predictor is not None:
-        gate_mass = torch.minimum(mass, recent_mass)
+        gate_mass = gate_statistic(mass, recent_mass)
         predicted = predictor(gate_mass, disagreement, described.entropy.unsqueeze(-1))
         predicted[..., -1] = 0.0
         predicted = units(predicted)
-    scores = DeviceScores(
+    scores = Scores(
         mass=units(mass),
         recent_mass=units(recent_mass),
         disagreement=units(disagreement),
@@ -203,7 +204,7 @@ def route_by_tensors(
 
     # 4. Eq. 6 under the layer's limit.
     risk = scores.risk(config.alpha, config.beta)
-    routed = router_device.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
+    routed = router.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = units(covered.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])

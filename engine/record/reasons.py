@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from routesparse.engine.method.router import admissible
+
 if TYPE_CHECKING:
     from routesparse.engine.decide.layer import Decision
 
@@ -23,7 +25,7 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
         if decision.routed.limited:
             return "dense by the router: least total risk under T_l"
         best_gate = float(scores.gate[unit, :dense].max())
-        if best_gate < gate:
+        if not admissible(best_gate, gate):
             return f"dense by the router: no sparse candidate reaches g >= {gate:.3f} (best {best_gate:.3f})"
         return "dense by the router: every sparse candidate with enough mass costs as much as dense"
     g = float(scores.gate[unit, place])
@@ -54,7 +56,7 @@ def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> s
             return f"certificate {test.lower_mass:.3f} < tau {tau:.3f}"
     g, cost = float(scores.gate[unit, place]), float(scores.kernel_us[unit, place])
     paid = float(scores.kernel_us[unit, chosen])
-    if g < gate and not decision.routed.limited:
+    if not admissible(g, gate) and not decision.routed.limited:
         side = "recent rows" if scores.recent_mass[unit, place] < scores.mass[unit, place] else "routing rows"
         return f"g {g:.3f} < {gate:.3f} ({side})"
     if cost >= paid:

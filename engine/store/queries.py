@@ -161,10 +161,11 @@ def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
         SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router
         FROM layer_run l
         LEFT JOIN (
-            SELECT layer, count(*) AS units, count(*) FILTER (WHERE fallback = 'expand') AS expanded,
-                   count(*) FILTER (WHERE fallback = 'dense') AS dense_fallback,
-                   count(*) FILTER (WHERE pattern = 'dense' AND fallback IS NULL) AS dense_router
-            FROM head_choice WHERE run_key = ? GROUP BY layer
+            SELECT layer, count(*) AS units, count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
+                   count(*) FILTER (WHERE outcome = 'dense by fallback') AS dense_fallback,
+                   count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router
+            FROM (SELECT layer, outcome(pattern, fallback) AS outcome FROM head_choice WHERE run_key = ?)
+            GROUP BY layer
         ) c USING (layer)
         WHERE run_key = ? ORDER BY layer
         """,
@@ -177,7 +178,8 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
     return store.frame(
         """
         SELECT c.* EXCLUDE (run_key), a."rows" AS audit_rows, a.mass AS audited_mass,
-               a.min_mass AS audited_min_mass, a.covered, a.mean_error AS audited_error,
+               a.min_mass AS audited_min_mass,
+               gate_statistic(a.mass, c.recent_mass) AS audited_gate, a.covered, a.mean_error AS audited_error,
                a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations,
                a.row_covered, a.forward_error
         FROM head_choice c
@@ -193,7 +195,7 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
     return store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
-               least(s.mass, s.recent_mass) AS gate,
+               gate_statistic(s.mass, s.recent_mass) AS gate,
                coalesce(f.lower_mass, CASE WHEN s.chosen THEN h.lower_mass END) AS lower_mass
         FROM (SELECT * FROM candidate_score WHERE {unit}) s
         LEFT JOIN (SELECT candidate, lower_mass FROM head_choice WHERE {unit}) h USING (candidate)

@@ -1,3 +1,10 @@
+-- Definitions of the method, as queries need them; tests/engine/store/test_definitions.py holds them to the engine's.
+CREATE OR REPLACE MACRO visible.gate_statistic(mass, recent_mass) AS  -- method/scores.py; least() would skip a NULL
+    CASE WHEN mass IS NOT NULL AND recent_mass IS NOT NULL THEN least(mass, recent_mass) END;
+CREATE OR REPLACE MACRO visible.outcome(pattern, fallback) AS  -- rows.py
+    CASE WHEN fallback = 'dense' THEN 'dense by fallback' WHEN fallback = 'expand' THEN 'expanded'
+         WHEN pattern = 'dense' THEN 'dense by the router' ELSE 'kept' END;
+
 -- Derived from one owner's rows, so that they can't go stale when a run is deleted.
 CREATE OR REPLACE VIEW visible.model AS
 SELECT model, model_revision, any_value(tokenizer_hash) AS tokenizer_hash, any_value(layers) AS layers,

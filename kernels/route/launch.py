@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
+from routesparse.kernels.betting_bound import BISECTIONS
 from routesparse.kernels.betting_bound.launch import BITS
 from routesparse.kernels.launching import power_of_two
 
@@ -51,7 +52,6 @@ def route_units(
     *,
     tests: int,
     fallback: bool,
-    bisections: int,
 ) -> torch.Tensor:
     """Steps 3 to 5 without a limit: the final candidates int64 [B, H]; everything recorded goes to ``out``.
 
@@ -111,7 +111,7 @@ def route_units(
         width,
         recent + routing,
         certificate,
-        BISECTIONS=bisections,
+        BISECTIONS=BISECTIONS,
         BITS=BITS,
         TESTS=tests,
         FALLBACK=fallback,

@@ -111,13 +111,13 @@ def steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
 
 def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     from routesparse.engine.decide import heatmap
-    from routesparse.engine.method.certificate_device import betting_lower_bound
     from routesparse.engine.method.descriptors import describe
     from routesparse.engine.method.families import build_indices
     from routesparse.engine.method.probe import pool_keys, run_probe
     from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
     from routesparse.engine.method.retained_mass import candidate_mass
     from routesparse.engine.method.row_plan import head_density, lower
+    from routesparse.kernels.betting_bound import betting_lower_bound
     from routesparse.kernels.level_maps import score_levels
 
     config, segment, candidates = twin["config"], twin["segment"], twin["candidates"]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine.decide.decision import DeviceScores
 from routesparse.engine.decide.layer import route_by_tensors
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
-from routesparse.engine.method import fallback, router_device
+from routesparse.engine.method import fallback, router
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.scores import Scores
 
 KINDS = {
     "ragged-n333": ({"n_q": 333}, {}),
@@ -178,9 +178,9 @@ def by_the_method(case, gate, found):
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
-    scores = DeviceScores(**{name: found[name] for name in names}, predicted_error=None)
+    scores = Scores(**{name: found[name] for name in names}, predicted_error=None)
     risk = scores.risk(config.alpha, 0.0)
-    routed = router_device.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    routed = router.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
     rows = masses.row_mass[:, :, case["rows"].slice_of(CERTIFICATE)].flatten(0, 1).double()
     certified = fallback.certify(scores.kernel_us, scores.gate, rows, routed.choice, config, gate, None)
     wanted |= {"risk": risk, "routed_choice": routed.choice}

@@ -31,7 +31,7 @@ def make(oracle):
         values = mass if best is None else np.minimum(mass, best)
         scores = replace(base.scores, mass=values, recent_mass=values - 0.01, kernel_us=cost)
         lower = next((low for place, low in reversed(tests) if place == choice), np.nan)
-        results = tuple(step_five.Test(0, place, low, low >= TAU) for place, low in tests)
+        results = tuple(step_five.CertificateTest(0, place, low, low >= TAU) for place, low in tests)
         certified = step_five.Certified(
             np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet])
         )
