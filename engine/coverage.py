@@ -15,13 +15,15 @@ import torch
 from routesparse.engine import device_path
 from routesparse.engine.builders import FamilyIndex
 from routesparse.engine.builders.level_map import diagonal_and_sink
-from routesparse.engine.patterns import Candidate
+from routesparse.engine.errors import PatternError
+from routesparse.engine.patterns import Candidate, check_built, family_numbers, maps_of_families
 from routesparse.engine.probe import AttentionInputs, Probe, column_mass_of_rows
 from routesparse.engine.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.readout import constant
-from routesparse.engine.records import FAMILIES, Pattern
+from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import cover_triton
+from routesparse.kernels.families import DENSE, FAMILIES
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def cover(
     """Score every candidate on the probe rows and count its tiles, all heads of the layer at once."""
     if device_path.fused(inputs.q):
         return _cover_fused(inputs, segment, probe, indices, candidates)
+    check_built(candidates, indices)
     batch, heads, count, _ = probe.block_mass.shape
     shape = (batch, heads, len(candidates))
     row_mass = probe.block_mass.new_ones(batch, heads, count, len(candidates))
@@ -93,17 +96,23 @@ def _cover_fused(
     candidates: tuple[Candidate, ...],
 ) -> Coverage:
     """``cover`` by the kernels: all levels of all families in one pass over the masses."""
-    families = [indices[pattern] for pattern in FAMILIES]
-    depths = [sum(c.pattern == pattern for c in candidates) for pattern in FAMILIES]
+    closed, slash, top_k, top_p = maps_of_families(indices)
+    numbers = family_numbers(candidates, indices)
+    depths = [numbers.count(number) for number in range(len(FAMILIES))]
+    order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
+    if [(n, c.level) for n, c in zip(numbers, candidates, strict=True)] != [*order, (DENSE, 0)]:
+        raise PatternError(
+            f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; the kernels "
+            f"score {', '.join(FAMILIES)} with levels from 0, then dense"
+        )
+    # A window without end costs what dense costs.
     table = [
-        (FAMILIES.index(c.pattern), c.level, c.blocks)
-        if c.pattern in FAMILIES
-        else (0, 0, segment.key_blocks)
-        for c in candidates
+        (0, 0, segment.key_blocks) if number == DENSE else (number, c.level, c.blocks)
+        for number, c in zip(numbers, candidates, strict=True)
     ]
     place = segment.place(inputs.first_keys())
     rows = probe.rows.rows
-    columns = families[1].columns_by_key
+    columns = slash.columns_by_key
     column_mass = cover_triton.column_mass(
         inputs.q,
         inputs.k,
@@ -120,7 +129,7 @@ def _cover_fused(
         probe.block_mass,
         probe.sink_mass,
         rows,
-        (families[0].levels, families[1].levels, families[2].levels, families[3].levels),
+        (closed.levels, slash.levels, top_k.levels, top_p.levels),
         (depths[0], depths[1], depths[2], depths[3]),
         columns,
         column_mass,
@@ -129,10 +138,10 @@ def _cover_fused(
     )
     tiles, single_columns, density = cover_triton.totals(
         constant(np.array(table, dtype=np.int32), inputs.q.device),
-        families[1].levels,
+        slash.levels,
         columns,
-        _row_counts(families[2], depths[2]),
-        _row_counts(families[3], depths[3]),
+        _row_counts(top_k, depths[2]),
+        _row_counts(top_p, depths[3]),
         place,
     ).unbind(0)
     return Coverage(row_mass, tiles, single_columns, density)

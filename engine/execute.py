@@ -7,12 +7,13 @@ import torch
 
 from routesparse.engine import device_path
 from routesparse.engine.builders import NEVER, FamilyIndex
-from routesparse.engine.patterns import Candidate
+from routesparse.engine.patterns import Candidate, check_built, family_numbers
 from routesparse.engine.probe import first_real_keys
 from routesparse.engine.readout import constant
-from routesparse.engine.records import FAMILIES, Pattern
+from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import lower_triton
+from routesparse.kernels.families import FAMILIES
 from routesparse.kernels.interface import RowPlan
 
 
@@ -34,6 +35,7 @@ def lower(
     batch, heads = choice.shape
     if device_path.fused(choice):
         return _lower_fused(segment, indices, candidates, choice, key_start, softcap, sinks)
+    check_built(candidates, indices)
     families = list(indices)
     table = [(families.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
     family, level = constant(np.array(table), device)[choice].unbind(-1)
@@ -79,7 +81,8 @@ def _lower_fused(
 ) -> RowPlan:
     """``lower`` by one kernel; a map that is missing (a baseline has one family) is never chosen."""
     some = next(iter(indices.values())).levels
-    table = [(FAMILIES.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
+    numbers = family_numbers(candidates, indices)
+    table = [(number, c.level) for number, c in zip(numbers, candidates, strict=True)]
     maps = [indices[pattern].levels if pattern in indices else some for pattern in FAMILIES]
     slash = indices.get("vertical_slash")
     columns = torch.zeros(*choice.shape, 0, dtype=torch.int32, device=choice.device)

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 
 from routesparse.engine import device_path, masks
 from routesparse.engine.builders import NEVER, FamilyIndex
+from routesparse.engine.patterns import maps_of_families
 from routesparse.engine.probe import Probe
 from routesparse.engine.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.readout import Copies, constant
-from routesparse.engine.records import FAMILIES, Pattern
+from routesparse.engine.records import Pattern
 from routesparse.engine.segments import Segment
 from routesparse.kernels import record_triton
 
@@ -106,7 +107,7 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     drawn = constant(np.concatenate(parts), probe.block_mass.device)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
     mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
-    families = [indices[family] for family in FAMILIES]
+    families = maps_of_families(indices)
     if device_path.fused(probe.block_mass):
         mass, packed, positions = record_triton.pictures(
             probe.block_mass,
