@@ -14,7 +14,7 @@ import pandas as pd
 from routesparse.app import design, map_times, numbers
 from routesparse.engine.rows import outcome
 
-FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback")
+FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
 _STEPS = 64  # of the sequential scale; more can't be told apart
 _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
@@ -54,10 +54,10 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     values = np.full((layers, heads), np.nan)
     if metric == "fallback":
         values[at] = [
-            float(FALLBACK_STEPS.index(outcome(p, f)))
-            for p, f in zip(choices["pattern"], choices["fallback"], strict=True)
+            float(FALLBACK_STEPS.index("ran uncertified" if u else outcome(p, f)))
+            for p, f, u in choices[["pattern", "fallback", "uncertified"]].itertuples(index=False)
         ]
-        unit, low, high = "fallback of the unit", 0.0, 3.0
+        unit, low, high = "fallback of the unit", 0.0, len(FALLBACK_STEPS) - 1.0
     else:
         values[at] = choices[metric].astype(float)
         unit = _FORMATS[metric][0]
@@ -101,6 +101,7 @@ def drawing(
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
     letters[at] = choices["pattern"].map(design.LETTERS).to_numpy()
     marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
+    marks[at] = np.where(choices["uncertified"], "u", marks[at])
     tips = np.full(shape, None, object)
     tips[at] = list(_hovers(choices, metric))
     data: dict[str, Any] = {
@@ -146,4 +147,6 @@ def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
             lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
         if row.fallback in _MARKS:
             lines.append(outcome(row.pattern, row.fallback))
+        if row.uncertified:
+            lines.append("ran uncertified: its certificate is below τ")
         yield "\n".join(lines)

@@ -17,11 +17,12 @@ import torch
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Copies
 from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.patterns import maps_of_families
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.record import masks
-from routesparse.engine.rows import FAMILIES, Pattern
+from routesparse.engine.rows import Pattern
 from routesparse.kernels.pictures import pictures
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     drawn = constant(np.concatenate(parts), probe.block_mass.device)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
     mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
-    window, slash, top_k, top_p = (indices[family] for family in FAMILIES)
+    window, slash, top_k, top_p = maps_of_families(indices)
     assert slash.ranked_columns is not None
     mass, packed, positions = pictures(
         probe.block_mass,

@@ -8,14 +8,16 @@ import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
+from routesparse.engine.errors import PatternError
 from routesparse.engine.method.families import FamilyIndex
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.patterns import Candidate, family_numbers, maps_of_families
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import FAMILIES, Pattern
+from routesparse.engine.rows import Pattern
 from routesparse.kernels import retained_mass as operation
+from routesparse.kernels.families import DENSE, FAMILIES
 from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
 
 
@@ -45,12 +47,22 @@ def candidate_mass(
     indices: dict[Pattern, FamilyIndex],
     candidates: tuple[Candidate, ...],
 ) -> CandidateMass:
-    """Score every candidate on the probe rows and count its tiles, all heads of the layer at once."""
+    """Score every candidate on the probe rows and count its tiles, all heads of the layer at once.
+
+    Errors: PatternError for candidates without an index, or in another order than the operations take.
+    """
+    numbers = family_numbers(candidates, indices)
+    depths = [numbers.count(number) for number in range(len(FAMILIES))]
+    order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
+    if [(n, c.level) for n, c in zip(numbers, candidates, strict=True)] != [*order, (DENSE, 0)]:
+        raise PatternError(
+            f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; scoring takes "
+            f"{', '.join(FAMILIES)} with levels from 0, then dense"
+        )
+    # A window without end costs what dense costs.
     table = [
-        (FAMILIES.index(c.pattern), c.level, c.blocks)
-        if c.pattern in FAMILIES
-        else (0, 0, segment.key_blocks)
-        for c in candidates
+        (0, 0, segment.key_blocks) if number == DENSE else (number, c.level, c.blocks)
+        for number, c in zip(numbers, candidates, strict=True)
     ]
     found = operation.retained_mass(
         inputs.q,
@@ -63,7 +75,7 @@ def candidate_mass(
             segment.first,
             _pooled_rows(probe) if probe.pooled else None,
         ),
-        _family_levels(indices, candidates),
+        _family_levels(indices, depths),
         constant(np.array(table, dtype=np.int32), inputs.q.device),
         segment.geometry(inputs.first_keys()),
         scale=inputs.scale,
@@ -73,9 +85,8 @@ def candidate_mass(
     return CandidateMass(*found)
 
 
-def _family_levels(indices: dict[Pattern, FamilyIndex], candidates: tuple[Candidate, ...]) -> FamilyLevels:
-    window, slash, top_k, top_p = (indices[pattern] for pattern in FAMILIES)
-    depths = [sum(c.pattern == pattern for c in candidates) for pattern in FAMILIES]
+def _family_levels(indices: dict[Pattern, FamilyIndex], depths: list[int]) -> FamilyLevels:
+    window, slash, top_k, top_p = maps_of_families(indices)
     assert slash.ranked_columns is not None and top_k.row_counts is not None and top_p.row_counts is not None
     return FamilyLevels(
         (window.levels, slash.levels, top_k.levels, top_p.levels),

@@ -8,10 +8,11 @@ import torch
 from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families import FamilyIndex
 from routesparse.engine.method.inputs import AttentionInputs, first_real_keys
-from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.patterns import Candidate, family_numbers
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import FAMILIES, Pattern
+from routesparse.engine.rows import Pattern
 from routesparse.kernels import lower_plan
+from routesparse.kernels.families import FAMILIES
 from routesparse.kernels.interface import RowPlan
 
 
@@ -29,7 +30,8 @@ def lower(
     """
     some = next(iter(indices.values())).levels
     choice = torch.as_tensor(choice, device=some.device).long()
-    table = [(FAMILIES.index(c.pattern) if c.pattern in indices else -1, c.level) for c in candidates]
+    numbers = family_numbers(candidates, indices)
+    table = [(number, c.level) for number, c in zip(numbers, candidates, strict=True)]
     maps = [indices[pattern].levels if pattern in indices else some for pattern in FAMILIES]
     slash = indices.get("vertical_slash")
     return lower_plan.lower_levels(
