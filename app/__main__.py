@@ -20,7 +20,7 @@ import streamlit as st
 from streamlit import config, net_util
 from streamlit.web import bootstrap, cli
 
-from routesparse.app import guard
+from routesparse.app.shell import guard
 
 MAIN = Path(__file__).with_name("main.py")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

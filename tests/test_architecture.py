@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("app", "engine", "kernels")
 # What the web process loads; each is checked once it exists.
 READ_SIDE = (
-    "app/*.py",
     "app/**/*.py",
     "engine/__init__.py",
     "engine/errors.py",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.app.access import access
+from routesparse.app.shell.access import access
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
 
@@ -67,7 +67,7 @@ def test_settings_that_all_runs_share_are_said_once(filled, open_runs):
 
 
 def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
-    from routesparse.app.screens import runs
+    from routesparse.app.screens.runs import page as runs
 
     page = open_page("runs")
     other, pinned = access().store.run_ids() - {record.run.run_id}, record.run.run_id
@@ -87,7 +87,7 @@ def test_deleted_baseline_is_unpinned(filled, open_page):
 
 
 def test_run_again_hands_the_settings_over(filled, record, went, monkeypatch):
-    from routesparse.app.screens import runs
+    from routesparse.app.screens.runs import page as runs
 
     opened = access()
     opened.look_into_spool()
@@ -271,7 +271,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     def broken():
         raise ValueError("the prompt says heliotrope")
 
-    monkeypatch.setattr("routesparse.app.screens.runs.render", broken)
+    monkeypatch.setattr("routesparse.app.screens.runs.page.render", broken)
     page = open_dashboard()
     assert not page.exception
     (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]

@@ -1,0 +1,125 @@
+"""One unit in words and tables: why this pattern, what every other candidate lacked, what the audit found.
+
+Everything that comes out of a bundle is escaped before it becomes HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from routesparse.app.ui import design, glossary, numbers
+from routesparse.engine.records import RunRow
+
+_NO_CLAIM = "does not apply"
+
+
+def title(choice: pd.Series) -> str:
+    """The question that the panel answers."""
+    return f"Layer {choice['layer']}, head {choice['head']}: why {design.NAMES[choice['pattern']]}?"
+
+
+def facts_html(choice: pd.Series, run: RunRow) -> str:
+    """The numbers that decided; dense units have no certificate."""
+    sparse = choice["pattern"] != "dense"
+    return pairs_html(
+        [
+            ("budget", str(choice["budget"]) if sparse else "all keys"),
+            ("kept of the causal area", numbers.share(choice["density"]), "density"),
+            (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate"),
+            (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
+            ("conformal lower mass", _conformal(choice, run, sparse), "conformal"),
+            (f"mass of {run.confidence:.0%} of rows", _sparse(choice["row_lower_mass"], sparse), "row"),
+            ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
+            ("risk R", numbers.mass(choice["risk"]), "risk"),
+            ("entropy", f"{choice['entropy']:.2f} nats", "entropy"),
+            ("local band", numbers.share(choice["local_band"], 0), "local"),
+            ("planned time", numbers.micros(choice["kernel_us"]), "kernel"),
+            ("certificates tested", numbers.count(choice["tests"])),
+        ]
+    )
+
+
+def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
+    """The certificates that failed, in order, and what each step cost."""
+    names = {
+        row.candidate: f"{design.LETTERS[row.pattern]} · {row.budget}" for row in candidates.itertuples()
+    }
+    steps = [
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
+        f"{row.tau:.2f}, so {escape(names.get(row.to_candidate, '?'))} for {numbers.micros(row.paid_us)} more"
+        for row in events.itertuples()
+    ]
+    return f'<div class="rs-note">{"<br>".join(steps)}</div>'
+
+
+def audit_html(choice: pd.Series) -> str:
+    """The dense audit of this unit."""
+    if numbers.is_missing(choice["audit_rows"]):
+        return '<div class="rs-sub">Not audited. Analyse with <code>--audit rows</code> to measure it.</div>'
+    return pairs_html(
+        [
+            ("true mass of the body", numbers.mass(choice["audited_mass"])),
+            ("certificate holds", _covered(choice)),
+            ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
+            ("worst row", numbers.mass(choice["audited_max_error"], 4)),
+            ("bound of the worst row", numbers.mass(choice["bound_tight"], 4)),
+            ("rows audited", numbers.count(choice["audit_rows"])),
+        ]
+    )
+
+
+def pairs_html(pairs: Sequence[tuple[str, ...]]) -> str:
+    """Name, value and perhaps a term of the glossary, line by line."""
+    lines = []
+    for name, value, *term in pairs:
+        style = ' class="none"' if value in (numbers.NOT_MEASURED, _NO_CLAIM, "no calibration") else ""
+        mark = glossary.mark(term[0]) if term else ""
+        lines.append(f"<span>{escape(name)}{mark}</span><b{style}>{escape(value)}</b>")
+    return f'<div class="rs-pair">{"".join(lines)}</div>'
+
+
+def candidates_html(candidates: pd.DataFrame) -> str:
+    """The candidate table; the chosen row is marked, the rest say why not."""
+    heading = glossary.heading
+    head = (
+        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("mass", "mass")}{heading("g", "gate")}'
+        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}{heading('risk', 'risk')}"
+        f'{heading("µs", "kernel")}{heading("g ≥ λ", "lambda")}<th class="l">outcome</th>'
+    )
+    body = []
+    for row in candidates.itertuples():
+        tested = row.pattern != "dense" and not numbers.is_missing(row.lower_mass)
+        body.append(
+            f'<tr class="{"pick" if row.chosen else ""}">'
+            f'<td class="l">{escape(f"{design.LETTERS[row.pattern]} · {row.budget}")}</td>'
+            f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
+            f"<td>{numbers.mass(row.gate)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
+            f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
+            f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td>"
+            f'<td class="l w{"" if row.chosen else " no"}" title="{escape(row.reason)}">'
+            f"{escape(row.reason)}</td></tr>"
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _sparse(value: Any, sparse: bool) -> str:
+    return numbers.mass(value) if sparse else _NO_CLAIM
+
+
+def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
+    value = choice["conformal_lower_mass"]
+    if sparse and numbers.is_missing(value) and run.calibration is None:
+        return "no calibration"
+    return _sparse(value, sparse)
+
+
+def _covered(choice: pd.Series) -> str:
+    if choice["pattern"] == "dense":
+        return _NO_CLAIM
+    if pd.isna(choice["covered"]):
+        return numbers.NOT_MEASURED
+    return "yes" if choice["covered"] else "no"
