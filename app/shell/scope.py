@@ -66,7 +66,7 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
         run_header.header(run, title)
     shown = same if everything else same[same["run_id"] == run.run_id]
     with st.container(horizontal=True, gap="medium", vertical_alignment="center", key="scope-row"):
-        switch.render("scope", _NAMES, "all" if everything else "run")
+        switch.buttons("scope", _NAMES, "all" if everything else "run")
         domains = sorted(same["domain"].dropna().unique())
         if everything and len(domains) > 1:
             chosen = st.multiselect(

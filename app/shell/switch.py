@@ -16,7 +16,7 @@ def chosen(name: str, allowed: Iterable[str]) -> str:
     return text if text in values else values[0]
 
 
-def render(name: str, options: dict[str, str], value: str) -> None:
+def buttons(name: str, options: dict[str, str], value: str) -> None:
     """The buttons; a click writes the address before the page is drawn again. options: value -> label."""
     key = f"{name}-choice"
     # The address decides; the widget only changes it.

@@ -32,9 +32,6 @@ _STYLE = """
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
-.rs-kpi span.stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
-.stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
-.rs-q { display: inline-flex; font-size: 9.5px; }
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }

@@ -102,7 +102,7 @@ def full_probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidate
 def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int) -> masks.Overlay | None:
     """Whose mask lies over the probe, and against whose; both live in the address."""
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
-    names = {int(row.candidate): masks.name(row) for row in candidates.itertuples()}
+    names = {int(row.candidate): masks.candidate_name(row) for row in candidates.itertuples()}
     names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
     against = view.number("against", len(names))

@@ -23,7 +23,7 @@ class Overlay:
     other: str | None
 
 
-def name(row: Any) -> str:
+def candidate_name(row: Any) -> str:
     """A candidate as its letter and budget."""
     return f"{design.LETTERS[row.pattern]} · {row.budget}"
 
@@ -44,7 +44,7 @@ def overlay(
     # Keys after the row are nobody's to read: they stay clear.
     starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
-    names = {row.candidate: name(row) for row in candidates.itertuples()}
+    names = {row.candidate: candidate_name(row) for row in candidates.itertuples()}
     return Overlay(cells, names[one], None if other is None else names[other])
 
 
@@ -80,7 +80,7 @@ def trace(
     }
 
 
-def legend(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
+def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
     """(colour, words) of what the overlay means."""
     cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
     if shown.other is None:

@@ -5,16 +5,13 @@ Everything that comes out of a bundle is escaped before it becomes HTML.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import design, glossary, numbers
+from routesparse.app.ui import design, facts, glossary, numbers
 from routesparse.engine.records import RunRow
-
-_NO_CLAIM = "does not apply"
 
 
 def title(choice: pd.Series) -> str:
@@ -25,7 +22,7 @@ def title(choice: pd.Series) -> str:
 def facts_html(choice: pd.Series, run: RunRow) -> str:
     """The numbers that decided; dense units have no certificate."""
     sparse = choice["pattern"] != "dense"
-    return pairs_html(
+    return facts.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
@@ -60,7 +57,7 @@ def audit_html(choice: pd.Series) -> str:
     """The dense audit of this unit."""
     if numbers.is_missing(choice["audit_rows"]):
         return '<div class="rs-sub">Not audited. Analyse with <code>--audit rows</code> to measure it.</div>'
-    return pairs_html(
+    return facts.lines_html(
         [
             ("true mass of the body", numbers.mass(choice["audited_mass"])),
             ("certificate holds", _covered(choice)),
@@ -70,16 +67,6 @@ def audit_html(choice: pd.Series) -> str:
             ("rows audited", numbers.count(choice["audit_rows"])),
         ]
     )
-
-
-def pairs_html(pairs: Sequence[tuple[str, ...]]) -> str:
-    """Name, value and perhaps a term of the glossary, line by line."""
-    lines = []
-    for name, value, *term in pairs:
-        style = ' class="none"' if value in (numbers.NOT_MEASURED, _NO_CLAIM, "no calibration") else ""
-        mark = glossary.mark(term[0]) if term else ""
-        lines.append(f"<span>{escape(name)}{mark}</span><b{style}>{escape(value)}</b>")
-    return f'<div class="rs-pair">{"".join(lines)}</div>'
 
 
 def candidates_html(candidates: pd.DataFrame) -> str:
@@ -107,19 +94,19 @@ def candidates_html(candidates: pd.DataFrame) -> str:
 
 
 def _sparse(value: Any, sparse: bool) -> str:
-    return numbers.mass(value) if sparse else _NO_CLAIM
+    return numbers.mass(value) if sparse else facts.DOES_NOT_APPLY
 
 
 def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
     value = choice["conformal_lower_mass"]
     if sparse and numbers.is_missing(value) and run.calibration is None:
-        return "no calibration"
+        return facts.NO_CALIBRATION
     return _sparse(value, sparse)
 
 
 def _covered(choice: pd.Series) -> str:
     if choice["pattern"] == "dense":
-        return _NO_CLAIM
+        return facts.DOES_NOT_APPLY
     if pd.isna(choice["covered"]):
         return numbers.NOT_MEASURED
     return "yes" if choice["covered"] else "no"

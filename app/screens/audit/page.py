@@ -12,7 +12,7 @@ from routesparse.app.screens.audit import claims, figures, worst_heads
 from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, kpi, numbers, prompt_stats, share_figure, states
+from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -140,7 +140,7 @@ def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
             "paper_bound",
         ),
     ]
-    kpi.render(boxes)
+    st.html(facts.boxes_html(boxes))
 
 
 def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Series) -> None:
@@ -222,8 +222,8 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
     with st.container(border=True, key="card-coverage", gap="xsmall"):
         st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            switch.render("claim", {key: value.name for key, value in claims.CLAIMS.items()}, claim)
-            switch.render("by", claims.GROUPS, by)
+            switch.buttons("claim", {key: value.name for key, value in claims.CLAIMS.items()}, claim)
+            switch.buttons("by", claims.GROUPS, by)
         if groups.empty:
             st.html(
                 '<div class="rs-sub">Not measured: no stored run of these weights makes this claim and was audited.'

@@ -25,7 +25,7 @@ def card(store: OwnerView, shown: Scope) -> None:
     with st.container(border=True, key="card-worst", gap="xsmall"):
         with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
             st.html('<div class="rs-h">Worst heads</div>', width="content")
-            switch.render("worst", ORDERS, order)
+            switch.buttons("worst", ORDERS, order)
         st.html(_table(store, rows, shown.everything))
         exports.chart_foot(
             f"worst-heads-{order}-{shown.name}",

@@ -39,7 +39,7 @@ def render() -> None:
             _drift_card(store, shown)
         _fold_card(shown)
         _predictor_card(shown)
-    profile_card.render(store)
+    profile_card.cards(store)
 
 
 def _chosen() -> list[Calibration]:

@@ -24,7 +24,7 @@ def files() -> dict[str, Path]:
     return {path.stem: path for path in found}
 
 
-def render(store: OwnerView) -> None:
+def cards(store: OwnerView) -> None:
     """Both cards of the profile that the address names, else of the one that stored runs use most."""
     known = files()
     used = calibration_queries.profiles_in_use(store)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import numbers
-from routesparse.app.unit import panel
+from routesparse.app.ui import facts, numbers
 from routesparse.engine.calibration import Calibration
 from routesparse.engine.patterns import library_hash
 
@@ -117,7 +116,7 @@ def _upper(name: str) -> str:
 def facts_html(one: Calibration) -> str:
     """The figures of one calibration."""
     cost = one.cost_model
-    return panel.pairs_html(
+    return facts.lines_html(
         [
             ("gate λ", f"{one.gate:.4f}", "lambda"),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),

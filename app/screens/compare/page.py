@@ -222,7 +222,7 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
     shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
     with st.container(border=True, key="card-difference", gap="xsmall"):
         st.html('<div class="rs-h">What differs, head by head</div>')
-        switch.render("metric", metrics, metric)
+        switch.buttons("metric", metrics, metric)
         chart, rows = figures.difference_map(pairs, metric, shape, theme)
         event: Any = st.plotly_chart(
             chart,

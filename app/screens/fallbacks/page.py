@@ -12,7 +12,7 @@ from routesparse.app.screens.fallbacks import event_log, rate_figure
 from routesparse.app.shell import scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, kpi, numbers, prompt_stats, share_figure, states
+from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import fallback_queries
@@ -133,7 +133,7 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             "unmet",
         )
     )
-    kpi.render(boxes)
+    st.html(facts.boxes_html(boxes))
 
 
 def _share(kinds: pd.DataFrame, kind: str, column: str) -> float:
@@ -147,7 +147,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
-            switch.render("by", _MEASURES, measure)
+            switch.buttons("by", _MEASURES, measure)
         st.plotly_chart(
             rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme),
             key="fallback-layers",

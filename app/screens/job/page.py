@@ -11,8 +11,7 @@ import streamlit as st
 
 from routesparse.app.shell import boundary, jobs_view, navigate
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import numbers, states
-from routesparse.app.unit import panel
+from routesparse.app.ui import facts, numbers, states
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import job_estimate
@@ -92,7 +91,7 @@ def _watch(job_id: str) -> None:
             + jobs_view.steps_html(job)
             + _bar(job)
         )
-        st.html(panel.pairs_html(_facts(opened, job)))
+        st.html(facts.lines_html(_facts(opened, job)))
         if not job.ended:
             jobs_view.worker_note(queue)
             st.button(

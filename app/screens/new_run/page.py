@@ -15,9 +15,8 @@ from routesparse.app.shell import navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import numbers, states
+from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.glossary import TERMS
-from routesparse.app.unit import panel
 from routesparse.engine import paths
 from routesparse.engine.calibration import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
@@ -170,7 +169,7 @@ def _take(
         return
     time, source = _time(opened, chosen, request, size)
     st.html(
-        panel.pairs_html(
+        facts.lines_html(
             [
                 ("tokens", numbers.count(size.tokens)),
                 ("the model reads up to", numbers.count(size.max_tokens)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 import pandas as pd
 import streamlit as st
 
@@ -18,7 +16,7 @@ from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.shell.view import METRICS, View
-from routesparse.app.ui import design, exports, numbers, states
+from routesparse.app.ui import design, exports, facts, numbers, states
 from routesparse.app.unit import cards
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import queries
@@ -58,7 +56,7 @@ def render() -> None:
     with left:
         _map_card(run, shown, choices, layers, picked)
         cards.candidate_card(run, candidates, picked)
-        prompt_card.render(store, run, shown.segment, shown.batch_index)
+        prompt_card.card(store, run, shown.segment, shown.batch_index)
     with right:
         if found.empty:
             states.empty("This unit was not routed", ["Pick another cell of the map."])
@@ -94,12 +92,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
         ("Audited coverage", numbers.share(run.coverage), f"nominal {numbers.share(run.confidence, 0)}"),
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
     ]
-    html = "".join(
-        f'<div><span>{escape(name)}</span><b class="{"none" if value == numbers.NOT_MEASURED else ""}">'
-        f"{escape(value)}</b> <small>{escape(note)}</small></div>"
-        for name, value, note in boxes
-    )
-    st.html(f'<div class="rs-kpi">{html}</div>')
+    st.html(facts.boxes_html(boxes))
 
 
 def _map_card(

@@ -16,7 +16,7 @@ _NEIGHBOURS = 9  # bars
 _TEXT_STEPS = 128  # of the slider, where no masks set them
 
 
-def render(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
+def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
     """Draw the card; without masks and without a kept prompt there is none."""
     readers = executed_reads.block_readers(store, run.run_id, segment, batch_index)
     kept = queries.prompt(store, run.run_id)
