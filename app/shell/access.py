@@ -56,11 +56,11 @@ class Access:
         return [waiting for waiting in self._waiting if self._mine(waiting.name)]
 
     def rejections(self) -> list[spool.Rejection]:
-        """This owner's bundles that were set aside."""
+        """This owner's bundles that the store refused."""
         return [rejected for rejected in spool.rejections() if self._mine(rejected.name)]
 
     def close(self) -> None:
-        """Give store and queue back."""
+        """Close the store and the queue."""
         self._store.close()
         if self._queue is not None:
             self._queue.close()
@@ -68,7 +68,8 @@ class Access:
     def look_into_spool(self) -> None:
         """Take in new bundles, unless somebody did a moment ago.
 
-        A look that another session has begun is waited for: the run that this page shows may be in it.
+        When another session is already looking, this one waits for it: the run that this page shows may be among
+        the new bundles.
         """
         if not self._look_lock.acquire(timeout=_LOOK_PATIENCE_S):
             return
@@ -80,7 +81,7 @@ class Access:
             self._look_lock.release()
 
     def _mine(self, name: str) -> bool:
-        """Whether a bundle in the spool comes from this owner's job; what can't be told is the local person's."""
+        """Whether a bundle in the spool comes from this owner's job; one of unknown origin is the local person's."""
         try:
             return self.queue.made(name.partition(".")[0])
         except StoreError:

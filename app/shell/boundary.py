@@ -1,4 +1,4 @@
-"""Where errors of a page end: in words on the page, with what was kept and what to do, and never with a prompt's text.
+"""Errors of a page end here, as words on the page: what happened, what was kept, what to do; never a prompt's text.
 
 Pages are drawn inside one boundary (main.py), timed fragments inside their own: Streamlit runs them again without the
 page around them.
@@ -22,7 +22,7 @@ from routesparse.engine.jobs.log import JobLog, frames
 
 @contextmanager
 def boundary(what: str, page: str, advice: str) -> Iterator[None]:
-    """Say "``what`` can't be drawn" where the block fails, and log what we did not foresee."""
+    """Say "``what`` can't be drawn" where the block fails, and log the errors that are not ours."""
     try:
         yield
     except RouteSparseError as error:
@@ -34,8 +34,8 @@ def boundary(what: str, page: str, advice: str) -> Iterator[None]:
         states.problem(
             f"{what} can't be drawn",
             [
-                f"An unexpected {type(error).__name__}; logs/worker.jsonl has its place under id {_log(error, page)}. "
-                "Please report it with that entry.",
+                f"An unexpected {type(error).__name__} happened; logs/worker.jsonl says where, under id "
+                f"{_log(error, page)}. Please report it with that entry.",
                 f"The stored runs are unchanged. {advice}",
             ],
         )

@@ -11,7 +11,7 @@ from streamlit.errors import StreamlitAuthError
 from routesparse.app.shell import identity
 from routesparse.app.ui import states
 
-_SECRET_CHARACTERS = 32  # whoever guesses it signs cookies of anybody
+_SECRET_CHARACTERS = 32  # whoever guesses the secret can sign anybody's cookie
 
 
 def may_enter() -> bool:
@@ -66,7 +66,7 @@ def is_loopback(address: str | None) -> bool:
 
 
 def _missing_login() -> str | None:
-    """What keeps people from logging in, or lets everybody do so."""
+    """What keeps people from logging in, or would let anybody in; None where nothing does."""
     try:
         section = auth_util.get_secrets_auth_section()
     except OSError as error:

@@ -19,7 +19,7 @@ from routesparse.engine.errors import RouteSparseError
 
 
 class IdentityError(RouteSparseError):
-    """A login is configured, and this session has not logged in, or its provider does not say as whom."""
+    """A login is configured, but this session has not logged in, or its provider does not say who it is."""
 
 
 # Set when a login was once seen. A secrets file that is broken or cut short later must not turn visitors into the

@@ -64,13 +64,13 @@ def worker_note(queue: JobQueue) -> None:
     """Say that no worker runs and how to start one; nothing when one does."""
     if not worker_alive(queue):
         st.html(
-            '<div class="rs-error">No worker is running: jobs wait until one does. <code>make run</code> starts the '
-            f"dashboard with a worker; alone: <code>{START_WORKER}</code></div>"
+            '<div class="rs-error">No worker is running: jobs wait until one starts. <code>make run</code> starts '
+            f"the dashboard and a worker; <code>{START_WORKER}</code> starts a worker alone.</div>"
         )
 
 
 def steps(job: Job) -> list[str]:
-    """The stages that this job goes through; measuring the machine is shown only while it happens."""
+    """The stages that this job goes through; measuring the machine is listed only while it happens."""
     dense = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
     return [
         stage

@@ -1,7 +1,7 @@
-"""Which runs a page of trust speaks about: the run in the address, or all stored runs of the same weights.
+"""Which runs the pages under Trust cover: the run in the address, or all stored runs of the same weights.
 
-The scope lives in the query string (``scope=all``, ``domain=...``). Runs of another checkpoint never mix in: its head
-of the same number is another head.
+The scope lives in the query string (``scope=all``, ``domain=...``). Runs of other weights are never mixed in:
+their head of the same number is another head.
 """
 
 from __future__ import annotations

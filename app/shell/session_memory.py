@@ -1,4 +1,4 @@
-"""What a session has made already: reruns take it again while what it was made from is the same."""
+"""Values kept for a session: a rerun takes them again as long as their inputs are the same."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from routesparse.engine.store.owner_view import OwnerView
 METRICS: dict[str, str] = {
     "pattern": "Pattern",
     "density": "Density",
-    "mass": "Mass",
+    "mass": "Retained mass",
     "lower_mass": "Certified",
     "disagreement": "Disagreement",
     "risk": "Risk",

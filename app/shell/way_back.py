@@ -12,12 +12,12 @@ _OF_A_HEAD = ("layer", "head")
 
 
 def restore(page: str) -> None:
-    """Before a page is drawn: its remembered view, where the address holds a head's."""
+    """Before a page is drawn: bring back its remembered view if the address holds a head's."""
     remembered = st.session_state.get("views", {}).get(page)
     if remembered is not None and any(name in st.query_params for name in _OF_A_HEAD):
         st.query_params.from_dict(remembered)
 
 
 def remember(page: str) -> None:
-    """After a page was drawn, before it opens a head: keep the view that the address names."""
+    """Just before a page opens a head: keep the view that the address names."""
     st.session_state.setdefault("views", {})[page] = st.query_params.to_dict()

@@ -1,106 +1,144 @@
-"""The terms of the pages: one sentence each and where the paper defines them, behind a question mark."""
+"""The terms of the pages, behind question marks: what each means, and where the paper defines it or that it is ours."""
 
 from __future__ import annotations
 
 from html import escape
 
+# Stands wherever a certificate is shown.
+CERTIFICATE_SCOPE = (
+    "A certificate speaks about one head of one layer, given the Q, K and V that this layer received. It does not "
+    "speak about all heads jointly, nor about the network's output: what earlier layers lost is not in it."
+)
+
 TERMS: dict[str, str] = {
-    "tau": "τ: the mass of attention that a certificate must reach before a sparse plan is trusted "
-    "(section 3.4, step 5).",
-    "gate": "g = min(m̂, mean over the recent rows): the statistic that the gate λ reads (with m̂ of equation 4).",
-    "lambda": "λ: the least g of an admissible candidate, a margin above τ so that few certificate tests "
-    "are wasted (section 3.4).",
-    "disagreement": "u: standard deviation of the means over recent, body and boundary rows; high where some rows "
-    "need other keys (equation 4).",
-    "risk": "R = 1 − g + α u + β e: what the router weighs against time (equation 4).",
-    "mass": "m: share of a row's softmax attention that falls on the kept keys; m̂ is its mean over the routing "
-    "rows (equation 4).",
-    "certificate": "In-prompt lower bound on the body's mean mass, from this prompt's own random rows; needs no "
-    "calibration (section 3.3; the error follows by equation 5).",
-    "conformal": "g − δ_q: lower mass from calibration prompts; valid for prompts like those (equation 5).",
-    "row": "The mass that a random body row of this prompt reaches with the stated confidence; not a mean "
-    "(section 3.3).",
-    "density": "Kept share of the causal area of the segment's body; dense attention keeps 100 % (section 3.2).",
-    "entropy": "Entropy of the probe rows' attention in nats, their mean: high means spread out (equation 3).",
-    "local": "Share of attention inside the local band next to the diagonal (equation 3).",
-    "probe": "A few query rows against all keys, shared by all candidates of a head (equation 3).",
-    "policy": "certified: the cheapest candidate that passes the gate. budgeted: least risk within T_l (equation 6). "
-    "strict: T_l is never exceeded, unmet fallbacks are recorded.",
-    "budget": "T_l: time limit of one layer's attention, as a fraction of dense (0.25) or in microseconds (800us) "
-    "(equation 6).",
-    "calibration": "Frozen λ and δ_q from prompts of a domain, stamped for one model; without one the in-prompt "
-    "certificate decides alone (section 3.5).",
-    "segment": "A contiguous range of query rows with its own decisions; a multiple of 128 tokens "
-    "(abstract, section 3.1).",
-    "audit": "rows: compare a random sample of rows with dense attention. full: all rows and the first "
-    "token (section 4.2).",
-    "fallback": "A head whose certificate fails takes the next budget (expand), at last all keys (dense) "
-    "(section 3.4, step 5).",
-    "fallback_limit": "A higher rate of units that became dense by fallback is a failure: quality is kept, the "
-    "speedup is lost (section 4.3).",
-    "expanded": "The certificate of the router's choice failed and a larger budget passed: sparse, but dearer "
-    "(section 3.4, step 5).",
-    "dense_router": "No sparse candidate reached λ or was cheaper than dense, so nothing was tested (section 3.4, "
-    "step 4).",
-    "paid": "Predicted kernel time that the steps after failed certificates added (section 3.4, step 5).",
-    "over_budget": "The plan's predicted time exceeds T_l, because fallback may overrun it or no plan was cheaper "
-    "(equation 6).",
-    "unmet": "Policy strict: the certificate asked for more, T_l had no time for it, and the plan ran uncertified "
-    "(section 3.4).",
-    "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "
-    "profile (section 3.5).",
-    "error": "‖O − Õ‖ / ‖O‖ over the audited rows (E_rel, section 4.2).",
-    "bounds": "Rows whose error exceeds the paper's bound or the tight one, beyond float32 rounding (equation 5).",
-    "tight": "(1 − m)(‖õ‖ + V_max): the error is (1 − m) times the distance of the kept mean from the omitted mean "
-    "(section 3.3, below equation 5).",
-    "paper_bound": "2 (1 − m) V_max, how many times the error of the worst row: a bound may be loose, never wrong "
-    "(equation 5).",
-    "coverage": "Share of selected sparse units whose audited truth is at least what was claimed, per prompt; heads "
-    "of a prompt share rows, so the prompt is the unit (section 4.2).",
-    "residual": "g − g*: what the probe's rows said minus the audited truth of the same statistic; δ_q is a high "
-    "quantile of it on calibration prompts (section 3.3).",
-    "paired": "On the same prompt each head is compared with itself, which cancels the prompt; on different prompts "
-    "only the means can be compared (section 4.2).",
+    "unit": "One head of one layer within one segment of the prompt: the smallest part that gets its own decision "
+    "(section 3.1).",
+    "segment": "Consecutive query rows that share one decision per head, by default 16,384 tokens and on a GPU "
+    "131,072 (abstract, section 3.1).",
+    "body": "The rows of a segment without the tail: the rows that a sparse plan shortens and that certificates "
+    "speak about (ours).",
+    "tail": "The last rows of the prompt, 128 by default, which always read all keys because they often hold the "
+    "question (ours).",
+    "candidate": "A pattern family with one of its budgets: what the router chooses from, besides dense attention "
+    "(section 3.1).",
+    "budget": "How much a candidate reads within its pattern family, such as a number of key blocks; the time limit "
+    "Tℓ is another thing (section 3.1).",
+    "level": "The rank of a budget within its pattern family: a larger level reads all that a smaller one reads, and "
+    "more (ours).",
+    "plan": "The key blocks and single key columns that every block of query rows reads when the layer runs (section "
+    "3.4, step 6).",
+    "retained_mass": "m: the share of a row's softmax attention that falls on the keys it still reads; m̂ is its "
+    "mean over the routing rows, a random sample of the body (equation 4).",
+    "tau": "τ: the retained mass that a certificate must reach before a sparse plan is trusted (section 3.4, step "
+    "5).",
+    "gate_statistic": "g = min(m̂, recent mean): the probe's mean retained mass over the routing rows or over the "
+    "last 64 rows, whichever is smaller (equation 4 has m̂ alone).",
+    "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered; it lies above τ, "
+    "so that few certificate tests are wasted (section 3.4).",
+    "disagreement": "u: how far the recent, body and boundary rows differ in retained mass, as the standard "
+    "deviation of their means; high where some rows need other keys (equation 4).",
+    "risk": "R = 1 − g + α u + β e: what the router weighs against predicted time (equation 4).",
+    "certificate": "In-prompt lower bound on the mean retained mass of one head's body rows, computed from random "
+    "rows of this prompt without any calibration (section 3.3; equation 5 turns it into a bound on the error).",
+    "certificate_floor": "What a certificate must leave open even if every sampled row retained everything: with 128 "
+    "rows and up to three tests at 95 %, ln(60)/128 = .032, so no certificate exceeds .968 (ours).",
+    "conformal": "g − δ_q: a lower bound on the true gate statistic, learnt from calibration prompts and valid for "
+    "prompts like those (section 3.3).",
+    "row_statement": "The retained mass that a random body row of this prompt reaches with the stated confidence; it "
+    "is not a mean, and some rows retain less (section 3.3).",
+    "density": "Kept share of the causal area: the query-key pairs that the segment's body reads, as a share of "
+    "those that dense attention reads (section 3.2).",
+    "entropy": "How spread out the probe rows' attention is: the mean entropy over key blocks, in nats (equation 3).",
+    "local_band": "Share of the probe rows' attention that falls close to the diagonal, on the most recent keys "
+    "(equation 3).",
+    "probe": "A few query rows, measured against all keys before anything is decided; all candidates of a head are "
+    "scored with them (equation 3).",
+    "policy": "certified: the cheapest candidate that reaches λ. budgeted: the least total risk within Tℓ (equation "
+    "6). strict: as budgeted, and fallback may not exceed Tℓ either.",
+    "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
+    "microseconds (800us) (equation 6).",
+    "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
+    "in-prompt certificate decides alone (section 3.5).",
+    "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
+    "full: on all rows, and on the next token (section 4.2).",
+    "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
+    "(expanded), and after the last allowed test it reads all keys (dense) (section 3.4, step 5).",
+    "fallback_limit": "The paper counts a run as a failure when more of its units than this became dense by "
+    "fallback: quality is kept, the speedup is lost (section 4.3).",
+    "expanded": "The certificate of the router's choice failed and a more expensive candidate passed: the unit is "
+    "still sparse (section 3.4, step 5).",
+    "dense_router": "The router itself chose dense attention, because no sparse candidate reached λ or was predicted "
+    "to be faster; nothing was tested (section 3.4, step 4).",
+    "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
+    "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
+    "enough (equation 6).",
+    "unmet": "Policy strict: a certificate failed, Tℓ left no time for a more expensive candidate, and the unit ran "
+    "uncertified (section 3.4).",
+    "break_even": "Prompts of fewer tokens run dense and without a probe, because routing is predicted not to pay; "
+    "left empty, the latency profile predicts the number (section 3.5).",
+    "error": "‖O − Õ‖ / ‖O‖: distance of the sparse attention output from the dense one, over the audited rows "
+    "(E_rel, section 4.2).",
+    "bounds": "Audited rows whose error exceeds the paper's bound or the tight one by more than float32 rounding; "
+    "there must be none (equation 5).",
+    "tight": "(1 − m)(‖õ‖ + V_max): the lost mass times the largest possible distance between what was read and what "
+    "was left out (section 3.3, below equation 5).",
+    "paper_bound": "2 (1 − m) V_max: the most that a row's output can be off when it retains mass m; the figure says "
+    "how many times the worst row's error it is (equation 5).",
+    "coverage": "How often a claim proved true: the share of a prompt's selected sparse units whose audited value is "
+    "at least the claimed one; it judges the bound, not the answer (section 4.2).",
+    "residual": "g − g*: what the probe said minus the audited truth of the same statistic; δ_q is a high quantile "
+    "of it over calibration prompts (section 3.3).",
+    "paired": "On the same prompt each head is compared with itself, so that the prompt cancels; on different "
+    "prompts only means can be compared (section 4.2).",
     "choice_entropy": "Entropy in bits of a head's pattern over the domains of the stored runs, each domain with "
-    "equal weight; 0: the head always takes the same pattern (section 2.2).",
-    "predictor": "e: boosted trees that predict the output error from g, u and entropy, fitted on fold A; weighted by "
-    "β in the risk, never in a certificate (equation 4).",
-    "cost_model": "What decided which candidate is the cheapest when δ was measured; on a machine where a dense tile "
-    "costs twice or half as much, another one is selected and δ does not apply (section 3.5).",
-    "drift": "Conformal p-value of the prompt's descriptors (entropy, local band, agreement) against the calibration's "
-    "prompts; an alarm voids the conformal claim only (section 3.5).",
-    "folds": "Fold A fits λ, α and e, which are then frozen; fold B measures δ. A document in both would make δ too "
-    "small (section 3.5).",
-    "flops": "The router plans with measured time, because FLOPs miss memory and launch costs: the paper's ablation "
-    "“predicted FLOPs” (sections 3.5 and 4.3).",
-    "planned": "What the latency profile predicted for the layer's plan, and what the clock said (section 3.5).",
-    "kernel": "Time of the candidate's kernel as the machine's latency profile predicts it (section 3.5).",
+    "equal weight; 0: the head takes the same pattern everywhere (section 2.2).",
+    "predictor": "e: the output error that boosted trees predict from g, u and entropy, fitted on fold A; it enters "
+    "the risk with weight β and no certificate (equation 4).",
+    "cost_model": "How many sparse tiles a dense tile costs, which decides what is cheapest; on a machine with "
+    "another ratio other candidates are selected and δ does not apply (section 3.5).",
+    "drift": "How unlike the calibration's prompts this one is, as a conformal p-value of its entropy, local band "
+    "and agreement; an alarm voids the conformal claim and no other (section 3.5).",
+    "folds": "Fold A of the calibration documents fits λ, α and e, which are then frozen; fold B measures δ. A "
+    "document in both would make δ too small (section 3.5).",
+    "flops": "Counting multiply-adds misses the cost of memory and launches, so the router plans with measured "
+    "kernel times; the paper's ablation “predicted FLOPs” does not (sections 3.5 and 4.3).",
+    "planned": "Planned: what the latency profile predicted for the layer's plan. Measured: what the clock said "
+    "(section 3.5).",
+    "kernel": "Kernel time that the latency profile predicts for a candidate on the run's device (section 3.5).",
 }
 
-
 _NAMES = {
-    "tau": "τ",
-    "gate": "g, gate statistic",
-    "lambda": "λ, gate",
+    "retained_mass": "m, retained mass",
+    "tau": "τ, required mass",
+    "gate_statistic": "g, gate statistic",
+    "gate_threshold": "λ, gate threshold",
     "disagreement": "u, disagreement",
     "risk": "R, risk",
-    "mass": "m, mass",
     "certificate": "certificate, in-prompt",
-    "row": "certificate, row statement",
+    "certificate_floor": "certificate, floor of",
     "conformal": "certificate, conformal",
-    "budget": "Tℓ, time limit",
+    "row_statement": "certificate, row statement",
+    "time_limit": "Tℓ, time limit",
     "density": "kept share, density",
-    "local": "local band",
     "audit": "audit depth",
+    "dense_router": "dense by the router",
+    "fallback_limit": "limit for dense by fallback",
+    "break_even": "break-even",
     "error": "output error",
+    "bounds": "bounds violated",
+    "tight": "bound, tight",
+    "paper_bound": "bound of the paper",
     "predictor": "e, predicted error",
     "flops": "FLOPs",
+    "planned": "planned and measured time",
+    "kernel": "predicted kernel time",
+    "paid": "paid for fallback",
 }
 
 
 def name(term: str) -> str:
     """A term as the page Terms lists it."""
-    return _NAMES.get(term, term.replace("_", " ").replace("-", " "))
+    return _NAMES.get(term, term.replace("_", " "))
 
 
 def mark(term: str) -> str:

@@ -1,4 +1,4 @@
-"""Shares per prompt, summed up by group: mean, spread, worst prompt and an interval clustered by prompt text.
+"""Shares per prompt, summarised by group: mean, spread, worst prompt and an interval clustered by prompt text.
 
 The unit of evidence is the prompt, never the head: heads of a prompt share its rows. Runs of the same text are one
 cluster, so analysing a prompt twice does not narrow the interval.

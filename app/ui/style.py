@@ -45,6 +45,7 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
+.st-key-card-settings td.l:not(.w) { white-space: normal; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
 .rs-table tr:last-child td { border-bottom: 0; }
@@ -93,6 +94,7 @@ _STYLE = """
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;
   border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+.st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 [data-testid="stPageLink-NavLink"]:not(:hover) { background: transparent !important; }
@@ -112,6 +114,7 @@ _STYLE = """
   font-size: .82rem; line-height: 1.35; display: block; }
 .rs-claims b { display: block; font-size: 1.25rem; font-weight: 650; }
 .rs-claims b.none { font-size: 1rem; color: var(--rs-mute); font-weight: 500; line-height: 1.6; }
+.rs-claims + .rs-note { margin-top: 8px; }
 .rs-claims.rs-three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn

@@ -58,7 +58,7 @@ def candidate_card(
         st.html(panel.candidates_html(candidates))
         exports.chart_foot(
             f"candidates-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}",
-            f"n = {len(candidates)} candidates · mass as share of 1, time as predicted · certified: – where not "
+            f"n = {len(candidates)} candidates · masses as share of 1 · certified: – where no certificate was "
             f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
             candidates,
             "candidates",
@@ -186,7 +186,7 @@ def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int])
     if candidates.empty:
         return
     with st.container(border=True, key="card-scatter", gap="xsmall"):
-        st.html('<div class="rs-h">Risk against time</div>')
+        st.html('<div class="rs-h">Risk against predicted time</div>')
         name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
         st.plotly_chart(
             charts.scatter(candidates, run, design.current_theme()),
@@ -196,8 +196,8 @@ def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int])
         )
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: risk at g = λ and g = τ without "
-            f"disagreement. n = {len(candidates)} candidates, µs as predicted · source: candidate_score of run "
+            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = τ "
+            f"without disagreement. n = {len(candidates)} candidates · source: candidate_score of run "
             f"{queries.label(run.run_id)}",
             candidates,
             "scatter",

@@ -1,4 +1,4 @@
-"""The pictures of one unit: risk against time, and who reads which part of the prompt."""
+"""The picture of one unit's candidates: risk against predicted time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
                     [escape(str(row.budget)), row.risk, row.gate, escape(str(row.reason))]
                     for row in rows.itertuples()
                 ],
-                "hovertemplate": "<b>%{customdata[0]}</b><br>%{x:,.0f} µs · risk %{customdata[1]:.3f} · "
+                "hovertemplate": "<b>%{customdata[0]}</b><br>%{x:,.0f} µs predicted · risk %{customdata[1]:.3f} · "
                 "g %{customdata[2]:.3f}<br>%{customdata[3]}<extra></extra>",
             }
         )
@@ -99,41 +99,6 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
         height=270,
         showlegend=False,
         margin={"l": 48, "r": 8, "t": 6, "b": 38},
-    )
-
-
-def readers_figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked: int) -> go.Figure:
-    """Per cell of key blocks the share of heads whose plan reads it; a grey bar where no recorded row may."""
-    plain = design.blend(theme.panel, theme.accent, 0.72)
-    unknown = readers["heads_share"].isna()
-    bars = {
-        "type": "bar",
-        "x": (readers["key_block"] * block_tokens).tolist(),
-        "y": readers["heads_share"].fillna(1.0).tolist(),
-        "width": (readers["blocks"] * block_tokens * 0.9).tolist(),
-        "offset": 0,
-        "marker": {
-            "color": [
-                theme.warn if block == picked else theme.null if nothing else plain
-                for block, nothing in zip(readers["key_block"], unknown, strict=True)
-            ],
-            "line": {"width": 0},
-        },
-        "customdata": [
-            "the dense tail alone" if u else f"{s:.0%} of heads"
-            for u, s in zip(unknown, readers["heads_share"], strict=True)
-        ],
-        "hovertemplate": "keys from token %{x:,}<br>%{customdata}<extra></extra>",
-    }
-    return design.chart(
-        theme,
-        [bars],
-        yaxis={"range": [0, 1.02], "tickformat": ".0%", "nticks": 3, "fixedrange": True},
-        xaxis={"tickformat": ",", "title": {"text": "key token"}, "fixedrange": True, "showgrid": False},
-        height=150,
-        margin={"l": 44, "r": 6, "t": 6, "b": 38},
-        bargap=0,
-        barcornerradius=0,
     )
 
 

@@ -41,7 +41,7 @@ def overlay(
     second = first if other is None else _reads(heatmap, candidates, other)
     cells = np.full(first.shape, NEITHER, np.uint8)
     cells[first & second], cells[first & ~second], cells[~first & second] = BOTH, ONE, OTHER
-    # Keys after the row are nobody's to read: they stay clear.
+    # No row may read keys after itself: those cells stay clear.
     starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
     names = {row.candidate: candidate_name(row) for row in candidates.itertuples()}

@@ -20,34 +20,39 @@ def title(choice: pd.Series) -> str:
 
 
 def facts_html(choice: pd.Series, run: RunRow) -> str:
-    """The numbers that decided; dense units have no certificate."""
+    """The numbers that decided; a certificate does not apply to dense units."""
     sparse = choice["pattern"] != "dense"
     return facts.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
-            (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate"),
+            (f"gate statistic g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate_statistic"),
             (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
-            ("conformal lower mass", _conformal(choice, run, sparse), "conformal"),
-            (f"mass of {run.confidence:.0%} of rows", _sparse(choice["row_lower_mass"], sparse), "row"),
+            ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
+            (
+                f"retained by {run.confidence:.0%} of rows",
+                _sparse(choice["row_lower_mass"], sparse),
+                "row_statement",
+            ),
             ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
             ("risk R", numbers.mass(choice["risk"]), "risk"),
             ("entropy", f"{choice['entropy']:.2f} nats", "entropy"),
-            ("local band", numbers.share(choice["local_band"], 0), "local"),
-            ("planned time", numbers.micros(choice["kernel_us"]), "kernel"),
+            ("local band", numbers.share(choice["local_band"], 0), "local_band"),
+            ("predicted time", numbers.micros(choice["kernel_us"]), "kernel"),
             ("certificates tested", numbers.count(choice["tests"])),
         ]
     )
 
 
 def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
-    """The certificates that failed, in order, and what each step cost."""
+    """The certificates that failed, in order, and the predicted time that each step added."""
     names = {
         row.candidate: f"{design.LETTERS[row.pattern]} · {row.budget}" for row in candidates.itertuples()
     }
     steps = [
         f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
-        f"{row.tau:.2f}, so {escape(names.get(row.to_candidate, '?'))} for {numbers.micros(row.paid_us)} more"
+        f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
+        f"{numbers.micros(row.paid_us)} more"
         for row in events.itertuples()
     ]
     return f'<div class="rs-note">{"<br>".join(steps)}</div>'
@@ -56,14 +61,18 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
 def audit_html(choice: pd.Series) -> str:
     """The dense audit of this unit."""
     if numbers.is_missing(choice["audit_rows"]):
-        return '<div class="rs-sub">Not audited. Analyse with <code>--audit rows</code> to measure it.</div>'
+        if choice["pattern"] == "dense":
+            return '<div class="rs-sub">Nothing to audit: this unit is dense and reads every key.</div>'
+        return (
+            '<div class="rs-sub">Not audited. Run the prompt again with audit “rows” to measure this.</div>'
+        )
     return facts.lines_html(
         [
-            ("true mass of the body", numbers.mass(choice["audited_mass"])),
+            ("retained mass of the body", numbers.mass(choice["audited_mass"])),
             ("certificate holds", _covered(choice)),
             ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
-            ("worst row", numbers.mass(choice["audited_max_error"], 4)),
-            ("bound of the worst row", numbers.mass(choice["bound_tight"], 4)),
+            ("error of the worst row", numbers.mass(choice["audited_max_error"], 4)),
+            ("its bound", numbers.mass(choice["bound_tight"], 4)),
             ("rows audited", numbers.count(choice["audit_rows"])),
         ]
     )
@@ -73,9 +82,10 @@ def candidates_html(candidates: pd.DataFrame) -> str:
     """The candidate table; the chosen row is marked, the rest say why not."""
     heading = glossary.heading
     head = (
-        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("mass", "mass")}{heading("g", "gate")}'
-        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}{heading('risk', 'risk')}"
-        f'{heading("µs", "kernel")}{heading("g ≥ λ", "lambda")}<th class="l">outcome</th>'
+        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("retained mass", "retained_mass")}'
+        f"{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
+        f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
+        f'{heading("g ≥ λ", "gate_threshold")}<th class="l">outcome</th>'
     )
     body = []
     for row in candidates.itertuples():

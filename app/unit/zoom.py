@@ -1,7 +1,7 @@
 """Zooming into a probe: the window lives in the address, and its part of the picture comes at the stored resolution.
 
 The whole picture is pooled to what a screen shows; dragging a box over it asks for that part again. The browser's half
-is zoom.js, which reports the axes after a drag and a double click, which leads back to the whole.
+is zoom.js: it reports the axes after a drag, and a double click, which leads back to the whole picture.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 
 import pytest
 
 from routesparse.app.shell.access import access
+from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
 
@@ -247,6 +249,14 @@ def test_prompt_card_speaks_of_executed_masks_and_says_where_there_are_none(home
     assert not page.exception
     assert '<div class="rs-unknown">not recorded' in text_of(page)
     assert any("ledger" in block.value for block in page.code), "the text is still there"
+
+
+@pytest.mark.parametrize("name", ["audit", "head", "terms"])
+def test_what_a_certificate_speaks_about_stands_beside_it(filled, record, open_page, name):
+    unit = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    page = open_page(name, run=record.run.run_id, layer=str(unit.layer), head=str(unit.head))
+    assert not page.exception
+    assert text_of(page).count(escape(CERTIFICATE_SCOPE)) == 1
 
 
 def test_prompt_text_is_only_ever_code(filled, open_map):

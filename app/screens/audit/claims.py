@@ -29,24 +29,25 @@ CLAIMS = {
         "In-prompt certificate",
         "certificate",
         "coverage",
-        "For this very prompt: the body's mean mass is at least the bound, with {q} over the draw of its random "
-        "rows. No calibration, no prompts alike; holds under domain shift. It decides the fallback.",
-        "Nothing about single rows or the answer. Its share of covered units is usually far above {q}: it is a "
-        "bound, not an estimate.",
+        "On this prompt, the body rows of a head retain at least this mass on average, with {q} confidence over the "
+        "draw of the sampled rows. Needs no calibration, holds under domain shift, and decides fallback.",
+        "Anything about single rows, all heads together, or the answer. Its coverage is usually far above {q}, "
+        "because it is a bound and not an estimate.",
     ),
     "conformal": Claim(
         "Conformal, head",
         "conformal",
         "empirical coverage",
-        "Over prompts like the calibration's: g − δ lies below the true g* for a share {q} of the selected units.",
-        "Nothing for one prompt, and nothing on another domain: watch the drift alarm. Only with a calibration.",
+        "Over prompts like the calibration's, g − δ is at most the true g* for a share {q} of the selected units.",
+        "Anything about one prompt alone, or about another domain: watch the drift alarm. Needs a calibration.",
     ),
     "row": Claim(
         "Row statement",
-        "row",
+        "row_statement",
         "rows covered",
-        "A random row of the body keeps at least this mass, with {q}, on this prompt.",
-        "Not a mean and not every row: a few rows may lose more. Therefore the last rows of a prompt are dense.",
+        "On this prompt, a random body row of a head retains at least this mass, with {q} confidence.",
+        "It is not a mean and does not cover every row: a few may lose more. That is why the last rows of a prompt "
+        "are always dense.",
     ),
 }
 
@@ -114,7 +115,7 @@ def _spread(row: pd.Series) -> str:
     if numbers.is_missing(row["low"]):
         return f"{count}; one prompt has no interval. "
     if row["sd"] == 0:
-        return f"{count}; every prompt alike, so resampling them gives no interval. "
+        return f"{count}; every prompt has the same share, so there is no interval. "
     return (
         f"{count}; 95 % interval {numbers.share(row['low'], 2)} to {numbers.share(row['high'], 2)}, spread "
         f"{numbers.share(row['sd'], 2)}, lowest prompt {numbers.share(row['least'], 1)}. "
@@ -125,6 +126,6 @@ def _gap(claim: str, gaps: pd.Series) -> str:
     if claim == "row" or numbers.is_missing(gaps[f"{claim}_gap"]):
         return ""
     return (
-        f"Truth minus claim: median {numbers.mass(gaps[f'{claim}_gap'])}, "
+        f"Audited minus claimed: median {numbers.mass(gaps[f'{claim}_gap'])}, "
         f"95th percentile {numbers.mass(gaps[f'{claim}_gap_p95'])}."
     )

@@ -1,4 +1,4 @@
-"""The pictures of the dense audit: error against its bounds, true mass against the certified one, residuals."""
+"""The pictures of the dense audit: error against its bounds, audited against certified mass, residuals."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
 
 
 def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> go.Figure:
-    """True mass of the body against the in-prompt certificate; a point below y = x is not covered."""
+    """Audited retained mass of the body against the in-prompt certificate; a point below y = x is not covered."""
     known = units.dropna(subset=["lower_mass"])
     chart = go.Figure()
     values = pd.concat([known["lower_mass"], known["audited_mass"]])
     low = float(values.min()) - 0.01 if len(values) else 0.8
     _diagonal(chart, low, 1.002, theme)
     for pattern, rows in known.groupby("pattern", sort=False):
-        _points(chart, rows, "lower_mass", "audited_mass", str(pattern), theme, "true mass")
+        _points(chart, rows, "lower_mass", "audited_mass", str(pattern), theme, "audited mass")
     if tau is not None:
         chart.add_vline(x=tau, line={"color": theme.warn, "width": 1.2, "dash": "dash"})
         chart.add_annotation(
@@ -75,8 +75,8 @@ def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> 
             showarrow=False,
             font={"size": 11, "color": theme.warn},
         )
-    chart.update_xaxes(title="certified mass (in-prompt)", range=[low, 1.002], fixedrange=True)
-    chart.update_yaxes(title="true mass, audited", range=[low, 1.002], fixedrange=True)
+    chart.update_xaxes(title="certified retained mass (in-prompt)", range=[low, 1.002], fixedrange=True)
+    chart.update_yaxes(title="audited retained mass", range=[low, 1.002], fixedrange=True)
     return _layout(chart, theme)
 
 
@@ -103,7 +103,7 @@ def residual_figure(
     )
     for i, (name, delta) in enumerate(deltas):
         delta_line(chart, delta, name, i, theme)
-    chart.update_xaxes(title="residual g − g*, positive: the probe flattered", fixedrange=True)
+    chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", fixedrange=True)
     chart.update_yaxes(title="share of units", tickformat=".0%", fixedrange=True)
     chart = _layout(chart, theme)
     chart.update_layout(bargap=0, barcornerradius=0, height=280)
@@ -194,7 +194,7 @@ def _unit(row: object, last: str) -> str:
     return (
         f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
         f"{design.NAMES[row.pattern]}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
-        f"<br>certified {numbers.mass(row.lower_mass)}, true {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
+        f"<br>certified {numbers.mass(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
     )
 
 

@@ -42,6 +42,7 @@ def render() -> None:
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
         st.html(claims.cards_html(coverage, shown.runs, gaps, shown.run.confidence))
+        st.html(f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE)}</div>')
         exports.chart_foot(
             f"claims-{shown.name}",
             "share of selected sparse units whose audited truth is at least the claim; mean over prompts, 95 % "
@@ -76,8 +77,8 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
     states.empty(
         "Not audited",
         [
-            "The dense audit was off, so nothing is known about the true mass and error. It compares 512 random rows "
-            "of every head with dense attention.",
+            "The dense audit was off, so the true retained mass and the error are unknown. The audit compares 512 "
+            "random rows of every head with dense attention.",
             "Run it again with audit “rows”; the certificates themselves are on the Head page.",
         ],
         "routesparse analyze FILE --audit rows",
@@ -90,23 +91,23 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
 
 
 def _notes(run: RunRow, everything: bool) -> None:
-    """What limits the claims of this run: drift, a calibration used by force; and what the full audit found."""
+    """What limits the claims of this run: drift, a calibration that does not fit; and what the full audit found."""
     if everything:
         return
     if run.drift_alarm:
         states.problem(
             "Drift alarm: this prompt does not look like the calibration's prompts",
             [
-                f"Its attention statistics are farther out than all but {numbers.share(run.drift_p)} of the "
-                f"calibration prompts of {run.calibration} (distance {numbers.mass(run.drift_distance, 1)}). The "
-                "conformal claim assumes prompts alike and should not be relied on here.",
+                f"Only {numbers.share(run.drift_p)} of the calibration prompts of {run.calibration} have attention "
+                f"statistics as unusual as this one's (distance {numbers.mass(run.drift_distance, 1)}). The conformal "
+                "claim holds for prompts like the calibration's, so do not rely on it here.",
                 "The in-prompt certificate and the row statement do not depend on the calibration and still hold.",
             ],
         )
     if run.calibration_mismatch:
         states.problem(
-            "A calibration was used by force",
-            [f"It does not fit this run: {run.calibration_mismatch}. The conformal claim is void."],
+            "The calibration does not fit this run",
+            [f"It was used all the same, as asked: {run.calibration_mismatch}. The conformal claim is void."],
         )
     if run.top1_agreement is not None:
         facts = [
@@ -114,7 +115,7 @@ def _notes(run: RunRow, everything: bool) -> None:
             if run.batch == 1
             else f"next tokens agree with dense for {numbers.share(run.top1_agreement, 0)} of the batch",
             f"KL to dense {numbers.mass(run.kl_nats, 4)} nats",
-            f"logits off by {numbers.share(run.logit_error, 2)}",
+            f"logits differ by {numbers.share(run.logit_error, 2)}",
         ]
         st.html(f'<div class="rs-sub"><b>Full audit</b>: {escape(", ".join(facts))}.</div>')
 
@@ -174,7 +175,7 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
     one_tau = shown.runs["tau"].nunique() == 1
     with st.container(border=True, key="card-mass", gap="xsmall"):
-        st.html('<div class="rs-h">True mass against the certified mass</div>')
+        st.html('<div class="rs-h">Audited against certified retained mass</div>')
         event: Any = st.plotly_chart(
             figures.mass_figure(few, float(shown.runs["tau"].iloc[0]) if one_tau else None, theme),
             key=f"audit-mass-{shown.name}",
@@ -187,7 +188,7 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         st.html(figures.pattern_legend(theme, f"below the dotted line y = x: {below:,} of {len(known):,}"))
         exports.chart_foot(
             f"mass-certified-{shown.name}",
-            f"{_drawn(few, known, len(known))} · share of 1, mean over the body; the true one over "
+            f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "
             f"{int(units['audit_rows'].max())} random rows, standard error about .003 · source: audit and "
             f"head_choice of {shown.words}",
             known,
@@ -258,7 +259,9 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
     bins = figures.residual_bins(units["residual"])
     deltas = _deltas(shown, units)
     with st.container(border=True, key="card-residual", gap="xsmall"):
-        st.html(f'<div class="rs-h">How far the probe’s g is from the truth{glossary.mark("residual")}</div>')
+        st.html(
+            f'<div class="rs-h">Gate statistic g: the probe’s minus the audited one{glossary.mark("residual")}</div>'
+        )
         st.plotly_chart(
             figures.residual_figure(bins, deltas, theme),
             key="audit-residuals",
@@ -272,8 +275,8 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         else:
             text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
         st.html(
-            f'<div class="rs-note">{text} Exactly 0 where the recent rows decide: they are a census, not a sample.'
-            "</div>"
+            f'<div class="rs-note">{text} A residual is exactly 0 where the recent rows decide g: the probe reads '
+            "all of them.</div>"
         )
         exports.chart_foot(
             f"residuals-{shown.name}",
@@ -298,8 +301,8 @@ def _forward_card(store: OwnerView, run: RunRow) -> None:
         )
         exports.chart_foot(
             f"forward-error-{queries.label(run.run_id)}",
-            f"n = {len(errors)} layers · error of the attention output relative to the dense forward’s, the errors "
-            f"of the layers before included · source: layer_run of run {queries.label(run.run_id)}",
+            f"n = {len(errors)} layers · error of the attention output relative to the dense forward’s, errors of "
+            f"earlier layers included · source: layer_run of run {queries.label(run.run_id)}",
             errors,
             "forward",
         )

@@ -15,7 +15,12 @@ from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 15
-ORDERS = {"error": "Output error", "worst_row": "Worst row", "margin": "Least margin", "mass": "Least mass"}
+ORDERS = {
+    "error": "Output error",
+    "worst_row": "Worst row",
+    "margin": "Least margin",
+    "mass": "Least retained mass",
+}
 
 
 def card(store: OwnerView, shown: Scope) -> None:
@@ -42,8 +47,8 @@ def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
     run_head = '<th class="l">prompt</th>' if with_run else ""
     head = (
         f'{run_head}<th class="l">head</th><th class="l">choice</th>'
-        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading('row', 'row')}"
-        f"<th>true mass</th><th>worst row’s mass</th>{heading('error', 'error')}<th>worst row’s error</th>"
+        f"{heading('certified', 'certificate')}{heading('conformal', 'conformal')}{heading('row', 'row_statement')}"
+        f"<th>audited mass</th><th>worst row’s mass</th>{heading('error', 'error')}<th>worst row’s error</th>"
         f"{heading('bound', 'tight')}"
     )
     body = []

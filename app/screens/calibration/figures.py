@@ -67,7 +67,7 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
             title=escape(name), tickformat=".0%", range=[0, top], fixedrange=True, nticks=4, row=place, col=1
         )
     chart.update_xaxes(fixedrange=True)
-    chart.update_xaxes(title="residual g − g*, positive: the probe flattered", row=len(names), col=1)
+    chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", row=len(names), col=1)
     return _layout(chart, theme, 70 + 150 * len(names))
 
 
@@ -207,7 +207,7 @@ def curves(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
     features = list(dict.fromkeys(rows["feature"]))
     names = list(dict.fromkeys(rows["calibration"]))
     chart = make_subplots(1, len(features), shared_yaxes=True, horizontal_spacing=0.05)
-    titles = {"gate": "g", "disagreement": "disagreement u", "entropy": "entropy, nats"}
+    titles = {"gate": "gate statistic g", "disagreement": "disagreement u", "entropy": "entropy, nats"}
     for column, feature in enumerate(features, start=1):
         for name, color, dash in zip(names, (theme.accent, theme.warn), ("solid", "dash"), strict=False):
             part = rows[(rows["calibration"] == name) & (rows["feature"] == feature)].sort_values("x")

@@ -49,7 +49,7 @@ def _chosen() -> list[Calibration]:
         states.empty(
             "No calibrations yet",
             [
-                "Without one everything works: λ follows from τ and the in-prompt certificate decides alone.",
+                "Everything works without one: λ follows from τ, and the in-prompt certificate decides alone.",
                 "A calibration adds the conformal claim for prompts like its own.",
             ],
             "routesparse calibrate demo FILE... --domain NAME",
@@ -78,7 +78,7 @@ def _chosen() -> list[Calibration]:
         last = st.session_state.get("run")
         if last is not None and len(wanted) == SIDE_BY_SIDE:
             navigate.link(
-                "Both on the last run",
+                "Compare both on the last run",
                 "compare",
                 run=queries.short_id(access().store, last),
                 calibrations=",".join(wanted),
@@ -107,7 +107,9 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
     rows = wording.delta_rows(shown)
     prompts = figures.prompt_rows(shown)
     with st.container(border=True, key="card-delta", gap="xsmall"):
-        st.html(f'<div class="rs-h">What is subtracted, by length{glossary.mark("conformal")}</div>')
+        st.html(
+            f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
+        )
         st.html(wording.delta_html(rows))
         if len(prompts):
             st.plotly_chart(
@@ -117,13 +119,13 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
                 config=design.chart_config("delta-by-length"),
             )
             st.html(
-                f'<div class="rs-note">A dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
-                f"of its lengths at q = {confidence:g}.</div>"
+                f'<div class="rs-note">Dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
+                f"for that range of lengths at q = {confidence:g}.</div>"
             )
         exports.chart_foot(
             "delta",
-            "δ as share of mass; infinite: K windows are too few for that q, so no claim is made (19 for .95, 99 for "
-            ".99) · outside these lengths no claim is made either · source: the calibration files",
+            "δ as share of mass; infinite: too few windows K for that q, so no claim is made (at least 19 for .95, 99 "
+            "for .99) · no claim is made outside these lengths · source: the calibration files",
             rows,
             "delta",
         )
@@ -132,7 +134,9 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
 def _residual_card(shown: list[Calibration]) -> None:
     rows = figures.residual_rows(shown)
     with st.container(border=True, key="card-residuals", gap="xsmall"):
-        st.html(f'<div class="rs-h">What the probe got wrong{glossary.mark("residual")}</div>')
+        st.html(
+            f'<div class="rs-h">Residuals: the probe’s g minus the true one{glossary.mark("residual")}</div>'
+        )
         if rows.empty:
             st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
             return
@@ -177,7 +181,7 @@ def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
         exports.chart_foot(
             "drift",
             f"n = {len(assessed)} of {len(runs)} stored runs that used them · grey: the calibration’s own windows, "
-            "each measured without its document · dashed: alarm beyond · source: run, calibration files",
+            "each measured without its document · dashed: an alarm beyond this line · source: run, calibration files",
             runs,
             "drift",
         )
@@ -188,9 +192,7 @@ def _alarms(runs: pd.DataFrame, assessed: pd.DataFrame) -> str:
     if runs.empty:
         return '<div class="rs-sub">No stored run used these calibrations yet.</div>'
     if assessed.empty:
-        return (
-            '<div class="rs-sub">Not measured for the stored runs: they are older, or of other lengths.</div>'
-        )
+        return '<div class="rs-sub">Not measured: the stored runs are older than this check, or of other lengths.</div>'
     lines = []
     for (name, domain), part in assessed.assign(domain=assessed["domain"].fillna("no domain")).groupby(
         ["calibration", "domain"]
@@ -230,7 +232,7 @@ def _predictor_card(shown: list[Calibration]) -> None:
         st.html(f'<div class="rs-h">Error predictor e{glossary.mark("predictor")}</div>')
         fitted = [one for one in shown if one.predictor is not None]
         if not fitted:
-            st.html('<div class="rs-sub">None: the risk is training-free (β = 0).</div>')
+            st.html('<div class="rs-sub">None was fitted: the risk leaves e out (β = 0).</div>')
             return
         broken = [f"{name} in {feature}" for (name, feature), ok in figures.monotone(rows).items() if not ok]
         if broken:

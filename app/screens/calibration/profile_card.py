@@ -1,4 +1,4 @@
-"""A latency profile on the page: the measured surface, and how planned layer times stood the clock."""
+"""A latency profile on the page: the measured surface, and predicted beside measured layer times."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _surface_card(name: str, path: Path | None) -> None:
         if path is None:
             st.html(
                 '<div class="rs-sub">Not on this machine: the runs that used it were made elsewhere. Only their '
-                "planned and measured times are here.</div>"
+                "predicted and measured times are here.</div>"
             )
             return
         try:
@@ -94,7 +94,8 @@ def _surface_card(name: str, path: Path | None) -> None:
 
 def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:
     """How far FLOPs alone would have been off, and how well the fitted model does."""
-    fitted = f"The fitted model misses the measured mixes by {numbers.share(profile.median_error)} (median)."
+    error = numbers.share(profile.median_error)
+    fitted = f"The fitted model misses the mixes that it was fitted on by {error} (median)."
     known = measured[measured["flops_us"].notna() & (measured["mix"] != profile_figures.DENSE)]
     if known.empty:
         return f"{fitted} FLOPs are not recorded in this profile; measure it again to see them."
@@ -113,9 +114,9 @@ def _repeats(measured: pd.DataFrame) -> str:
 def _times_card(store: OwnerView, name: str) -> None:
     times = calibration_queries.layer_times(store, name)
     with st.container(border=True, key="card-times", gap="xsmall"):
-        st.html(f'<div class="rs-h">Planned against measured layer time{glossary.mark("planned")}</div>')
+        st.html(f'<div class="rs-h">Predicted against measured layer time{glossary.mark("planned")}</div>')
         if times.empty:
-            st.html('<div class="rs-sub">No stored run was planned with this profile.</div>')
+            st.html('<div class="rs-sub">No stored run used this profile.</div>')
             return
         newest = str(times.iloc[-1]["run_id"])
         st.plotly_chart(
@@ -126,8 +127,8 @@ def _times_card(store: OwnerView, name: str) -> None:
         )
         off = ((times["planned_us"] - times["measured_us"]).abs() / times["measured_us"]).median()
         st.html(
-            f'<div class="rs-note">Median |planned − measured| / measured: {numbers.share(float(off))}; the target is '
-            "5 %. On a shared machine the clock also counts other people’s work.</div>"
+            f'<div class="rs-note">Median |predicted − measured| / measured: {numbers.share(float(off))}; the target '
+            "is 5 %. On a shared machine the clock also counts other people’s work.</div>"
         )
         exports.chart_foot(
             f"planned-measured-{name}",

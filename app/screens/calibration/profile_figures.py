@@ -1,4 +1,4 @@
-"""The pictures of a latency profile: the measured surface with what FLOPs alone predict, and plan against clock."""
+"""The pictures of a latency profile: measured kernel times beside what FLOPs predict; predicted and measured layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPARSE_DASHES = ("solid", "dash")
 def cells(profile: LatencyProfile) -> pd.DataFrame:
     """The measurements: ``tokens``, ``mix``, ``median_us``, ``upper_us`` with ``upper`` its name, ``flops_us``.
 
-    ``flops_us``: what a clock that only counts multiply-adds says, set to the longest dense measurement; NaN for the
+    ``flops_us``: the time if only multiply-adds counted, at the speed of the longest dense measurement; NaN for the
     probe and for profiles that did not record what a mix reads.
     """
     rows = pd.DataFrame(list(profile.cells))
@@ -102,7 +102,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
 
 
 def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Theme) -> go.Figure:
-    """Planned and measured time of every layer, and y = x; the newest run is filled."""
+    """Predicted and measured time of every layer, and y = x; the newest run is filled."""
     chart = go.Figure()
     ends = times[["planned_us", "measured_us"]].to_numpy() / 1000
     low, high = 0.0, float(ends.max()) * 1.1
@@ -124,14 +124,14 @@ def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Them
             "line": {"width": 1, "color": theme.panel},
         },
         text=[
-            f"<b>{escape(row.prompt_name)}</b>, layer {row.layer}<br>planned "
+            f"<b>{escape(row.prompt_name)}</b>, layer {row.layer}<br>predicted "
             f"{numbers.micros(row.planned_us)}, measured {numbers.micros(row.measured_us)}"
             for row in times.itertuples()
         ],
         hovertemplate="%{text}<extra></extra>",
     )
     for update, title in (
-        (chart.update_xaxes, "planned, ms a layer"),
+        (chart.update_xaxes, "predicted, ms a layer"),
         (chart.update_yaxes, "measured, ms a layer"),
     ):
         update(range=[low, high], title=title, fixedrange=True)

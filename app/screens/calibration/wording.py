@@ -28,8 +28,8 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 
 def _asks(one: Calibration) -> str:
     return (
-        f"Under {one.name}, a sparse plan is tried for a head from g ≥ {one.gate:.3f} on: the probe must find that "
-        f"share of the attention on the kept keys."
+        f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate:.3f}: by the probe, the plan must retain "
+        "that share of the head’s attention."
     )
 
 
@@ -39,21 +39,21 @@ def _claims(one: Calibration, confidence: float) -> str:
     if delta is None:
         return f"It makes no conformal claim at this confidence: {_prompts(one)} are too few."
     return (
-        f"From what the probe says it subtracts {_amount(one, confidence)}; on prompts like its own the rest is "
-        f"then a true lower bound for {share}."
+        f"From the measured g it subtracts {_amount(one, confidence)}; on prompts like its own, the result is a true "
+        f"lower bound for {share}."
     )
 
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:
     if abs(first.gate - second.gate) < 5e-4:
         return (
-            f"Both ask the same of a head before a sparse plan is tried: g ≥ {first.gate:.3f}, the share of the "
-            "attention that the probe finds on the kept keys."
+            f"Both try a sparse plan for a head only if g ≥ {first.gate:.3f}: by the probe, the plan must retain that "
+            "share of the head’s attention."
         )
     strict, lax = (first, second) if first.gate > second.gate else (second, first)
     return (
-        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate:.3f}, {lax.name} for {lax.gate:.3f}, before "
-        f"a sparse plan is tried for a head. On the same prompt it reads at least as many keys."
+        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate:.3f}, {lax.name} for {lax.gate:.3f}, "
+        "before a head tries a sparse plan. On the same prompt it therefore reads at least as many keys."
     )
 
 
@@ -65,11 +65,11 @@ def _compare_claims(first: Calibration, second: Calibration, confidence: float) 
         names = " and ".join(f"{c.name} ({_prompts(c)})" for c in silent)
         return f"No conformal claim at this confidence from {names}: too few prompts."
     if abs(one - other) < 5e-4:
-        return f"Both subtract δ = {one:.3f} from what the probe says, and the rest then holds for {share}."
+        return f"Both subtract δ = {one:.3f} from the measured g, which gives a true lower bound for {share}."
     careful, sure = (first, second) if one > other else (second, first)
     return (
-        f"From what the probe says {careful.name} subtracts {_amount(careful, confidence)}, {sure.name} only "
-        f"{_amount(sure, confidence)}, so that the rest holds for {share}{_why(careful, sure)}."
+        f"To get a true lower bound for {share}, {careful.name} subtracts {_amount(careful, confidence)}, {sure.name} "
+        f"only {_amount(sure, confidence)}, from the measured g{_why(careful, sure)}."
     )
 
 
@@ -118,13 +118,13 @@ def facts_html(one: Calibration) -> str:
     cost = one.cost_model
     return facts.lines_html(
         [
-            ("gate λ", f"{one.gate:.4f}", "lambda"),
+            ("gate threshold λ", f"{one.gate:.4f}", "gate_threshold"),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
             ("error predictor", "yes" if one.predictor else "none", "predictor"),
             ("domains", ", ".join(one.parts) or one.domain),
             ("model", f"{one.model} {one.model_revision[:8]}, {one.dtype}"),
             (
-                "a dense tile, in sparse tiles",
+                "cost of a dense tile, in sparse tiles",
                 numbers.NOT_MEASURED if cost is None else f"{cost.dense:.2f}, {cost.backend} kernel",
                 "cost_model",
             ),
@@ -220,7 +220,7 @@ def overlap_text(calibrations: Sequence[Calibration]) -> tuple[bool, str]:
         return False, f"In both folds, so δ is too small: {'; '.join(found)}. Calibrate again."
     return (
         True,
-        "No document is in both folds: what δ was measured on was not seen while λ, α and e were fitted.",
+        "No document is in both folds: δ was measured on documents that fitting λ, α and e did not see.",
     )
 
 

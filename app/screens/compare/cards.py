@@ -25,8 +25,8 @@ def intervals(sides: Sides) -> None:
         st.html(tables.intervals_html(sides, found))
         exports.chart_foot(
             f"differences-{sides.baseline.key}",
-            "other minus baseline, mean over units · 95 % interval, resampled by layer: it says how the difference "
-            "varies over heads, not over prompts · bold: the interval leaves out 0 · source: "
+            "other minus baseline, mean over units · 95 % interval, resampled by layer: how the difference varies "
+            "over heads, not over prompts · bold: the interval excludes 0 · source: "
             + ("candidate_score, replayed" if sides.replayed else "head_choice and audit"),
             tables.intervals_rows(found),
             "intervals",

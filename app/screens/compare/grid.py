@@ -1,4 +1,4 @@
-"""A small grid of coloured cells with a text in each and a hover, for maps and matrices that are no routing map."""
+"""A small grid of coloured cells with a text in each and a hover, for maps and matrices other than the routing map."""
 
 from __future__ import annotations
 

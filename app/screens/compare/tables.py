@@ -15,12 +15,12 @@ from routesparse.engine.comparison import METRICS, Difference
 
 _METRIC_NAMES = {
     "density": "kept share of the causal area",
-    "gate": "mass g",
-    "lower_mass": "certified mass (in-prompt)",
-    "conformal_lower_mass": "conformal lower mass",
-    "audited_mass": "true mass (audited)",
+    "gate": "gate statistic g",
+    "lower_mass": "certified retained mass (in-prompt)",
+    "conformal_lower_mass": "conformal lower bound",
+    "audited_mass": "retained mass (audited)",
     "audited_error": "output error (audited)",
-    "kernel_us": "planned kernel time, µs a unit",
+    "kernel_us": "predicted kernel time, µs a unit",
 }
 
 
@@ -64,7 +64,7 @@ def sides_html(sides: Sides) -> str:
     )
     head = (
         '<th class="l">side</th><th class="l">domain</th><th>tokens</th><th class="l">calibration</th><th>λ</th>'
-        f"<th>kept</th><th>sparse units</th><th>planned</th><th>conformal ≥ τ</th>{measured}"
+        f"<th>kept</th><th>sparse units</th><th>predicted time</th><th>conformal ≥ τ</th>{measured}"
     )
     body = []
     for side, row in zip(sides.all, rows.to_dict("records"), strict=True):
@@ -94,7 +94,7 @@ def pairing(sides: Sides) -> str:
     """In words: paired or not, and why."""
     if sides.replayed:
         return (
-            "Paired: the same prompt and the same stored scores. What the router would have chosen under each "
+            "Paired: the same prompt and the same stored scores. Shown is what the router would have chosen under each "
             "calibration’s λ without a time limit; certificates and fallback are not replayed."
         )
     others = [side for side in sides.all if side is not sides.baseline]
@@ -105,8 +105,8 @@ def pairing(sides: Sides) -> str:
         )
     if len(unpaired) == len(others):
         return (
-            "Unpaired: the prompts differ from the baseline’s. A difference is then the prompt’s as much as the "
-            "setting’s; only means can be compared, and their intervals are wider."
+            "Unpaired: the prompts differ from the baseline’s. A difference may come from the prompt as much as from "
+            "the setting, so only means can be compared, and their intervals are wider."
         )
     return f"Paired where the prompt is the baseline’s. Unpaired, because the prompt differs: {', '.join(unpaired)}."
 
@@ -123,7 +123,7 @@ def intervals_rows(found: dict[str, list[Difference]]) -> pd.DataFrame:
 
 
 def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
-    """Metrics down, sides across; bold where the interval leaves out 0."""
+    """Metrics down, sides across; bold where the interval excludes 0."""
     by_side = {key: {d.metric: d for d in differences} for key, differences in found.items()}
     labels = {side.key: side.label for side in sides.all}
     head = '<th class="l">mean over units</th><th>baseline</th>' + "".join(

@@ -1,4 +1,4 @@
-"""The log of failed certificates: what was tested, by how much it missed, what replaced it, and its price."""
+"""The log of failed certificates: what was tested, by how much it missed, what replaced it, and the added time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ MOST = 1000
 
 
 def card(store: OwnerView, shown: Scope, total: int) -> None:
-    """The dearest of the ``total`` failed certificates; a click on a row opens its head."""
+    """The most expensive of the ``total`` failed certificates; a click on a row opens its head."""
     with st.container(border=True, key="card-events", gap="xsmall"):
-        st.html(f'<div class="rs-h">Failed certificates, the dearest first{glossary.mark("fallback")}</div>')
+        st.html(
+            f'<div class="rs-h">Failed certificates, the most expensive first{glossary.mark("fallback")}</div>'
+        )
         if not total:
             st.html(
                 '<div class="rs-sub">Every certificate that was tested reached τ: nothing fell back.</div>'
@@ -42,7 +44,7 @@ def card(store: OwnerView, shown: Scope, total: int) -> None:
         drawn = f"{len(events):,} of {total:,}" if len(events) < total else f"{total:,}"
         exports.chart_foot(
             f"fallback-events-{shown.name}",
-            f"n = {drawn} events · masses as share of 1, time as predicted · click a row to open its head · source: "
+            f"n = {drawn} events · masses as share of 1, µs as predicted · click a row to open its head · source: "
             f"fallback_event of {shown.words}",
             events,
             "events",
@@ -81,7 +83,7 @@ def _columns() -> dict[str, Any]:
         "layer": column.NumberColumn("Layer", width=60),
         "head": column.NumberColumn("Head", width=60),
         "segment": column.NumberColumn("Segment", width=70),
-        "test": column.NumberColumn("Test", width=50, help="Which of the at most s certificates of the head"),
+        "test": column.NumberColumn("Test", width=50, help="Which of the head's certificate tests this was"),
         "tested": column.TextColumn("Tested", width=190),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]

@@ -19,7 +19,8 @@ from routesparse.engine.store import fallback_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _MEASURES = {"units": "By count", "time": "By time"}
-_MEASURE_WORDS = {"units": "units", "time": "planned kernel time"}
+_KIND_NAMES = {"expanded": "expanded by fallback", "kept": "as the router chose, sparse"}
+_MEASURE_WORDS = {"units": "units", "time": "predicted kernel time"}
 
 
 def render() -> None:
@@ -59,7 +60,8 @@ def _nothing(shown: Scope) -> None:
     lines = ["The bundle holds no decisions. Analyse the prompt again."]
     if not run.routed:
         lines = [
-            f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, so nothing could fall back.",
+            f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+            "attention ran untouched, so nothing could fall back.",
             "Analyse a longer prompt, or look at all runs of these weights.",
         ]
     states.empty("Nothing was routed in this run", lines)
@@ -103,7 +105,8 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             (
                 kind.capitalize(),
                 numbers.share(_share(kinds, kind, "units")),
-                f"{numbers.several(count, 'unit')} · {numbers.share(_share(kinds, kind, 'kernel_us'))} of planned time",
+                f"{numbers.several(count, 'unit')} · {numbers.share(_share(kinds, kind, 'kernel_us'))} of "
+                "predicted time",
                 term,
             )
         )
@@ -111,7 +114,7 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
         (
             "Paid for fallback",
             numbers.micros(paid["paid_us"].sum()),
-            f"{numbers.share(paid['paid_us'].sum() / total if total else None)} of planned kernel time",
+            f"{numbers.share(paid['paid_us'].sum() / total if total else None)} of predicted kernel time",
             "paid",
         )
     )
@@ -129,7 +132,7 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
         (
             "Unmet",
             numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}",
-            "escalations that Tℓ had no time for",
+            "escalations that Tℓ left no time for",
             "unmet",
         )
     )
@@ -171,21 +174,21 @@ def _by_layer(kinds: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
-    """The four kinds in figures: what a bar cannot say exactly."""
+    """The four kinds in figures, which bars show only roughly."""
     with st.container(border=True, key="card-kinds", gap="xsmall"):
-        st.html('<div class="rs-h">Kept apart: who made a unit dense or dearer</div>')
+        st.html('<div class="rs-h">How the units ended up</div>')
         body = []
         for kind in fallback_queries.KINDS:
             rows = kinds[kinds["kind"] == kind]
             body.append(
-                f'<tr><td class="l">{kind}</td><td>{int(rows["units"].sum()):,}</td>'
+                f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'
                 f"<td>{numbers.share(_share(kinds, kind, 'units'))}</td>"
                 f"<td>{numbers.micros(rows['kernel_us'].sum())}</td>"
                 f"<td>{numbers.share(_share(kinds, kind, 'kernel_us'))}</td></tr>"
             )
         st.html(
             '<div class="rs-table"><table><tr><th class="l">kind</th><th>units</th><th>of units</th>'
-            f"<th>planned</th><th>of time</th></tr>{''.join(body)}</table></div>"
+            f"<th>predicted time</th><th>of time</th></tr>{''.join(body)}</table></div>"
         )
         st.html(
             '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
@@ -195,7 +198,7 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
         st.session_state["limit-choice"] = round(100 * limit)
         with st.container(horizontal=True, gap="small", vertical_alignment="center", key="limit-row"):
             st.html(
-                f'<div class="rs-sub">Dense by fallback is a failure above, %{glossary.mark("fallback_limit")}</div>',
+                f'<div class="rs-sub">Limit for dense by fallback, %{glossary.mark("fallback_limit")}</div>',
                 width="content",
             )
             st.number_input(

@@ -35,7 +35,7 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
             },
             text=[
                 f"<b>layer {row.layer}</b> · {kind}<br>{numbers.share(row.share)} of {measure}"
-                f"<br>{numbers.several(int(row.units), 'unit')}, planned {numbers.micros(row.kernel_us)}"
+                f"<br>{numbers.several(int(row.units), 'unit')}, predicted {numbers.micros(row.kernel_us)}"
                 for row in rows.itertuples()
             ],
             textposition="none",

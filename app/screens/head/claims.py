@@ -23,29 +23,32 @@ def claims_html(choice: pd.Series, run: RunRow) -> str:
             choice["lower_mass"],
             numbers.NOT_MEASURED,
             _verdict(choice["lower_mass"], run.tau),
-            f"The mean mass of the body is at least this, with {confidence} over the draw of the rows. Says nothing "
-            "about single rows.",
+            f"The body rows of this head retain at least this mass on average, with {confidence} confidence over the "
+            "draw of the sampled rows. Says nothing about single rows.",
         ),
         _box(
             f"Conformal, head{glossary.mark('conformal')}",
             choice["conformal_lower_mass"],
             none,
             _verdict(choice["conformal_lower_mass"], run.tau),
-            f"g − δ of calibration {run.calibration}; {confidence} over prompts like those.{_true_gate(choice)}"
+            f"g − δ, with δ from calibration {run.calibration}: true for {confidence} of the selected units on prompts "
+            f"like its own.{_true_gate(choice)}"
             if run.calibration
-            else "Made only with a calibration of this model; the in-prompt certificate decides alone.",
+            else "Made only with a calibration for this model; without one, the in-prompt certificate decides alone.",
         ),
         _box(
-            f"Row statement{glossary.mark('row')}",
+            f"Row statement{glossary.mark('row_statement')}",
             choice["row_lower_mass"],
             numbers.NOT_MEASURED,
             "",
-            f"A random row of the body keeps at least this mass, with {confidence}. Not a mean, and not every row."
+            f"A random body row retains at least this mass, with {confidence} confidence. It is not a mean and does "
+            "not cover every row."
             f"{_true_rows(choice)}",
         ),
-        _truth(choice),
+        _truth(choice, run),
     ]
-    return f'<div class="rs-claims">{"".join(boxes)}</div>'
+    scope = f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE)}</div>'
+    return f'<div class="rs-claims">{"".join(boxes)}</div>{scope}'
 
 
 def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: str = "") -> str:
@@ -76,7 +79,7 @@ def _true_rows(choice: pd.Series) -> str:
     return f" Audited: {numbers.share(choice['row_covered'])} of the rows do."
 
 
-def _truth(choice: pd.Series) -> str:
+def _truth(choice: pd.Series, run: RunRow) -> str:
     if numbers.is_missing(choice["audit_rows"]):
         return _box(
             "Audited truth", None, "not audited", "", "Run again with audit “rows” to measure it.", "truth"
@@ -90,7 +93,7 @@ def _truth(choice: pd.Series) -> str:
         choice["audited_mass"],
         numbers.NOT_MEASURED,
         verdict,
-        f"Mean over {numbers.count(choice['audit_rows'])} random rows that no other step has read; worst row "
+        f"Mean over {_audited_rows(choice, run)}; the worst row retains "
         f"{numbers.mass(choice['audited_min_mass'])}. Output error {numbers.mass(choice['audited_error'], 4)}, worst "
         f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)})."
         f"{_upstream(choice)}",
@@ -98,8 +101,15 @@ def _truth(choice: pd.Series) -> str:
     )
 
 
+def _audited_rows(choice: pd.Series, run: RunRow) -> str:
+    count = numbers.count(choice["audit_rows"])
+    if run.audit_depth == "full":
+        return f"all {count} body rows"
+    return f"{count} random rows that no other step has read"
+
+
 def _upstream(choice: pd.Series) -> str:
-    """Against the dense forward, only with the full audit: errors of the layers before are in it."""
+    """Distance from the dense forward, which only the full audit has: errors of earlier layers are in it."""
     if numbers.is_missing(choice["forward_error"]):
         return ""
-    return f" Against the dense forward, layers before included: {numbers.mass(choice['forward_error'], 4)}."
+    return f" Against the dense forward, errors of earlier layers included: {numbers.mass(choice['forward_error'], 4)}."

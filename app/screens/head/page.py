@@ -31,7 +31,8 @@ def render() -> None:
         states.empty(
             "Nothing was routed in this run",
             [
-                f"{run.tokens:,} tokens are below break-even, or the bundle holds no decisions for this segment."
+                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay, or "
+                "the bundle holds no decisions for this segment."
             ],
         )
         return
@@ -44,7 +45,7 @@ def render() -> None:
         run_header.segment_selector(run, shown, choices)
         navigate.link("Routing map", "map", **view.address_of(store, unit))
         navigate.link("Audit of this run", "audit", run=queries.short_id(store, run.run_id))
-        navigate.link("Its fallbacks", "fallbacks", run=queries.short_id(store, run.run_id))
+        navigate.link("Fallbacks of this run", "fallbacks", run=queries.short_id(store, run.run_id))
     found = choices[(choices["layer"] == layer) & (choices["head"] == head)]
     if found.empty:
         states.empty(
@@ -132,10 +133,11 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
     """HTML rows of decisions: the pattern in its colour with its letter, then the numbers."""
     theme = design.current_theme()
     head = (
-        f'{first}<th class="l">choice</th>{glossary.heading("kept", "density")}{glossary.heading("g", "gate")}'
+        f'{first}<th class="l">choice</th>{glossary.heading("kept", "density")}'
+        f"{glossary.heading('g', 'gate_statistic')}"
         f"{glossary.heading('certified', 'certificate')}{glossary.heading('u', 'disagreement')}"
-        f"{glossary.heading('risk', 'risk')}{glossary.heading('µs', 'kernel')}"
-        f"{glossary.heading('fallback', 'fallback')}<th>true mass</th>{glossary.heading('error', 'error')}"
+        f"{glossary.heading('risk', 'risk')}{glossary.heading('predicted µs', 'kernel')}"
+        f"{glossary.heading('fallback', 'fallback')}<th>audited mass</th>{glossary.heading('error', 'error')}"
     )
     body = []
     for start, row, here in lines:

@@ -47,7 +47,7 @@ def render() -> None:
         f'<div class="rs-title">{escape(job.label)}</div><div class="rs-sub">Job {job.id} · submitted '
         f"{jobs_view.clock(job.created_at)} · {numbers.size(job.prompt_bytes)}</div>"
     )
-    # A page whose job has ended asks for nothing any more.
+    # After the job has ended the page no longer refreshes itself.
     boundary.timed(_watch, EVERY_S if _changing(opened, job) else None)(job.id)
 
 

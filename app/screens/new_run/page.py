@@ -1,4 +1,4 @@
-"""New run: a prompt, the router's settings, what it will take, and off to the queue."""
+"""New run: choose a prompt and the router's settings, see what the job will take, and queue it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _request(label: str) -> RunRequest | None:
             "Calibration", _calibrations(), key="calibration", bind="query-params", help=TERMS["calibration"]
         )
         limit = st.text_input(
-            "Time limit Tℓ", key="limit", bind="query-params", placeholder="none", help=TERMS["budget"]
+            "Time limit Tℓ", key="limit", bind="query-params", placeholder="none", help=TERMS["time_limit"]
         )
         wishes["domain"] = (
             st.text_input(
@@ -110,7 +110,7 @@ def _request(label: str) -> RunRequest | None:
             step=128,
             key="break_even",
             bind="query-params",
-            placeholder="from the profile",
+            placeholder="predicted",
             help=TERMS["break_even"],
         )
     with st.container(horizontal=True, gap="large", vertical_alignment="center"):
@@ -210,8 +210,8 @@ def _warnings(request: RunRequest, size: PromptSize, stored: list[Path]) -> list
     warnings = []
     if request.calibration is not None and not _calibrated(request, size):
         warnings.append(
-            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt and the "
-            "row certificate will be stated."
+            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt "
+            "certificate and the row statement will be given."
         )
     if not stored:
         warnings.append(
@@ -222,19 +222,19 @@ def _warnings(request: RunRequest, size: PromptSize, stored: list[Path]) -> list
 
 
 def _below_break_even(request: RunRequest, size: PromptSize, stored: list[Path]) -> str | None:
-    """That dense attention will run untouched, and on whose word; None where routing will run or nobody knows.
+    """A line that dense attention will run untouched; None where routing will run, or break-even is not known.
 
     Errors: InputError for a profile that can't be read.
     """
-    break_even, source = request.break_even, "the setting"
+    break_even, source = request.break_even, "break-even, {:,} tokens as set"
     if break_even is None:
         if not stored:
             return None
         break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
-        source = f"the profile of {numbers.device(device)}"
+        source = "the predicted break-even, {:,} tokens by the profile of " + numbers.device(device)
     if size.tokens >= break_even:
         return None
-    return f"Below break-even, {break_even:,} tokens by {source}: dense attention will run untouched."
+    return f"Below {source.format(break_even)}: dense attention will run untouched."
 
 
 @cache

@@ -27,7 +27,7 @@ _map = st.components.v2.component(
 
 
 def show(drawing: dict[str, Any], on_pick: Callable[[], None]) -> None:
-    """Draw the map; after a click ``picked()`` is the cell, inside ``on_pick``."""
+    """Draw the map; a click calls ``on_pick``, inside which ``picked()`` is the cell."""
     _map(key="map", data=drawing, on_picked_change=on_pick)
 
 

@@ -45,7 +45,7 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     colors = np.full((layers, heads), theme.null, object)
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
     if metric == "probe":
-        return Cells(colors, None, "mass of the probe, every head to its own peak", 0, 1)
+        return Cells(colors, None, "attention mass of the probe, each head scaled to its own peak", 0, 1)
     if metric == "pattern":
         kinds = list(zip(choices["pattern"], choices["density"], strict=True))
         known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
@@ -138,8 +138,8 @@ def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
         lines = [
             f"layer {row.layer}, head {row.head} · {design.NAMES[row.pattern]}",
             f"keeps {numbers.share(row.density)} of the body's causal area",
-            f"mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
-            f"planned {numbers.micros(row.kernel_us)}",
+            f"retained mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
+            f"predicted {numbers.micros(row.kernel_us)}",
         ]
         if metric not in _IN_EVERY_HOVER:
             lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")

@@ -1,4 +1,4 @@
-"""The routing map's margin: measured and planned time per layer against T_l, and how many units fell back."""
+"""The routing map's margin: measured and predicted time per layer against T_l, and how many units fell back."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _hover(row: Any, measured_ms: float) -> str:
         f"measured {numbers.millis(measured_ms)}: kernel {numbers.micros(row.kernel_us)}, "
         f"probe {numbers.micros(row.probe_us)},",
         f"index {numbers.micros(row.index_us)}, routing {numbers.micros(row.route_us)}",
-        f"planned {numbers.micros(row.planned_us)} · Tℓ {limit}",
-        f"dense, as profiled {numbers.micros(row.dense_us)}",
+        f"predicted {numbers.micros(row.planned_us)} · Tℓ {limit}",
+        f"dense, predicted {numbers.micros(row.dense_us)}",
     ]
     if not numbers.is_missing(row.units):
         lines.append(

@@ -36,7 +36,8 @@ def render() -> None:
         lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
         if not run.routed:
             lines = [
-                f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, without a probe.",
+                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+                "attention ran untouched, without a probe.",
                 f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
                 "or run it again with break-even 0.",
             ]
@@ -75,7 +76,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
     speedup = None if run.dense_ms is None else run.dense_ms / run.total_ms
     fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
-        ("Causal area kept", numbers.share(run.density), "mean over units"),
+        ("Causal area kept", numbers.share(run.density), "mean over units", "density"),
         (
             "Prefill",
             numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
@@ -87,10 +88,21 @@ def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
             "Dense by fallback",
             numbers.share(fallback),
             f"{run.dense_fallback_units} of {run.units} · {run.expanded_units} expanded",
+            "fallback",
         ),
-        (f"Certified ≥ {run.tau:.2f}", numbers.share(certified, 0), "of sparse units shown"),
-        ("Audited coverage", numbers.share(run.coverage), f"nominal {numbers.share(run.confidence, 0)}"),
-        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
+        (
+            f"Certified ≥ {run.tau:.2f}",
+            numbers.share(certified, 0),
+            "of sparse units, each alone",
+            "certificate",
+        ),
+        (
+            "Audited coverage",
+            numbers.share(run.coverage),
+            f"nominal {numbers.share(run.confidence, 0)}",
+            "coverage",
+        ),
+        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
 
@@ -114,8 +126,8 @@ def _map_card(
         )
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
-            'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> planned, '
-            f'<b style="color:{theme.warn}">|</b> Tℓ; units that fell back</span></div>'
+            'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> predicted, '
+            f'<b style="color:{theme.warn}">|</b> Tℓ; right: units that fell back</span></div>'
         )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":

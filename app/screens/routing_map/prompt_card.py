@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from routesparse.app.screens.routing_map import readers_figure
 from routesparse.app.ui import design, exports, numbers
-from routesparse.app.unit import charts
 from routesparse.engine.records import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -45,13 +45,13 @@ def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
 
 def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> None:
     st.html(
-        '<div class="rs-note">Share of heads, over all layers, whose executed plan reads a key block: mean over the '
-        "recorded rows that come after it. Dense heads read everything; grey: no such row, the dense tail alone reads "
-        "it.</div>"
+        '<div class="rs-note">Share of heads, over all layers, whose executed plan reads a key block: a mean over the '
+        "recorded rows after it. Dense heads read everything. Grey: no recorded row comes after it, so that only the "
+        "dense tail reads it.</div>"
     )
     name = f"prompt-blocks-{queries.label(run.run_id)}-segment-{segment}"
     st.plotly_chart(
-        charts.readers_figure(readers, design.current_theme(), run.block_k, picked),
+        readers_figure.figure(readers, design.current_theme(), run.block_k, picked),
         key="readers",
         theme=None,
         config=design.chart_config(name),
@@ -70,7 +70,8 @@ def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> Non
 def _telling(readers: pd.DataFrame) -> int:
     """The key block to show first: the one that stands out most from its neighbours.
 
-    Neither the sink nor the last quarter, which few rows come after, all of them near: it is always read most.
+    The sink and the last quarter are left out: all rows read the sink, and the few rows after the last quarter are
+    near it and read it too.
     """
     if readers.empty:
         return 0

@@ -49,7 +49,7 @@ def render() -> None:
 
 
 def _filters(values: dict[str, list[str]]) -> queries.RunFilter:
-    """The filter row; its values live in the address. A choice among one value is no choice."""
+    """The filter row; its values live in the address. A filter with a single value is left out."""
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         text = st.text_input("Prompt or run id", key="q", bind="query-params", placeholder="all", width=230)
         chosen = {}
@@ -123,7 +123,7 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
                 key="pin",
                 on_click=_pin,
                 args=(opened, picked.iloc[0]["run_id"]),
-                help="Prefill and kept share of the other runs are then shown against it",
+                help="The prefill times of the other runs are then shown against this one",
             )
         compared = _compared(opened, list(picked["run_id"]))
         if 2 <= len(compared) <= _MOST_COMPARED and st.button(
@@ -274,8 +274,8 @@ def _rejected(opened: Access) -> None:
     title = f"{len(problems)} rejected bundle{'s' if len(problems) != 1 else ''}"
     with st.expander(title, icon=":material/error_outline:", expanded=not queries.runs(opened.store).size):
         st.html(
-            '<div class="rs-note">Not stored; set aside in the spool\'s rejected folder. Copy the bundle again '
-            "or run the analysis again.</div>"
+            '<div class="rs-note">These bundles were not stored; they are in the spool\'s rejected folder. Copy '
+            "a bundle again, or run its analysis again.</div>"
         )
         for rejection in rejected:
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -63,7 +63,7 @@ def shared_html(shared: dict[str, Any]) -> str:
         f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
         for name, value in shared.items()
     ]
-    return f'<div class="rs-note">All of them: {escape(" · ".join(facts))}</div>'
+    return f'<div class="rs-note">The same for all: {escape(" · ".join(facts))}</div>'
 
 
 def columns() -> dict[str, Any]:
@@ -76,7 +76,7 @@ def columns() -> dict[str, Any]:
         "model": column.TextColumn("Model", width=46),
         "device": column.TextColumn("Device", width=62),
         "policy": column.TextColumn("Policy", width=57),
-        "limit": column.TextColumn("Tℓ", width=44, help=TERMS["budget"]),
+        "limit": column.TextColumn("Tℓ", width=44, help=TERMS["time_limit"]),
         "tau": column.NumberColumn("τ", format="%.2f", width=42, help=TERMS["tau"]),
         "density": column.NumberColumn(
             "Kept", format="%.1f %%", width=52, help="Kept share of the causal area, mean over units"
@@ -88,8 +88,8 @@ def columns() -> dict[str, Any]:
             "Coverage",
             format="%.1f %%",
             width=66,
-            help="Audited sparse units of this prompt whose true mass is at least the certified one; one prompt has "
-            "no interval, the Audit page has it over prompts",
+            help="Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
+            "prompt has no interval; the Audit page has one over prompts",
         ),
         "prefill": column.NumberColumn(
             "Prefill, ms", format="localized", width=68, help="Whole prefill, first token included"

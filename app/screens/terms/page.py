@@ -27,13 +27,14 @@ EQUATIONS = (
     (
         4,
         "R = 1 − g + α u + β e,  g = min(m̂, recent mean)",
-        "Risk of a candidate. The paper has m̂ where g stands: a mean over rows hides the rows that ask.",
+        "Risk of a candidate. Where g stands the paper has m̂ alone, a mean that hides the few last rows that ask the "
+        "question.",
         "engine/risk.py",
     ),
     (
         5,
         "‖aV − ãV‖₂ ≤ 2 (1 − m) V_max",
-        "A row's output error is bounded by the mass that it misses.",
+        "A row's output error is at most twice its lost mass times the largest value norm.",
         "engine/certificate.py",
     ),
     (
@@ -51,7 +52,7 @@ def render() -> None:
     wanted = st.query_params.get("term")
     st.html(
         '<div class="rs-title">Terms</div><div class="rs-sub">What the words and letters of these pages mean, and '
-        "where the paper defines them.</div>"
+        "where the paper defines them; “ours” marks what is not in the paper.</div>"
     )
     if wanted in TERMS:
         with st.container(border=True, key="card-term", gap="xsmall"):
@@ -61,6 +62,10 @@ def render() -> None:
             number = _EQUATION.search(TERMS[wanted])
             if number:
                 st.html("".join(_equation(*row) for row in EQUATIONS if row[0] == int(number[1])))
+    with st.container(border=True, key="card-scope", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">What a certificate speaks about</div><div>{escape(glossary.CERTIFICATE_SCOPE)}</div>'
+        )
     with st.container(border=True, key="card-equations", gap="xsmall"):
         st.html(
             '<div class="rs-h">Equations of the paper</div>' + "".join(_equation(*row) for row in EQUATIONS)

@@ -38,9 +38,9 @@ def test_filled_page_shows_all_parts(filled, record, open_page):
     for part in (
         "Three certificates",
         "Error against its bounds",
-        "True mass against the certified",
+        "Audited against certified",
         "Coverage of selected sparse units",
-        "How far the probe’s g is from the truth",
+        "Gate statistic g: the probe’s minus the audited one",
         "Worst heads",
     ):
         assert part in html
@@ -86,7 +86,7 @@ def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, o
         bundle.write_bundle(with_audits(other, covered=number > 0), filled / "spool")
     html = text_of(open_page("audit", run=RUN, scope="all"))
     assert re.search(r"4 prompts, \d+ sparse units; 95 % interval 25\.00 % to 100\.00 %", html)
-    assert "every prompt alike, so resampling them gives no interval" in html, (
+    assert "every prompt has the same share, so there is no interval" in html, (
         "the conformal claim held everywhere"
     )
     assert "one prompt has no interval" in text_of(open_page("audit", run=RUN))
@@ -236,7 +236,7 @@ def test_head_page_holds_each_claim_against_its_own_truth(home, record, open_pag
     verdict = "holds" if truth >= choice.conformal_lower_mass else "fails"
     assert f"g* is {truth:.3f}, so it {verdict}" in html
     assert "audit?run=d4e5b678" in html and "fallbacks?run=d4e5b678" in html
-    assert "87.5 % of the rows do" in html and "layers before included: 0.0421" in html
+    assert "87.5 % of the rows do" in html and "earlier layers included: 0.0421" in html
 
 
 def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():

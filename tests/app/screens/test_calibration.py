@@ -75,12 +75,12 @@ def test_two_calibrations_stand_side_by_side_with_a_plain_sentence_on_top(calibr
     assert "code subtracts δ = 0.031, prose only δ = 0.014" in sentence
     assert "the probe is less reliable on code" in sentence
     assert "95 of 100 selected heads" in sentence
-    assert html.count("gate λ") == 2
+    assert html.count("gate threshold λ") == 2
 
 
 def test_one_calibration_is_described_alone(calibrations, home, open_page):
     html = text_of(open_page("calibration", names="code"))
-    assert "Under code, a sparse plan is tried for a head from g ≥ 0.955" in html
+    assert "With code, a head tries a sparse plan only if g ≥ 0.955" in html
     assert "stricter" not in html
 
 
@@ -105,12 +105,12 @@ def test_unreadable_calibration_is_named_and_the_other_shown(calibrations, home,
     page = open_page("calibration", names="prose,code")
     assert not page.exception
     html = text_of(page)
-    assert "calibration &#x27;code&#x27; is corrupt" in html and "Under prose" in html
+    assert "calibration &#x27;code&#x27; is corrupt" in html and "With prose" in html
 
 
 def test_unknown_name_in_the_address_is_explained(calibrations, home, open_page):
     html = text_of(open_page("calibration", names="<b>x,prose"))
-    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in html and "Under prose" in html
+    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in html and "With prose" in html
 
 
 def test_without_calibrations_the_page_says_what_to_do(home, open_page):
@@ -128,7 +128,9 @@ def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, 
     page = open_page("calibration")
     assert not page.exception
     html = text_of(page)
-    assert "The fitted model misses the measured mixes by 5.0 %" in html and "FLOPs alone" in html
+    assert (
+        "The fitted model misses the mixes that it was fitted on by 5.0 %" in html and "FLOPs alone" in html
+    )
     assert "median and p95 of 3 repeats" in html
     assert f"n = {record.run.layers + 2} layers of the newest 2 runs" in html
 
@@ -159,7 +161,7 @@ def test_profile_without_work_or_p95_shows_what_it_has(profile):
 
 def test_profile_of_another_machine_shows_only_times(calibrations, filled, open_page):
     html = text_of(open_page("calibration"))
-    assert "Not on this machine" in html and "Median |planned − measured|" in html
+    assert "Not on this machine" in html and "Median |predicted − measured|" in html
 
 
 def test_corrupt_profile_is_explained(calibrations, profile, filled, open_page):
@@ -253,7 +255,7 @@ def test_a_curve_that_turns_back_is_not_monotone():
 def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):
     one = load_calibration("prose")
     text = wording.sentence([one, replace(one, name="twin")], 0.95)
-    assert "Both ask the same" in text and "Both subtract δ = 0.014" in text
+    assert "Both try a sparse plan for a head only if g ≥" in text and "Both subtract δ = 0.014" in text
 
 
 def test_a_robust_calibration_is_not_called_unreliable_and_lengths_that_differ_are_said(calibrations):
@@ -273,7 +275,7 @@ def test_a_robust_calibration_is_not_called_unreliable_and_lengths_that_differ_a
 
 def test_run_on_both_calibrations_is_one_click_away(calibrations, filled, open_page):
     page = open_page("calibration", names="prose,code")
-    assert "Both on the last run" not in text_of(page), "no run was opened yet"
+    assert "Compare both on the last run" not in text_of(page), "no run was opened yet"
     page.session_state["run"] = RUN
     page.run()
     assert "compare?run=d4e5b678&amp;calibrations=prose%2Ccode" in text_of(page)

@@ -111,7 +111,7 @@ def test_calibrations_are_replayed_on_one_run(calibrations, filled, record, open
     page = open_page("compare", run=RUN, calibrations="prose,code", baseline="prose")
     assert not page.exception
     html = text_of(page)
-    assert "What the router would have chosen under each calibration" in html
+    assert "what the router would have chosen under each calibration" in html
     assert "<td>0.925</td>" in html and "<td>0.970</td>" in html
     assert '<td class="l">lambda</td>' in html
     kept = [

@@ -99,7 +99,7 @@ def test_all_runs_cover_the_same_weights_only(filled, record, factory, open_page
 def test_scope_and_measure_live_in_the_address(filled, open_page):
     page = open_page("fallbacks", run=RUN, scope="all", by="time", domain="code")
     assert not page.exception
-    assert "share of a layer&#x27;s planned kernel time" in text_of(page)
+    assert "share of a layer&#x27;s predicted kernel time" in text_of(page)
     assert list(page.multiselect(key="domain").value) == ["code"]
 
 

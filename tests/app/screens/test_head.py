@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from routesparse.app.screens.terms.page import EQUATIONS
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.app.ui.glossary import TERMS, mark
 from routesparse.app.unit import masks, probe
 from routesparse.engine.store import bundle, head_queries, queries
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 RUN = "3f9a1c20d4e5b678"
 
 
@@ -156,7 +159,7 @@ def test_a_large_probe_stays_small_on_the_wire():
 @pytest.mark.parametrize("term", TERMS)
 def test_every_term_is_escaped_and_names_its_place_in_the_paper(term):
     assert mark(term).count("<") == 2
-    assert re.search(r"\(.*(equation|section|abstract)[^)]*\)", TERMS[term]), TERMS[term]
+    assert re.search(r"\(.*(equation|section|abstract|ours)[^)]*\)", TERMS[term]), TERMS[term]
 
 
 def test_question_mark_leads_to_the_term_and_its_equation(home, open_page):
@@ -172,7 +175,12 @@ def test_question_mark_leads_to_the_term_and_its_equation(home, open_page):
 def test_terms_page_lists_everything_also_for_an_unknown_term(home, open_page, term):
     page = open_page("terms", term=term)
     assert not page.exception
-    assert text_of(page).count("<tr") == len(TERMS) and "such" not in text_of(page)
+    assert text_of(page).count("<tr") == len(TERMS) and "no such" not in text_of(page)
+
+
+@pytest.mark.parametrize("equation", EQUATIONS, ids=lambda row: f"equation {row[0]}")
+def test_terms_names_files_that_exist(equation):
+    assert (REPOSITORY / equation[-1]).is_file()
 
 
 def candidates_of(*patterns):

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from routesparse.app.screens.routing_map import map_figure, sprite_figure
+from routesparse.app.screens.routing_map import map_figure, readers_figure, sprite_figure
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.app.unit import charts, masks, probe
@@ -107,7 +107,7 @@ def test_figures_have_only_properties_that_plotly_knows(stored):
     for theme in (design.LIGHT, design.DARK):
         for chart in (
             charts.scatter(queries.candidates(stored, unit), run, theme),
-            charts.readers_figure(readers, theme, 64, 4),
+            readers_figure.figure(readers, theme, 64, 4),
             probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
         ):
             go.Figure(json.loads(chart.to_json()))
