@@ -103,7 +103,7 @@ class RunRow:
         None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
     )
     kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
-    owner: str | None = None  # a login's identity (app/identity.py); None: the person at this machine
+    owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
 
 
 @dataclass(frozen=True)
