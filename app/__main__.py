@@ -20,7 +20,7 @@ import streamlit as st
 from streamlit import config, net_util
 from streamlit.web import bootstrap, cli
 
-from routesparse.app import guard
+from routesparse.app.shell import guard
 
 MAIN = Path(__file__).with_name("main.py")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"error: {problem}", file=sys.stderr)
                 return 2
             _keep_to_this_machine(options)
-            # Not by the command itself: it would read the configuration again and call our change to it an update.
+            # We start the server ourselves: the command would read the configuration again and take ours for a change.
             bootstrap.run(str(MAIN), False, list(context.params["args"]), options)
     except click.exceptions.Exit as ended:  # --help
         return ended.exit_code
@@ -66,7 +66,7 @@ def _keep_to_this_machine(options: dict[str, Any]) -> None:
 
 
 def _port_problem() -> str | None:
-    """Why our port can't be had, when it is taken or does not exist; other troubles Streamlit reports itself."""
+    """Why our port can't be had, when it is taken or does not exist; Streamlit reports other problems itself."""
     address, port = str(st.get_option("server.address") or "0.0.0.0"), int(st.get_option("server.port"))
     if port not in range(65_536):
         return f"port {port} does not exist; choose one from 1024 to 65535"

@@ -6,25 +6,24 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app import guard, identity, states, style
-from routesparse.app.access import access
-from routesparse.app.boundary import boundary
-from routesparse.app.screens import (
-    audit,
-    calibration,
-    compare,
-    fallbacks,
-    head,
-    job,
-    new_run,
-    routing_map,
-    runs,
-    terms,
-)
+from routesparse.app.screens.audit import page as audit
+from routesparse.app.screens.calibration import page as calibration
+from routesparse.app.screens.compare import page as compare
+from routesparse.app.screens.fallbacks import page as fallbacks
+from routesparse.app.screens.head import page as head
+from routesparse.app.screens.job import page as job
+from routesparse.app.screens.new_run import page as new_run
+from routesparse.app.screens.routing_map import page as routing_map
+from routesparse.app.screens.runs import page as runs
+from routesparse.app.screens.terms import page as terms
+from routesparse.app.shell import guard, identity
+from routesparse.app.shell.access import access
+from routesparse.app.shell.boundary import boundary
+from routesparse.app.ui import states, style
 from routesparse.engine.errors import StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
-ICON = Path(__file__).parent / "icon.svg"
+ICON = Path(__file__).parent / "ui" / "icon.svg"
 
 
 def main() -> None:

@@ -29,6 +29,15 @@ def outcome(pattern: str, fallback: object) -> Outcome:
     return "dense by the router" if pattern == "dense" else "kept"
 
 
+def is_uncertified(pattern: str, lower_mass: float | None, tau: float) -> bool:
+    """Whether a unit ran sparse although its in-prompt certificate does not reach tau.
+
+    Policy "strict" leaves units so where T_l has no time to expand, and so does a run without fallback. Pages have
+    the column ``uncertified`` of the view head_choice (store/summaries.sql); a test compares the two.
+    """
+    return pattern != "dense" and not (lower_mass is not None and lower_mass >= tau)
+
+
 @dataclass(frozen=True)
 class RunRow:
     """One analysed prompt (table run): what was asked, on what, and the totals."""
@@ -94,7 +103,7 @@ class RunRow:
         None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
     )
     kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
-    owner: str | None = None  # a login's identity (app/identity.py); None: the person at this machine
+    owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
 
 
 @dataclass(frozen=True)
@@ -265,3 +274,8 @@ class RunRecord:
     audits: tuple[AuditRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
+
+    @property
+    def uncertified(self) -> tuple[HeadChoiceRow, ...]:
+        """The units that ran uncertified."""
+        return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))

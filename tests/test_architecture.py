@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("app", "engine", "kernels")
 # What the web process loads; each is checked once it exists.
 READ_SIDE = (
-    "app/*.py",
     "app/**/*.py",
     "engine/__init__.py",
     "engine/errors.py",
@@ -164,6 +164,31 @@ def test_no_module_is_in_an_import_circle() -> None:
         walk(name, ())
 
 
+ROOMS = ("screens", "unit", "shell", "ui")  # of app/, each may import itself and what comes after it
+
+
+def test_rooms_of_the_dashboard_point_one_way() -> None:
+    """Imports inside functions count; a page imports no other page."""
+    for found in IMPORTS:
+        here, there = found.file.split("/"), found.module.split(".")[1:]
+        if here[0] != "app" or there[:1] != ["app"] or len(here) < 3:
+            continue
+        assert ROOMS.index(there[1]) >= ROOMS.index(here[1]), str(found)
+        if here[1] == there[1] == "screens":
+            assert here[2] == there[2], f"{found}: a module of two pages belongs to ui, unit or shell"
+
+
+def test_the_dashboard_has_no_circle_of_files() -> None:
+    """Imports inside functions count."""
+    names = {module_name(file) for file in FILES if file.startswith("app/")}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for found in IMPORTS:
+        target = next((t for t in (found.module, found.module.rpartition(".")[0]) if t in names), None)
+        if target is not None and found.file.startswith("app/"):
+            graph[module_name(found.file)].add(target)
+    TopologicalSorter(graph).prepare()
+
+
 def run_python(code: str, **environment: str) -> str:
     """Output of a fresh interpreter, started in the repository's root."""
     command = [sys.executable, "-c", code]
@@ -214,7 +239,7 @@ def test_kernels_import_without_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
-        "from routesparse.kernels import triton_backend\n"
+        "from routesparse.kernels.attention import hopper_launch, row_order, triton_launch\n"
         "from routesparse.kernels.interface import RowPlan, sparse_attention\n"
         "x = torch.randn(1, 1, 100, 16)\n"
         "out, _ = sparse_attention(x, x, x, RowPlan.dense(1, 1, 100, 100))\n"

@@ -1,1 +1,1 @@
-"""One module per page; each has ``render()``."""
+"""The pages of the dashboard, a folder each; main.py lists them."""

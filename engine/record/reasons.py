@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.engine.method.router import admissible
+from routesparse.engine.rows import is_uncertified
 
 if TYPE_CHECKING:
     from routesparse.engine.decide.layer import Decision
@@ -30,9 +31,10 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
         return "dense by the router: every sparse candidate with enough mass costs as much as dense"
     g = float(scores.gate_statistic[unit, place])
     bound = float(decision.certified.lower_mass[unit])
-    verdict = f"certificate {bound:.3f} {'>=' if bound >= tau else '<'} tau {tau:.3f}"
-    if decision.certified.unmet[unit]:
-        verdict += ", and T_l leaves no time to expand"
+    verdict = f"certificate {bound:.3f} >= tau {tau:.3f}"
+    if is_uncertified(decision.candidates[place].pattern, bound, tau):
+        why = "T_l leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
+        verdict = f"certificate {bound:.3f} < tau {tau:.3f}, and {why}: it ran uncertified"
     if decision.certified.fallback[unit] == "expand":
         first = tests[0]
         name = decision.candidates[first.candidate]

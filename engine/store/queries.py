@@ -71,7 +71,7 @@ class Prompt:
 
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
-    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and audited unit counts."""
+    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and ``uncertified_units``."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
@@ -92,8 +92,12 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
         SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
+               CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                origin = 'sample' AS is_sample
         FROM run JOIN ingested_bundle USING (bundle_id)
+        LEFT JOIN (
+            SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice GROUP BY run_key
+        ) USING (run_key)
         WHERE {" AND ".join(where)}
         ORDER BY created_at DESC, run_key DESC
         """,
@@ -158,13 +162,15 @@ def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Planned and measured time per layer, with its units and fallbacks (over all segments)."""
     return store.frame(
         """
-        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router
+        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified
         FROM layer_run l
         LEFT JOIN (
             SELECT layer, count(*) AS units, count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
                    count(*) FILTER (WHERE outcome = 'dense by fallback') AS dense_fallback,
-                   count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router
-            FROM (SELECT layer, outcome(pattern, fallback) AS outcome FROM head_choice WHERE run_key = ?)
+                   count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router,
+                   count(*) FILTER (WHERE uncertified) AS uncertified
+            FROM (SELECT layer, uncertified, outcome(pattern, fallback) AS outcome
+                  FROM head_choice WHERE run_key = ?)
             GROUP BY layer
         ) c USING (layer)
         WHERE run_key = ? ORDER BY layer

@@ -16,6 +16,11 @@ CREATE OR REPLACE VIEW visible.device AS
 SELECT device, dtype, count(*) AS runs, min(created_at) AS first_run_at, max(created_at) AS last_run_at
 FROM visible.run GROUP BY device, dtype;
 
+-- A sparse unit whose in-prompt certificate does not reach tau ran uncertified: records.is_uncertified, here for pages.
+CREATE OR REPLACE VIEW visible.head_choice AS
+SELECT c.*, c.pattern <> 'dense' AND (c.lower_mass IS NULL OR isnan(c.lower_mass) OR c.lower_mass < r.tau) AS uncertified
+FROM main.head_choice c JOIN visible.run r USING (run_key);
+
 -- Coverage of selected sparse units; the unit of evidence is the prompt, so a run is one row.
 CREATE OR REPLACE VIEW visible.run_coverage AS
 SELECT run_key, count(covered) AS audited_units, count(*) FILTER (WHERE covered) AS covered_units,

@@ -14,7 +14,7 @@ from streamlit import auth_util
 from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest
 
-from routesparse.app import identity
+from routesparse.app.shell import identity
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, stamp_of
 from routesparse.engine.calibration.drift import fit_reference
 from routesparse.engine.config import RouterConfig
@@ -83,8 +83,8 @@ def filled(home, record, factory):
 
 
 def _map_page() -> None:
-    from routesparse.app.access import access
-    from routesparse.app.screens import routing_map
+    from routesparse.app.screens.routing_map import page as routing_map
+    from routesparse.app.shell.access import access
 
     access().look_into_spool()
     routing_map.render()
@@ -104,8 +104,8 @@ def open_map():
 
 
 def _runs_page() -> None:
-    from routesparse.app.access import access
-    from routesparse.app.screens import runs
+    from routesparse.app.screens.runs import page as runs
+    from routesparse.app.shell.access import access
 
     access().look_into_spool()
     runs.render()
@@ -120,10 +120,10 @@ def open_runs():
 def _any_page(name: str) -> None:
     from importlib import import_module
 
-    from routesparse.app.access import access
+    from routesparse.app.shell.access import access
 
     access().look_into_spool()
-    import_module(f"routesparse.app.screens.{name}").render()
+    import_module(f"routesparse.app.screens.{name}.page").render()
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def open_page():
 def went(monkeypatch):
     """Where pages wanted to go, instead of going there: (page, query)."""
     seen = []
-    monkeypatch.setattr("routesparse.app.navigate.go", lambda name, **query: seen.append((name, query)))
+    monkeypatch.setattr("routesparse.app.shell.navigate.go", lambda name, **query: seen.append((name, query)))
     return seen
 
 

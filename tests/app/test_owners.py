@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.app import identity
+from routesparse.app.shell import identity
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
@@ -117,7 +117,7 @@ def test_what_bob_submits_is_bob_s(shared, open_page, demo_home, queue):
 
 
 def test_samples_are_everybody_s(shared, open_page, factory, home):
-    from routesparse.app.access import access
+    from routesparse.app.shell.access import access
     from routesparse.engine.store import spool
 
     sample = factory.make_record(THIRD, name="sample.txt", layers=2, heads=2, segments=1, tokens=2048)
@@ -133,7 +133,7 @@ def test_pages_hold_nothing_but_their_owner_s_view():
     whole = re.compile(r"\._store\b|duckdb_store|import JobQueue|\bJobQueue\(")
     found = {path.name for path in APP.rglob("*.py") if whole.search(path.read_text("utf-8"))}
     assert found == {"access.py", "jobs_view.py"}, "jobs_view.py names the type only"
-    assert "JobQueue(" not in (APP / "jobs_view.py").read_text("utf-8")
+    assert "JobQueue(" not in (APP / "shell" / "jobs_view.py").read_text("utf-8")
 
 
 def test_another_s_run_is_no_baseline(shared, open_page):

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 
 import pytest
 
-from routesparse.app.access import access
+from routesparse.app.shell.access import access
+from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
 
@@ -67,7 +69,7 @@ def test_settings_that_all_runs_share_are_said_once(filled, open_runs):
 
 
 def test_pinned_baseline_leads_what_is_compared(filled, record, open_page):
-    from routesparse.app.screens import runs
+    from routesparse.app.screens.runs import page as runs
 
     page = open_page("runs")
     other, pinned = access().store.run_ids() - {record.run.run_id}, record.run.run_id
@@ -87,7 +89,7 @@ def test_deleted_baseline_is_unpinned(filled, open_page):
 
 
 def test_run_again_hands_the_settings_over(filled, record, went, monkeypatch):
-    from routesparse.app.screens import runs
+    from routesparse.app.screens.runs import page as runs
 
     opened = access()
     opened.look_into_spool()
@@ -249,6 +251,14 @@ def test_prompt_card_speaks_of_executed_masks_and_says_where_there_are_none(home
     assert any("ledger" in block.value for block in page.code), "the text is still there"
 
 
+@pytest.mark.parametrize("name", ["audit", "head", "terms"])
+def test_what_a_certificate_speaks_about_stands_beside_it(filled, record, open_page, name):
+    unit = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    page = open_page(name, run=record.run.run_id, layer=str(unit.layer), head=str(unit.head))
+    assert not page.exception
+    assert text_of(page).count(escape(CERTIFICATE_SCOPE)) == 1
+
+
 def test_prompt_text_is_only_ever_code(filled, open_map):
     page = open_map(run="3f9a1c20")
     assert any("ledger" in block.value for block in page.code)
@@ -271,7 +281,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     def broken():
         raise ValueError("the prompt says heliotrope")
 
-    monkeypatch.setattr("routesparse.app.screens.runs.render", broken)
+    monkeypatch.setattr("routesparse.app.screens.runs.page.render", broken)
     page = open_dashboard()
     assert not page.exception
     (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]

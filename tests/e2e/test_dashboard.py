@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from routesparse.app import design
+from routesparse.app.ui import design
 from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(180)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 
-from routesparse.app import identity
+from routesparse.app.shell import identity
 from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(180)

@@ -1,0 +1,131 @@
+"""The three claims over prompts: what each promises and what not, and how often the audit found it true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from routesparse.app.shell import scope
+from routesparse.app.ui import design, glossary, numbers, prompt_stats
+
+GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One certificate in words."""
+
+    name: str
+    term: str
+    figure: str  # what its coverage is called
+    promises: str
+    not_promised: str
+
+
+CLAIMS = {
+    "in_prompt": Claim(
+        "In-prompt certificate",
+        "certificate",
+        "coverage",
+        "On this prompt, the body rows of a head retain at least this mass on average, with {q} confidence over the "
+        "draw of the sampled rows. Needs no calibration, holds under domain shift, and decides fallback.",
+        "Anything about single rows, all heads together, or the answer. Its coverage is usually far above {q}, "
+        "because it is a bound and not an estimate.",
+    ),
+    "conformal": Claim(
+        "Conformal, head",
+        "conformal",
+        "empirical coverage",
+        "Over prompts like the calibration's, g − δ is at most the true g* for a share {q} of the selected units.",
+        "Anything about one prompt alone, or about another domain: watch the drift alarm. Needs a calibration.",
+    ),
+    "row": Claim(
+        "Row statement",
+        "row_statement",
+        "rows covered",
+        "On this prompt, a random body row of a head retains at least this mass, with {q} confidence.",
+        "It is not a mean and does not cover every row: a few may lose more. That is why the last rows of a prompt "
+        "are always dense.",
+    ),
+}
+
+
+def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str | None) -> pd.DataFrame:
+    """One row per run (and group): the covered share ``value`` of its ``units``; runs without the claim left out.
+
+    coverage: rows of audit_queries.coverage; by: one of GROUPS, or None for whole prompts.
+    """
+    rows = coverage[coverage[f"{claim}_units"] > 0].merge(
+        runs[["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]], on="run_id"
+    )
+    group = {
+        "domain": rows["domain"].fillna("no domain"),
+        "length": rows["tokens"].map(scope.length_bucket),
+        "family": rows["pattern"].map(lambda p: f"{design.LETTERS[p]} · {design.NAMES[p]}"),
+        "layer": rows["layer"].map("layer {}".format),
+    }
+    order = {"length": rows["tokens"], "layer": rows["layer"]}.get(by or "", pd.Series(0, rows.index))
+    rows = rows.assign(group="all prompts" if by is None else group[by], order=order)
+    keys = ["run_id", "prompt_name", "prompt_sha256", "tokens", "group"]
+    summed = rows.groupby(keys, as_index=False).agg(
+        units=(f"{claim}_units", "sum"), covered=(f"{claim}_covered", "sum"), order=("order", "min")
+    )
+    summed["value"] = summed["covered"] / summed["units"]
+    summed["label"] = [
+        f"{escape(name)} · {units:,} units"
+        for name, units in zip(summed["prompt_name"], summed["units"], strict=True)
+    ]
+    return summed.sort_values(["order", "group", "run_id"], kind="stable", ignore_index=True)
+
+
+def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, confidence: float) -> str:
+    """The three claims side by side."""
+    boxes = []
+    for key, claim in CLAIMS.items():
+        prompts = per_prompt(coverage, runs, key, None)
+        groups = prompt_stats.by_group(prompts, "group", "value")
+        boxes.append(_card(claim, groups, _gap(key, gaps), confidence))
+    return f'<div class="rs-claims rs-three">{"".join(boxes)}</div>'
+
+
+def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float) -> str:
+    q = numbers.share(confidence, 0)
+    head = f"<span>{claim.name}{glossary.mark(claim.term)}</span>"
+    if groups.empty:
+        figures = '<b class="none">not measured</b>'
+    else:
+        row = groups.iloc[0]
+        met = row["mean"] >= confidence - 1e-9
+        word = "at or above" if met else "below"
+        figures = (
+            f"<b>{numbers.share(row['mean'], 2)}</b>"
+            f'<em class="{"" if met else "bad"}">{claim.figure}, {word} the nominal {q}</em>'
+            f"<small>{_spread(row)}{gap}</small>"
+        )
+    return (
+        f"<div>{head}{figures}<small><strong>Promises.</strong> {escape(claim.promises.format(q=q))}</small>"
+        f"<small><strong>Does not promise.</strong> {escape(claim.not_promised.format(q=q))}</small></div>"
+    )
+
+
+def _spread(row: pd.Series) -> str:
+    count = f"{numbers.several(int(row['prompts']), 'prompt')}, {int(row['units']):,} sparse units"
+    if numbers.is_missing(row["low"]):
+        return f"{count}; one prompt has no interval. "
+    if row["sd"] == 0:
+        return f"{count}; every prompt has the same share, so there is no interval. "
+    return (
+        f"{count}; 95 % interval {numbers.share(row['low'], 2)} to {numbers.share(row['high'], 2)}, spread "
+        f"{numbers.share(row['sd'], 2)}, lowest prompt {numbers.share(row['least'], 1)}. "
+    )
+
+
+def _gap(claim: str, gaps: pd.Series) -> str:
+    if claim == "row" or numbers.is_missing(gaps[f"{claim}_gap"]):
+        return ""
+    return (
+        f"Audited minus claimed: median {numbers.mass(gaps[f'{claim}_gap'])}, "
+        f"95th percentile {numbers.mass(gaps[f'{claim}_gap_p95'])}."
+    )

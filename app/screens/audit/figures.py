@@ -1,0 +1,226 @@
+"""The pictures of the dense audit: error against its bounds, audited against certified mass, residuals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from routesparse.app.ui import design, numbers
+
+SYMBOLS = {
+    "a_shape": "triangle-up",
+    "vertical_slash": "square",
+    "block_sparse": "circle",
+    "block_top_p": "diamond",
+}
+MARKS = {"a_shape": "▲", "vertical_slash": "■", "block_sparse": "●", "block_top_p": "◆"}
+MOST_DRAWN = 2000
+UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
+
+
+def drawn(units: pd.DataFrame) -> pd.DataFrame:
+    """At most MOST_DRAWN units for a scatter: every one below a claim, and a fixed random choice of the others."""
+    if len(units) <= MOST_DRAWN:
+        return units
+    below = (units["covered"] == False) | (units["violations"] > 0)  # noqa: E712  NULL is not below
+    rest = units[~below].sample(max(0, MOST_DRAWN - int(below.sum())), random_state=0)
+    return pd.concat([units[below], rest]).sort_index()
+
+
+def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
+    """Worst-row error against both bounds on logarithmic axes; a point below y = x would be a violation."""
+    chart = go.Figure()
+    known = units[units["max_error"] > 0]
+    low, high = _log_range(known[["max_error", "bound_tight", "bound_paper"]])
+    _diagonal(chart, low, high, theme)
+    chart.add_scatter(
+        x=known["max_error"],
+        y=known["bound_paper"],
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 6, "color": theme.mute, "opacity": 0.55},
+        customdata=known[UNIT],
+        text=[_unit(row, f"paper's bound {row.bound_paper:.3g}") for row in known.itertuples()],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    for pattern, rows in known.groupby("pattern", sort=False):
+        _points(chart, rows, "max_error", "bound_tight", str(pattern), theme, "tight bound")
+    for update, title in (
+        (chart.update_xaxes, "error of the worst audited row"),
+        (chart.update_yaxes, "bound"),
+    ):
+        ends = [np.log10(low), np.log10(high)]
+        update(type="log", range=ends, title=title, fixedrange=True, **design.log_ticks(low, high))
+    return _layout(chart, theme)
+
+
+def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> go.Figure:
+    """Audited retained mass of the body against the in-prompt certificate; a point below y = x is not covered."""
+    known = units.dropna(subset=["lower_mass"])
+    chart = go.Figure()
+    values = pd.concat([known["lower_mass"], known["audited_mass"]])
+    low = float(values.min()) - 0.01 if len(values) else 0.8
+    _diagonal(chart, low, 1.002, theme)
+    for pattern, rows in known.groupby("pattern", sort=False):
+        _points(chart, rows, "lower_mass", "audited_mass", str(pattern), theme, "audited mass")
+    if tau is not None:
+        chart.add_vline(x=tau, line={"color": theme.warn, "width": 1.2, "dash": "dash"})
+        chart.add_annotation(
+            x=tau,
+            y=0.02,
+            yref="paper",
+            xanchor="left",
+            xshift=4,
+            text=f"τ = {tau:.2f}",
+            showarrow=False,
+            font={"size": 11, "color": theme.warn},
+        )
+    chart.update_xaxes(title="certified retained mass (in-prompt)", range=[low, 1.002], fixedrange=True)
+    chart.update_yaxes(title="audited retained mass", range=[low, 1.002], fixedrange=True)
+    return _layout(chart, theme)
+
+
+def residual_figure(
+    residuals: pd.DataFrame, deltas: list[tuple[str, float]], theme: design.Theme
+) -> go.Figure:
+    """Histogram rows of ``residual_bins`` and a line per delta."""
+    chart = go.Figure()
+    beyond = max((delta for _, delta in deltas), default=np.inf)
+    chart.add_bar(
+        x=(residuals["low"] + residuals["high"]) / 2,
+        y=residuals["share"],
+        width=(residuals["high"] - residuals["low"]) * 0.96,
+        marker={
+            "color": [
+                theme.warn if low >= beyond else design.blend(theme.panel, theme.accent, 0.72)
+                for low in residuals["low"]
+            ],
+            "line": {"width": 0},
+        },
+        customdata=residuals[["low", "high", "units"]],
+        hovertemplate="g − g* from %{customdata[0]:.4f} to %{customdata[1]:.4f}<br>%{y:.1%}, "
+        "%{customdata[2]} units<extra></extra>",
+    )
+    for i, (name, delta) in enumerate(deltas):
+        delta_line(chart, delta, name, i, theme)
+    chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", fixedrange=True)
+    chart.update_yaxes(title="share of units", tickformat=".0%", fixedrange=True)
+    chart = _layout(chart, theme)
+    chart.update_layout(bargap=0, barcornerradius=0, height=280)
+    return chart
+
+
+def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> go.Figure:
+    """One bar per layer: how far its attention output is from the dense forward's."""
+    chart = go.Figure()
+    chart.add_bar(
+        x=errors["layer"],
+        y=errors["forward_error"],
+        marker={"color": design.blend(theme.panel, theme.accent, 0.72), "line": {"width": 0}},
+        hovertemplate="layer %{x}<br>%{y:.4f}<extra></extra>",
+    )
+    chart.update_xaxes(
+        title="layer",
+        dtick=1 if len(errors) <= 16 else 4,
+        showgrid=False,
+        range=[-0.5, errors["layer"].max() + 0.5],
+    )
+    chart.update_yaxes(title="relative error", rangemode="tozero", fixedrange=True)
+    chart = _layout(chart, theme)
+    chart.update_layout(height=220, bargap=0.4)
+    return chart
+
+
+def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
+    """``low``, ``high``, ``units``, ``share`` of equal bins over all residuals; empty without any."""
+    values = residual.dropna().to_numpy()
+    if not len(values):
+        return pd.DataFrame({"low": [], "high": [], "units": [], "share": []})
+    counts, edges = np.histogram(values, bins=bins)
+    return pd.DataFrame(
+        {"low": edges[:-1], "high": edges[1:], "units": counts, "share": counts / len(values)}
+    )
+
+
+def delta_line(chart: go.Figure, delta: float, name: str, place: int, theme: design.Theme) -> None:
+    """A vertical line at delta_q with its name, one below the other where there are several."""
+    chart.add_vline(x=delta, line={"color": theme.warn, "width": 1.4, "dash": "dash"})
+    chart.add_annotation(
+        x=delta,
+        y=1 - 0.09 * place,
+        yref="paper",
+        xanchor="left",
+        xshift=4,
+        text=name,
+        showarrow=False,
+        font={"size": 11, "color": theme.warn},
+    )
+
+
+def pattern_legend(theme: design.Theme, *more: str) -> str:
+    """HTML: the mark, letter and name of each family, and further marks."""
+    items = [
+        f'<span><b style="color:{theme.patterns[pattern]};margin-right:5px">{mark}</b>'
+        f"{design.LETTERS[pattern]} · {design.NAMES[pattern]}</span>"
+        for pattern, mark in MARKS.items()
+    ]
+    return f'<div class="rs-legend">{"".join(items)}{"".join(f"<span>{text}</span>" for text in more)}</div>'
+
+
+def _points(
+    chart: go.Figure, rows: pd.DataFrame, x: str, y: str, pattern: str, theme: design.Theme, name: str
+) -> None:
+    color = theme.patterns[pattern]
+    chart.add_scatter(
+        x=rows[x],
+        y=rows[y],
+        mode="markers",
+        marker={
+            "symbol": SYMBOLS[pattern],
+            "size": 8,
+            "color": color,
+            "opacity": 0.85,
+            "line": {"width": 1, "color": theme.panel},
+        },
+        customdata=rows[UNIT],
+        text=[
+            _unit(row, f"{name} {value:.3g}") for row, value in zip(rows.itertuples(), rows[y], strict=True)
+        ],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _unit(row: object, last: str) -> str:
+    return (
+        f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
+        f"{design.NAMES[row.pattern]}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
+        f"<br>certified {numbers.mass(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
+    )
+
+
+def _diagonal(chart: go.Figure, low: float, high: float, theme: design.Theme) -> None:
+    chart.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
+        hoverinfo="skip",
+    )
+
+
+def _log_range(values: pd.DataFrame) -> tuple[float, float]:
+    positive = values.to_numpy()[values.to_numpy() > 0]
+    if not len(positive):
+        return 1e-3, 10.0
+    return float(positive.min()) / 1.4, float(positive.max()) * 1.4
+
+
+def _layout(chart: go.Figure, theme: design.Theme) -> go.Figure:
+    chart.update_layout(
+        template=design.template(theme),
+        height=340,
+        showlegend=False,
+        dragmode=False,
+        margin={"l": 54, "r": 10, "t": 8, "b": 40},
+    )
+    return chart

@@ -1,0 +1,270 @@
+"""Calibration and profiles: what was measured beforehand, what it was measured on, and whether it still fits."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.calibration import figures, profile_card, wording
+from routesparse.app.shell import navigate, view
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.engine.calibration.artifact import Calibration, known, load_calibration
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.store import calibration_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+SIDE_BY_SIDE = 2
+_CONFIDENCES = (0.9, 0.95, 0.99)
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    st.html('<div class="rs-title">Calibration and profiles</div>')
+    shown = _chosen()
+    if shown:
+        confidence = _confidence()
+        st.html(
+            f'<div class="rs-plain">{escape(wording.sentence(shown, confidence))}</div>',
+        )
+        _facts_cards(shown)
+        _delta_card(shown, confidence)
+        left, right = st.columns(2, gap="small")
+        with left:
+            _residual_card(shown)
+        with right:
+            _drift_card(store, shown)
+        _fold_card(shown)
+        _predictor_card(shown)
+    profile_card.cards(store)
+
+
+def _chosen() -> list[Calibration]:
+    """The one or two calibrations of the address, else the first two; what can't be read is named."""
+    bundled = known()
+    if not bundled:
+        states.empty(
+            "No calibrations yet",
+            [
+                "Everything works without one: λ follows from τ, and the in-prompt certificate decides alone.",
+                "A calibration adds the conformal claim for prompts like its own.",
+            ],
+            "routesparse calibrate demo FILE... --domain NAME",
+        )
+        return []
+    wanted = [name for name in st.query_params.get("names", "").split(",") if name][:SIDE_BY_SIDE]
+    wanted = list(dict.fromkeys(wanted)) or bundled[:SIDE_BY_SIDE]
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        st.session_state["names-choice"] = [name for name in wanted if name in bundled]
+        st.multiselect(
+            "One calibration, or two side by side",
+            bundled,
+            key="names-choice",
+            max_selections=SIDE_BY_SIDE,
+            width=420,
+            on_change=lambda: view.write(names=",".join(st.session_state["names-choice"])),
+        )
+        st.session_state["q-choice"] = _confidence()
+        st.selectbox(
+            "Confidence q",
+            _CONFIDENCES,
+            key="q-choice",
+            width=120,
+            on_change=lambda: view.write(q=st.session_state["q-choice"]),
+        )
+        last = st.session_state.get("run")
+        if last is not None and len(wanted) == SIDE_BY_SIDE:
+            navigate.link(
+                "Compare both on the last run",
+                "compare",
+                run=queries.short_id(access().store, last),
+                calibrations=",".join(wanted),
+            )
+    loaded = []
+    for name in wanted:
+        try:
+            loaded.append(load_calibration(name))
+        except CalibrationError as error:
+            states.field_error(f"{error}. The others are shown.")
+    return loaded
+
+
+def _confidence() -> float:
+    text = st.query_params.get("q", "")
+    return next((q for q in _CONFIDENCES if text == str(q)), 0.95)
+
+
+def _facts_cards(shown: list[Calibration]) -> None:
+    for place, one in zip(st.columns(SIDE_BY_SIDE, gap="small"), shown, strict=False):
+        with place, st.container(border=True, key=f"card-facts-{one.name}", gap="xsmall"):
+            st.html(f'<div class="rs-h">{escape(one.name)}</div>' + wording.facts_html(one))
+
+
+def _delta_card(shown: list[Calibration], confidence: float) -> None:
+    rows = wording.delta_rows(shown)
+    prompts = figures.prompt_rows(shown)
+    with st.container(border=True, key="card-delta", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
+        )
+        st.html(wording.delta_html(rows))
+        if len(prompts):
+            st.plotly_chart(
+                figures.by_length(prompts, rows, confidence, design.current_theme()),
+                key="by-length",
+                theme=None,
+                config=design.chart_config("delta-by-length"),
+            )
+            st.html(
+                f'<div class="rs-note">Dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
+                f"for that range of lengths at q = {confidence:g}.</div>"
+            )
+        exports.chart_foot(
+            "delta",
+            "δ as share of mass; infinite: too few windows K for that q, so no claim is made (at least 19 for .95, 99 "
+            "for .99) · no claim is made outside these lengths · source: the calibration files",
+            rows,
+            "delta",
+        )
+
+
+def _residual_card(shown: list[Calibration]) -> None:
+    rows = figures.residual_rows(shown)
+    with st.container(border=True, key="card-residuals", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Residuals: the probe’s g minus the true one{glossary.mark("residual")}</div>'
+        )
+        if rows.empty:
+            st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
+            return
+        deltas = wording.delta_rows(shown)
+        st.plotly_chart(
+            figures.residuals(rows, deltas, design.current_theme()),
+            key="residuals",
+            theme=None,
+            config=design.chart_config("calibration-residuals"),
+        )
+        windows = " and ".join(
+            f"{int(deltas.loc[deltas['calibration'] == one.name, 'windows'].sum())} of {one.name}"
+            for one in shown
+        )
+        exports.chart_foot(
+            "calibration-residuals",
+            f"n = {windows} windows of fold B, equal weight each · share of mass · δ: dotted q = .9, dashed .95, solid "
+            ".99 · source: the calibration files",
+            rows,
+            "residuals",
+        )
+
+
+def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
+    runs = calibration_queries.drift(store, [one.name for one in shown])
+    references = {one.name: one.drift for one in shown if one.drift is not None}
+    assessed = runs.dropna(subset=["drift_distance"])
+    with st.container(border=True, key="card-drift", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Do stored runs look like the calibration’s prompts?{glossary.mark("drift")}</div>'
+        )
+        if not references:
+            st.html('<div class="rs-sub">Not recorded in these calibrations: drift can’t be assessed.</div>')
+            return
+        st.plotly_chart(
+            figures.drift(references, assessed, design.current_theme()),
+            key="drift",
+            theme=None,
+            config=design.chart_config("drift"),
+        )
+        st.html(_alarms(runs, assessed))
+        exports.chart_foot(
+            "drift",
+            f"n = {len(assessed)} of {len(runs)} stored runs that used them · grey: the calibration’s own windows, "
+            "each measured without its document · dashed: an alarm beyond this line · source: run, calibration files",
+            runs,
+            "drift",
+        )
+
+
+def _alarms(runs: pd.DataFrame, assessed: pd.DataFrame) -> str:
+    """How many alarms per calibration and domain of the prompts."""
+    if runs.empty:
+        return '<div class="rs-sub">No stored run used these calibrations yet.</div>'
+    if assessed.empty:
+        return '<div class="rs-sub">Not measured: the stored runs are older than this check, or of other lengths.</div>'
+    lines = []
+    for (name, domain), part in assessed.assign(domain=assessed["domain"].fillna("no domain")).groupby(
+        ["calibration", "domain"]
+    ):
+        alarms = int(part["drift_alarm"].fillna(False).astype(bool).sum())
+        mark = ' class="rs-warn"' if alarms else ""
+        count = numbers.several(alarms, "alarm") if alarms else "no alarm"
+        lines.append(
+            f"<span{mark}>{escape(str(name))} on {escape(str(domain))}: "
+            f"{count} in {numbers.several(len(part), 'run')}</span>"
+        )
+    return f'<div class="rs-legend">{"".join(lines)}</div>'
+
+
+def _fold_card(shown: list[Calibration]) -> None:
+    rows = wording.fold_rows(shown)
+    with st.container(border=True, key="card-folds", gap="xsmall"):
+        st.html(f'<div class="rs-h">Documents of both folds{glossary.mark("folds")}</div>')
+        if rows.empty:
+            st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
+            return
+        apart, text = wording.overlap_text(shown)
+        st.html(f'<div class="{"rs-sub" if apart else "rs-error"}">{escape(text)}</div>')
+        st.html(wording.fold_html(rows))
+        exports.chart_foot(
+            "folds",
+            f"n = {len(rows)} documents · windows of one document resemble each other, so documents are split, never "
+            "windows · source: the calibration files",
+            rows,
+            "folds",
+        )
+
+
+def _predictor_card(shown: list[Calibration]) -> None:
+    rows = figures.curve_rows(shown)
+    with st.container(border=True, key="card-predictor", gap="xsmall"):
+        st.html(f'<div class="rs-h">Error predictor e{glossary.mark("predictor")}</div>')
+        fitted = [one for one in shown if one.predictor is not None]
+        if not fitted:
+            st.html('<div class="rs-sub">None was fitted: the risk leaves e out (β = 0).</div>')
+            return
+        broken = [f"{name} in {feature}" for (name, feature), ok in figures.monotone(rows).items() if not ok]
+        if broken:
+            states.field_error(f"Not monotone: {', '.join(broken)}. Calibrate again.")
+        if len(rows):
+            st.plotly_chart(
+                figures.curves(rows, design.current_theme()),
+                key="curves",
+                theme=None,
+                config=design.chart_config("predictor"),
+            )
+        fits = "; ".join(f"{one.name}: {_fit(one)}" for one in fitted if one.predictor is not None)
+        exports.chart_foot(
+            "predictor",
+            f"{fits} · e along one feature, the others at their medians; solid the first calibration, dashed the "
+            f"second {'' if broken else '· monotone: down in g, up in u and entropy '}· it enters the risk, never a "
+            "certificate",
+            rows,
+            "predictor",
+        )
+
+
+def _fit(one: Calibration) -> str:
+    fit = one.predictor.fit if one.predictor is not None else {}
+    names = {"prompts": "windows", "candidates": "candidates", "held_out_prompts": "windows held out"}
+    counts = ", ".join(f"{int(fit[key]):,} {name}" for key, name in names.items() if key in fit)
+    scores = {
+        "r2": "R² there",
+        "mean_absolute_error": "mean absolute error there",
+        "mean_error": "mean error",
+    }
+    scored = ", ".join(f"{name} {fit[key]:.3f}" for key, name in scores.items() if key in fit)
+    return (
+        ", ".join(part for part in (f"n = {counts}" if counts else "", scored) if part) or "fit not recorded"
+    )

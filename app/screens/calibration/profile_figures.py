@@ -1,0 +1,164 @@
+"""The pictures of a latency profile: measured kernel times beside what FLOPs predict; predicted and measured layers."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from routesparse.app.ui import design, numbers
+from routesparse.engine.method.latency import LatencyProfile
+
+DENSE = "dense"
+_SPARSE_DASHES = ("solid", "dash")
+
+
+def cells(profile: LatencyProfile) -> pd.DataFrame:
+    """The measurements: ``tokens``, ``mix``, ``median_us``, ``upper_us`` with ``upper`` its name, ``flops_us``.
+
+    ``flops_us``: the time if only multiply-adds counted, at the speed of the longest dense measurement; NaN for the
+    probe and for profiles that did not record what a mix reads.
+    """
+    rows = pd.DataFrame(list(profile.cells))
+    if rows.empty:
+        return pd.DataFrame(
+            columns=["tokens", "mix", "median_us", "upper_us", "upper", "repeats", "flops_us"]
+        )
+    upper = "p95_us" if "p95_us" in rows else "p80_us"
+    flops = pd.Series(np.nan, rows.index)
+    if "tiles" in rows:
+        keys = rows["tiles"] * profile.block_k + rows["columns"]
+        flops = 4.0 * profile.head_dim * profile.block_q * keys
+        longest = rows[rows["mix"] == DENSE].sort_values("n").iloc[-1]
+        flops = flops * (longest["median_us"] / flops[longest.name])
+    return pd.DataFrame(
+        {
+            "tokens": rows["n"],
+            "mix": rows["mix"],
+            "median_us": rows["median_us"],
+            "upper_us": rows[upper],
+            "upper": upper.removesuffix("_us"),
+            "repeats": rows.get("repeats"),
+            "flops_us": flops,
+        }
+    )
+
+
+def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
+    """Median over length per mix, whiskers to the upper percentile, dotted: FLOPs alone."""
+    chart = go.Figure()
+    for color, dash, mix in _styles(measured, theme):
+        rows = measured[measured["mix"] == mix].sort_values("tokens")
+        chart.add_scatter(
+            x=rows["tokens"],
+            y=rows["median_us"] / 1000,
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": (rows["upper_us"] - rows["median_us"]) / 1000,
+                "arrayminus": [0] * len(rows),
+                "thickness": 1.2,
+                "width": 4,
+                "color": color,
+            },
+            mode="lines+markers",
+            name=mix,
+            line={"color": color, "dash": dash, "width": 1.8},
+            marker={"size": 6, "color": color},
+            customdata=np.column_stack([rows["upper_us"] / 1000, rows["flops_us"] / 1000]),
+            hovertemplate=f"<b>{mix}</b><br>%{{x:,}} tokens<br>median %{{y:.3g}} ms, {rows['upper'].iloc[0]} "
+            "%{customdata[0]:.3g} ms<br>FLOPs alone %{customdata[1]:.3g} ms<extra></extra>",
+        )
+        if rows["flops_us"].notna().any():
+            chart.add_scatter(
+                x=rows["tokens"],
+                y=rows["flops_us"] / 1000,
+                mode="lines",
+                line={"color": color, "dash": "dot", "width": 1},
+                hoverinfo="skip",
+                showlegend=False,
+            )
+    ticks = sorted(measured["tokens"].unique())
+    chart.update_xaxes(
+        type="log", title="tokens", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks], fixedrange=True
+    )
+    times = pd.concat([measured["median_us"], measured["flops_us"], measured["upper_us"]]).dropna() / 1000
+    chart.update_yaxes(
+        type="log",
+        title="ms, all heads of a layer",
+        fixedrange=True,
+        **design.log_ticks(times.min(), times.max()),
+    )
+    chart.update_layout(
+        template=design.template(theme),
+        height=440,
+        # Room for four rows of the legend, which a paper-based place would draw over the axis.
+        margin={"l": 56, "r": 8, "t": 8, "b": 136},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "font": {"size": 11}},
+    )
+    return chart
+
+
+def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Theme) -> go.Figure:
+    """Predicted and measured time of every layer, and y = x; the newest run is filled."""
+    chart = go.Figure()
+    ends = times[["planned_us", "measured_us"]].to_numpy() / 1000
+    low, high = 0.0, float(ends.max()) * 1.1
+    chart.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
+        hoverinfo="skip",
+    )
+    mine = (times["run_id"] == here).to_numpy()
+    chart.add_scatter(
+        x=times["planned_us"] / 1000,
+        y=times["measured_us"] / 1000,
+        mode="markers",
+        marker={
+            "size": 7,
+            "color": [theme.accent if m else design.blend(theme.panel, theme.accent, 0.3) for m in mine],
+            "line": {"width": 1, "color": theme.panel},
+        },
+        text=[
+            f"<b>{escape(row.prompt_name)}</b>, layer {row.layer}<br>predicted "
+            f"{numbers.micros(row.planned_us)}, measured {numbers.micros(row.measured_us)}"
+            for row in times.itertuples()
+        ],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    for update, title in (
+        (chart.update_xaxes, "predicted, ms a layer"),
+        (chart.update_yaxes, "measured, ms a layer"),
+    ):
+        update(range=[low, high], title=title, fixedrange=True)
+    chart.update_layout(
+        template=design.template(theme),
+        height=360,
+        showlegend=False,
+        margin={"l": 56, "r": 8, "t": 8, "b": 40},
+    )
+    return chart
+
+
+def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str, str]]:
+    """Colour, dash and mix: dense, the sparse densities from pale to strong (dashed with columns), the rest."""
+    mixes = list(dict.fromkeys(measured["mix"]))
+    sparse = [mix for mix in mixes if mix.startswith("density")]
+    densities = sorted({mix.split(",")[0] for mix in sparse}, key=lambda text: float(text.split()[1]))
+    styles = []
+    for mix in mixes:
+        if mix == DENSE:
+            styles.append((theme.patterns["dense"], "solid", mix))
+        elif mix in sparse:
+            share = (1 + densities.index(mix.split(",")[0])) / len(densities)
+            plain = " 0 columns" in mix
+            styles.append(
+                (design.blend(theme.panel, theme.accent, 0.3 + 0.7 * share), _SPARSE_DASHES[not plain], mix)
+            )
+        else:
+            styles.append((theme.patterns["block_sparse"], "solid", mix))
+    return styles

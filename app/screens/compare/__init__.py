@@ -1,0 +1,1 @@
+"""The page Compare: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,0 +1,292 @@
+"""Compare: runs, or two calibrations on one run, against a pinned baseline: what changed, by how much, how surely."""
+
+from __future__ import annotations
+
+import contextlib
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.compare import cards, figures, selection, tables
+from routesparse.app.screens.compare.selection import Sides
+from routesparse.app.shell import navigate, run_header, switch, view, way_back
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design, exports, numbers, states
+from routesparse.engine.calibration.artifact import known
+from routesparse.engine.errors import InputError
+from routesparse.engine.stats import comparison
+from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
+
+
+def render() -> None:
+    """Draw the page."""
+    way_back.restore("compare")
+    store = access().store
+    st.html('<div class="rs-title">Compare</div>')
+    stored = queries.runs(store)
+    if stored.empty:
+        states.empty(
+            "No runs yet",
+            ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
+            "routesparse analyze FILE",
+        )
+        navigate.link("New run", "new")
+        return
+    kind = "calibrations" if "calibrations" in st.query_params else "runs"
+    st.session_state["kind-choice"] = kind
+    st.segmented_control(
+        "What to compare",
+        list(_KINDS),
+        format_func=_KINDS.__getitem__,
+        key="kind-choice",
+        required=True,
+        label_visibility="collapsed",
+        on_change=_switch_kind,
+    )
+    found = _runs(store, stored) if kind == "runs" else _calibrations(store)
+    if found is None:
+        return
+    sides = found
+    for line in sides.problems:
+        states.field_error(line)
+    _pins(sides)
+    _sides_card(sides)
+    _units(store, sides)
+    cards.intervals(sides)
+    left, right = st.columns([1.25, 1], gap="small")
+    with left:
+        cards.entropy(store, sides, stored)
+    with right:
+        cards.settings(sides)
+
+
+def _switch_kind() -> None:
+    for name in ("baseline", "other", "metric"):
+        st.query_params.pop(name, None)
+    if st.session_state["kind-choice"] == "calibrations":
+        st.query_params["calibrations"] = ",".join(known()[:2])
+    else:
+        st.query_params.pop("calibrations", None)
+
+
+def _runs(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
+    labels = {row.run_id: f"{row.prompt_name} · {queries.label(row.run_id)}" for row in stored.itertuples()}
+    wanted = selection.names("runs")
+    found = selection.of_runs(store, wanted)
+    chosen = [side.run.run_id for side in found.all] if isinstance(found, Sides) else _resolved(store, wanted)
+    # The address decides what is chosen; the widget only changes it.
+    st.session_state["runs-choice"] = chosen
+    st.multiselect(
+        "Runs, two to six",
+        list(labels),
+        format_func=labels.__getitem__,
+        key="runs-choice",
+        max_selections=selection.MOST,
+        placeholder="Choose two to six runs",
+        on_change=lambda: view.write(
+            runs=",".join(queries.short_id(store, run_id) for run_id in st.session_state["runs-choice"])
+        ),
+    )
+    if isinstance(found, Sides):
+        return found
+    for line in found:
+        states.field_error(line)
+    states.empty(
+        "Choose two runs",
+        [
+            "Pick two to six runs above, or tick them on the Runs page. The first one is the baseline.",
+            "Runs of the same prompt are paired head by head; runs of different prompts are compared unpaired.",
+        ],
+    )
+    navigate.link("Runs", "runs")
+    return None
+
+
+def _resolved(store: OwnerView, wanted: list[str]) -> list[str]:
+    """The runs among the names of the address that exist, for the field above an empty page."""
+    found = []
+    for name in wanted:
+        with contextlib.suppress(InputError):
+            found.append(queries.resolve(store, name))
+    return found
+
+
+def _calibrations(store: OwnerView) -> Sides | None:
+    run = run_header.open_run(store, "Compare")
+    if run is None:
+        return None
+    st.html(
+        f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
+        f"{escape(queries.label(run.run_id))}, under each calibration</div>"
+    )
+    bundled = known()
+    wanted = selection.names("calibrations")
+    st.session_state["calibrations-choice"] = [name for name in wanted if name in bundled]
+    st.multiselect(
+        "Calibrations",
+        bundled,
+        key="calibrations-choice",
+        max_selections=selection.MOST,
+        placeholder="Choose two calibrations",
+        on_change=lambda: view.write(calibrations=",".join(st.session_state["calibrations-choice"])),
+    )
+    found = selection.of_calibrations(store, run, wanted)
+    if isinstance(found, Sides):
+        return found
+    for line in found:
+        states.field_error(line)
+    states.empty(
+        "Choose two calibrations",
+        [
+            "Their λ and δ are applied to the stored scores of this run: which heads would have chosen differently?",
+            "Nothing is run again, so certificates, errors and measured times stay those of the run.",
+        ],
+    )
+    return None
+
+
+def _pins(sides: Sides) -> None:
+    """Which side is the baseline, and which one the map shows against it."""
+    keys = {side.key: side.label for side in sides.all}
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="pins"):
+        st.session_state["baseline-choice"] = sides.baseline.key
+        st.selectbox(
+            "Baseline",
+            list(keys),
+            format_func=keys.__getitem__,
+            key="baseline-choice",
+            width=300,
+            on_change=lambda: view.write(baseline=st.session_state["baseline-choice"]),
+        )
+        others = [side.key for side in sides.all if side is not sides.baseline]
+        st.session_state["other-choice"] = sides.other.key
+        st.selectbox(
+            "Shown against it",
+            others,
+            format_func=keys.__getitem__,
+            key="other-choice",
+            width=300,
+            on_change=lambda: view.write(other=st.session_state["other-choice"]),
+        )
+
+
+def _sides_card(sides: Sides) -> None:
+    with st.container(border=True, key="card-sides", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">{"Calibrations" if sides.replayed else "Runs"} against the baseline</div>'
+        )
+        st.html(tables.sides_html(sides))
+        exports.chart_foot("compared", tables.pairing(sides), tables.sides_rows(sides), "sides")
+
+
+def _units(store: OwnerView, sides: Sides) -> None:
+    base, other = sides.baseline, sides.other
+    pairs = comparison.pair(base.choices, other.choices)
+    if pairs.empty:
+        states.empty(
+            "No unit was routed on both sides",
+            ["One of the two is below break-even or holds no decisions. Choose another one to see a map."],
+        )
+        return
+    segments = int(pairs["segment"].max()) + 1
+    text = st.query_params.get("segment", "")
+    segment = int(text) if text.isascii() and text.isdigit() and int(text) < segments else 0
+    left, right = st.columns([1.6, 1], gap="small")
+    with left:
+        _map_card(
+            store,
+            sides,
+            pairs[(pairs["segment"] == segment) & (pairs["batch_index"] == 0)],
+            segment,
+            segments,
+        )
+    with right:
+        _transition_card(sides, pairs)
+
+
+def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int, segments: int) -> None:
+    theme = design.current_theme()
+    metrics = {
+        name: values[0]
+        for name, values in figures.MAPS.items()
+        if name == "choice"
+        or not (sides.replayed and name in ("lower_mass", "audited_mass", "audited_error"))
+    }
+    metric = switch.chosen("metric", metrics)
+    run = sides.other.run
+    shape = (max(run.layers, sides.baseline.run.layers), max(run.heads, sides.baseline.run.heads))
+    with st.container(border=True, key="card-difference", gap="xsmall"):
+        st.html('<div class="rs-h">What differs, head by head</div>')
+        switch.buttons("metric", metrics, metric)
+        chart, rows = figures.difference_map(pairs, metric, shape, theme)
+        event: Any = st.plotly_chart(
+            chart,
+            key=f"difference-{sides.other.key}-{segment}",
+            theme=None,
+            on_select="rerun",
+            selection_mode="points",
+            config=design.chart_config(f"difference-{metric}-{sides.baseline.key}-{sides.other.key}"),
+        )
+        _follow(store, sides, event, segment)
+        st.html(tables.map_legend(metric, rows, shape[1], theme))
+        if segments > 1:
+            st.session_state["segment-choice"] = segment + 1
+            with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+                st.html(f'<div class="rs-sub">Segment {segment + 1} of {segments}</div>', width="content")
+                st.slider(
+                    "Segment",
+                    1,
+                    segments,
+                    key="segment-choice",
+                    label_visibility="collapsed",
+                    width=220,
+                    on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+                )
+        changed = int(rows["changed"].sum())
+        exports.chart_foot(
+            f"difference-{metric}-{sides.baseline.key}-{sides.other.key}",
+            f"n = {len(rows):,} units of segment {segment + 1}, {changed:,} with another choice · other minus "
+            f"baseline, {figures.MAPS[metric][1]} · click a cell to open its head · source: "
+            f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
+            rows,
+            "difference",
+        )
+
+
+def _follow(store: OwnerView, sides: Sides, event: Any, segment: int) -> None:
+    for point in event.selection.points:
+        data = point.get("customdata")
+        if data:
+            layer, head = list(data.values()) if isinstance(data, dict) else list(data)
+            unit = queries.Unit(sides.other.run.run_id, int(layer), int(head), segment)
+            way_back.remember("compare")
+            navigate.go("head", **view.address_of(store, unit))
+
+
+def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
+    counts = comparison.transitions(pairs)
+    changed = int(pairs["changed"].sum())
+    family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
+    with st.container(border=True, key="card-transition", gap="xsmall"):
+        st.html('<div class="rs-h">From which pattern to which</div>')
+        st.plotly_chart(
+            figures.transition_matrix(counts, design.current_theme()),
+            key="transitions",
+            theme=None,
+            config=design.chart_config(f"transitions-{sides.baseline.key}-{sides.other.key}"),
+        )
+        st.html(
+            f'<div class="rs-sub">{numbers.share(changed / len(pairs))} of the units chose another candidate, '
+            f"{numbers.share(family / len(pairs))} another family.</div>"
+        )
+        exports.chart_foot(
+            f"transitions-{sides.baseline.key}-{sides.other.key}",
+            f"n = {len(pairs):,} units of all segments · rows: {sides.baseline.label}, columns: {sides.other.label}",
+            counts.reset_index(names="baseline"),
+            "transitions",
+        )

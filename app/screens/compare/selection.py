@@ -1,0 +1,130 @@
+"""What is compared: two to six stored runs, or one run's candidates under two calibrations, as the address says.
+
+``compare?runs=a,b&baseline=a`` or ``compare?run=a&calibrations=prose,code&baseline=prose``; ``other`` names the side
+that the map shows against the baseline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.ui import numbers
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.replay import replay
+from routesparse.engine.errors import CalibrationError, InputError
+from routesparse.engine.rows import RunRow
+from routesparse.engine.stats import comparison
+from routesparse.engine.store import compare_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+MOST = 6
+
+
+@dataclass(frozen=True)
+class Side:
+    """One column of the comparison. ``key`` is its name in the address."""
+
+    key: str
+    label: str
+    run: RunRow
+    choices: pd.DataFrame
+    settings: dict[str, Any]
+    calibration: Calibration | None = None  # the one replayed; None for a stored run
+
+
+@dataclass(frozen=True)
+class Sides:
+    """All sides, the pinned one, the one shown against it, and what could not be opened."""
+
+    all: list[Side]
+    baseline: Side
+    other: Side
+    problems: list[str]
+
+    @property
+    def replayed(self) -> bool:
+        """Whether calibrations are compared on one run, and not runs."""
+        return self.baseline.calibration is not None
+
+    def paired(self, other: Side) -> bool:
+        """The same prompt on both sides: units can be paired."""
+        return self.baseline.run.prompt_sha256 == other.run.prompt_sha256
+
+
+def names(parameter: str) -> list[str]:
+    """The comma-separated names of the address, each once, at most MOST."""
+    found = [name for name in st.query_params.get(parameter, "").split(",") if name]
+    return list(dict.fromkeys(found))[:MOST]
+
+
+def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
+    """Stored runs side by side, or why there are fewer than two."""
+    problems, ids = [], []
+    for name in wanted:
+        try:
+            ids.append(queries.resolve(store, name))
+        except InputError as error:
+            problems.append(str(error))
+    ids = list(dict.fromkeys(ids))
+    if len(ids) < 2:
+        return problems
+    found = compare_queries.choices(store, ids)
+    sides = []
+    for run_id in ids:
+        run = queries.run(store, run_id)
+        if run is not None:
+            label = f"{run.prompt_name} · {queries.label(run_id)}"
+            rows = found[found["run_id"] == run_id].reset_index(drop=True)
+            sides.append(Side(queries.short_id(store, run_id), label, run, rows, comparison.settings(run)))
+    return _pinned(sides, problems)
+
+
+def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
+    """One run's candidates under each calibration, or why there are fewer than two."""
+    problems, sides = [], []
+    candidates = compare_queries.candidates(store, run.run_id)
+    for name in wanted:
+        try:
+            calibration = load_calibration(name)
+            rows = replay(candidates, calibration, run.tokens, run.confidence)
+        except (CalibrationError, InputError) as error:
+            problems.append(str(error))
+            continue
+        if calibration.model_revision != run.model_revision:
+            problems.append(
+                f"Calibration {name} was made for other weights ({calibration.model} {calibration.model_revision}); "
+                "its λ and δ are shown as if they fitted."
+            )
+        sides.append(
+            Side(name, calibration.name, run, rows, _calibration_settings(calibration, run), calibration)
+        )
+    return _pinned(sides, problems) if len(sides) > 1 else problems
+
+
+def _pinned(sides: list[Side], problems: list[str]) -> Sides:
+    baseline = _named("baseline", sides) or sides[0]
+    others = [side for side in sides if side is not baseline]
+    return Sides(sides, baseline, _named("other", others) or others[0], problems)
+
+
+def _named(parameter: str, sides: list[Side]) -> Side | None:
+    name = st.query_params.get(parameter, "")
+    return next((side for side in sides if name and (side.key == name or side.run.run_id == name)), None)
+
+
+def _calibration_settings(calibration: Calibration, run: RunRow) -> dict[str, Any]:
+    delta = calibration.delta(run.tokens, run.confidence)
+    return {
+        "lambda": calibration.gate_threshold,
+        "alpha": calibration.alpha,
+        f"delta at this length, q = {run.confidence:g}": numbers.mass(delta, 4) if delta < 1 else "infinite",
+        "domain": calibration.domain,
+        "model revision": calibration.model_revision,
+        "library": calibration.library_hash,
+        "seed": calibration.seed,
+        **calibration.stamp,
+    }

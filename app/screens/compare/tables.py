@@ -1,0 +1,223 @@
+"""The tables of a comparison as HTML and as rows: the sides, the mean differences, the settings that differ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from routesparse.app.screens.compare import figures, grid
+from routesparse.app.screens.compare.selection import Side, Sides
+from routesparse.app.ui import design, numbers
+from routesparse.engine.stats.comparison import METRICS, Difference
+
+_METRIC_NAMES = {
+    "density": "kept share of the causal area",
+    "gate_statistic": "gate statistic g",
+    "lower_mass": "certified retained mass (in-prompt)",
+    "conformal_lower_mass": "conformal lower bound",
+    "audited_mass": "retained mass (audited)",
+    "audited_error": "output error (audited)",
+    "kernel_us": "predicted kernel time, µs a unit",
+}
+
+
+def sides_rows(sides: Sides) -> pd.DataFrame:
+    """One row per side: what it is, and its totals; NULL where a replay can't know."""
+    rows = []
+    for side in sides.all:
+        run, replayed = side.run, side.calibration is not None
+        sparse = side.choices[side.choices["pattern"] != "dense"]
+        rows.append(
+            {
+                "side": side.key,
+                "baseline": side is sides.baseline,
+                "prompt": run.prompt_name,
+                "domain": run.domain,
+                "tokens": run.tokens,
+                "calibration": side.key if side.calibration else run.calibration,
+                "lambda": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
+                "kept": float(side.choices["density"].mean()) if len(side.choices) else None,
+                "sparse_units": len(sparse),
+                "units": len(side.choices),
+                "planned_us": float(side.choices["kernel_us"].sum()),
+                "conformal_at_tau": _share(sparse["conformal_lower_mass"], run.tau),
+                "dense_fallback": None if replayed or not run.units else run.dense_fallback_units / run.units,
+                "uncertified": None if replayed else int(side.choices["uncertified"].sum()),
+                "coverage": None if replayed else run.coverage,
+                "mean_error": None if replayed else run.mean_error,
+                "prefill_ms": None if replayed else run.total_ms,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sides_html(sides: Sides) -> str:
+    """The sides as a table; the baseline is marked."""
+    rows = sides_rows(sides)
+    base = rows[rows["baseline"]].iloc[0]
+    measured = (
+        ""
+        if sides.replayed
+        else "<th>fallback</th><th>uncertified</th><th>coverage</th><th>error</th><th>prefill</th><th>vs baseline</th>"
+    )
+    head = (
+        '<th class="l">side</th><th class="l">domain</th><th>tokens</th><th class="l">calibration</th><th>λ</th>'
+        f"<th>kept</th><th>sparse units</th><th>predicted time</th><th>conformal ≥ τ</th>{measured}"
+    )
+    body = []
+    for side, row in zip(sides.all, rows.to_dict("records"), strict=True):
+        pin = " · baseline" if row["baseline"] else ""
+        more = ""
+        if not sides.replayed:
+            ratio = base["prefill_ms"] / row["prefill_ms"]
+            more = (
+                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{row['uncertified']:,}</td>"
+                f"<td>{_dash(row['coverage'], numbers.share)}</td>"
+                f"<td>{_dash(row['mean_error'], lambda v: numbers.mass(v, 4))}</td>"
+                f"<td>{numbers.millis(row['prefill_ms'])}</td>"
+                f"<td>{'–' if row['baseline'] else numbers.times(ratio)}</td>"
+            )
+        body.append(
+            f'<tr class="{"pick" if row["baseline"] else ""}"><td class="l w">{escape(side.label)}{pin}</td>'
+            f'<td class="l">{escape(_dash(row["domain"], str))}</td><td>{row["tokens"]:,}</td>'
+            f'<td class="l">{escape(_dash(row["calibration"], str))}</td><td>{row["lambda"]:.3f}</td>'
+            f"<td>{_dash(row['kept'], numbers.share)}</td><td>{row['sparse_units']:,} of {row['units']:,}</td>"
+            f"<td>{numbers.micros(row['planned_us'])}</td>"
+            f"<td>{_dash(row['conformal_at_tau'], numbers.share)}</td>{more}</tr>"
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def pairing(sides: Sides) -> str:
+    """In words: paired or not, and why."""
+    if sides.replayed:
+        return (
+            "Paired: the same prompt and the same stored scores. Shown is what the router would have chosen under each "
+            "calibration’s λ without a time limit; certificates and fallback are not replayed."
+        )
+    others = [side for side in sides.all if side is not sides.baseline]
+    unpaired = [side.label for side in others if not sides.paired(side)]
+    if not unpaired:
+        return (
+            "Paired: all runs are of the same prompt, so every head is compared with itself on the same text."
+        )
+    if len(unpaired) == len(others):
+        return (
+            "Unpaired: the prompts differ from the baseline’s. A difference may come from the prompt as much as from "
+            "the setting, so only means can be compared, and their intervals are wider."
+        )
+    return f"Paired where the prompt is the baseline’s. Unpaired, because the prompt differs: {', '.join(unpaired)}."
+
+
+def intervals_rows(found: dict[str, list[Difference]]) -> pd.DataFrame:
+    """One row per side and metric."""
+    return pd.DataFrame(
+        [
+            {"side": key, **asdict(difference)}
+            for key, differences in found.items()
+            for difference in differences
+        ]
+    )
+
+
+def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
+    """Metrics down, sides across; bold where the interval excludes 0."""
+    by_side = {key: {d.metric: d for d in differences} for key, differences in found.items()}
+    labels = {side.key: side.label for side in sides.all}
+    head = '<th class="l">mean over units</th><th>baseline</th>' + "".join(
+        f"<th>{escape(labels[key])}<br>{'paired' if sides.paired(_side(sides, key)) else 'unpaired'}</th>"
+        for key in found
+    )
+    body = []
+    for metric in METRICS:
+        cells = [by_side[key].get(metric) for key in found]
+        first = next((cell for cell in cells if cell is not None), None)
+        if first is None:
+            continue
+        body.append(
+            f'<tr><td class="l">{_METRIC_NAMES[metric]}</td><td>{_number(metric, first.baseline)}</td>'
+            + "".join(f"<td>{_interval(metric, cell)}</td>" for cell in cells)
+            + "</tr>"
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def settings_html(sides: Sides, different: pd.DataFrame) -> str:
+    """The settings that differ, a column per side; the baseline first."""
+    order = [sides.baseline.key, *(side.key for side in sides.all if side is not sides.baseline)]
+    head = '<th class="l">setting</th>' + "".join(f'<th class="l">{escape(key)}</th>' for key in order)
+    body = [
+        f'<tr><td class="l">{escape(str(row["setting"]).replace("_", " "))}</td>'
+        + "".join(
+            f'<td class="l w" title="{escape(_text(row[key]))}">{escape(_text(row[key]))}</td>'
+            for key in order
+        )
+        + "</tr>"
+        for row in different.to_dict("records")
+    ]
+    # Equal columns: else the one with the longest hash takes the room of the others.
+    return f'<div class="rs-table"><table style="table-layout:fixed"><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:
+    """HTML: what the colours of the difference map mean."""
+    grey = f'<span><i style="background:{theme.null}"></i>not measured on both sides</span>'
+    if metric == "choice":
+        arrows = heads <= figures.MOST_HEADS_WITH_TEXT
+        other = (
+            "<b>V→B</b>&nbsp;another family" if arrows else "coloured: another choice, letter of its family"
+        )
+        same = design.blend(theme.panel, theme.line, 0.6)
+        return (
+            f'<div class="rs-legend"><span><i style="background:{same};color:{design.text_on(same)}">V</i>the same '
+            f"choice</span><span>{other}</span><span><b>V′</b>&nbsp;another budget</span></div>"
+        )
+    known = rows["difference"].dropna().abs()
+    if known.empty:
+        return f'<div class="rs-legend">{grey}</div>'
+    show, largest = figures.MAPS[metric][2], float(known.max())
+    stops = ", ".join(grid.diverging(v * largest, largest, theme) for v in (-1, -0.5, 0, 0.5, 1))
+    return (
+        f'<div class="rs-legend"><span>{show(-largest)}</span><span><i style="width:130px;margin:0;'
+        f'background:linear-gradient(90deg,{stops})"></i></span><span>{show(largest)}</span>{grey}</div>'
+    )
+
+
+def _side(sides: Sides, key: str) -> Side:
+    return next(side for side in sides.all if side.key == key)
+
+
+def _interval(metric: str, cell: Difference | None) -> str:
+    if cell is None or cell.difference is None:
+        return "–"
+    text = _number(metric, cell.difference, signed=True)
+    if cell.low is None or cell.high is None:
+        return text
+    ends = f"[{_number(metric, cell.low, signed=True)}, {_number(metric, cell.high, signed=True)}]"
+    text = f"{text} {ends}"
+    return f"<b>{text}</b>" if cell.low > 0 or cell.high < 0 else text
+
+
+def _number(metric: str, value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return "–"
+    sign = "+" if signed else ""
+    if metric == "kernel_us":
+        return f"{value:{sign},.0f}"
+    return f"{100 * value:{sign}.1f} %" if metric == "density" else f"{value:{sign}.4f}"
+
+
+def _share(values: pd.Series, tau: float) -> float | None:
+    known = values.dropna()
+    return float((known >= tau).mean()) if len(known) else None
+
+
+def _dash(value: Any, show: Any) -> str:
+    return "–" if numbers.is_missing(value) else str(show(value))
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else str(value)

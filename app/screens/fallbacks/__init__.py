@@ -1,0 +1,1 @@
+"""The page Fallbacks: ``page.render`` draws it; the other modules serve it alone."""

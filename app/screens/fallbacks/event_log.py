@@ -1,0 +1,114 @@
+"""The log of failed certificates: what was tested, by how much it missed, what replaced it, and the added time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import navigate, view, way_back
+from routesparse.app.shell.scope import Scope
+from routesparse.app.ui import design, exports, glossary, numbers
+from routesparse.engine.store import fallback_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+MOST = 1000
+
+
+def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
+    """The most expensive of the ``total`` failed certificates; a click on a row opens its head.
+
+    A certificate that failed without consequence is no event: its unit is one of the ``uncertified``.
+    """
+    with st.container(border=True, key="card-events", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Failed certificates, the most expensive first{glossary.mark("fallback")}</div>'
+        )
+        if not total:
+            told = "Every certificate that was tested reached τ: nothing fell back."
+            if uncertified:
+                told = f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran uncertified."
+            st.html(f'<div class="rs-sub">{told}</div>')
+            return
+        events = fallback_queries.events(store, shown.run_ids, MOST)
+        table = _rows(events, shown.everything)
+        picked = st.dataframe(
+            table,
+            column_config=_columns(),
+            hide_index=True,
+            height="auto" if len(table) <= 12 else 420,
+            placeholder=numbers.NOT_MEASURED,
+            on_select="rerun",
+            selection_mode="single-cell",
+            key=f"events-{shown.name}",
+        )
+        if picked.selection.cells:
+            _open_head(store, events.iloc[picked.selection.cells[0][0]])
+        drawn = f"{len(events):,} of {total:,}" if len(events) < total else f"{total:,}"
+        exports.chart_foot(
+            f"fallback-events-{shown.name}",
+            f"n = {drawn} events · masses as share of 1, µs as predicted · click a row to open its head · source: "
+            f"fallback_event of {shown.words}",
+            events,
+            "events",
+        )
+
+
+def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
+    def candidate(side: str) -> pd.Series:
+        letters = events[f"{side}_pattern"].map(design.LETTERS)
+        return letters + " · " + events[f"{side}_budget"]
+
+    run = {"run": events["run_id"].map(queries.label), "prompt": events["prompt_name"]} if with_run else {}
+    return pd.DataFrame(
+        {
+            **run,
+            "layer": events["layer"],
+            "head": events["head"],
+            "segment": events["segment"] + 1,
+            "test": events["test"],
+            "tested": candidate("from"),
+            "certified": events["lower_mass"],
+            "tau": events["tau"],
+            "deficit": events["deficit"],
+            "became": events["kind"].map({"expand": "expanded", "dense": "dense"}),
+            "to": candidate("to"),
+            "paid": events["paid_us"],
+        }
+    )
+
+
+def _columns() -> dict[str, Any]:
+    column = st.column_config
+    return {
+        "run": column.TextColumn("Run", width=80),
+        "prompt": column.TextColumn("Prompt", width=130),
+        "layer": column.NumberColumn("Layer", width=60),
+        "head": column.NumberColumn("Head", width=60),
+        "segment": column.NumberColumn("Segment", width=70),
+        "test": column.NumberColumn("Test", width=50, help="Which of the head's certificate tests this was"),
+        "tested": column.TextColumn("Tested", width=190),
+        "certified": column.NumberColumn(
+            "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]
+        ),
+        "tau": column.NumberColumn("τ", format="%.2f", width=50, help=glossary.TERMS["tau"]),
+        "deficit": column.NumberColumn(
+            "Missed by", format="%.3f", width=80, help="τ minus the certified mass"
+        ),
+        "became": column.TextColumn("Became", width=80),
+        "to": column.TextColumn("Now", width=190),
+        "paid": column.NumberColumn("Paid µs", format="%.0f", width=76, help=glossary.TERMS["paid"]),
+    }
+
+
+def _open_head(store: OwnerView, event: pd.Series) -> None:
+    unit = queries.Unit(
+        str(event["run_id"]),
+        int(event["layer"]),
+        int(event["head"]),
+        int(event["segment"]),
+        int(event["batch_index"]),
+    )
+    way_back.remember("fallbacks")
+    navigate.go("head", **view.address_of(store, unit))

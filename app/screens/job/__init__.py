@@ -1,0 +1,1 @@
+"""The page Job: ``page.render`` draws it."""

@@ -1,0 +1,1 @@
+"""The page New run: ``page.render`` draws it; the other modules serve it alone."""

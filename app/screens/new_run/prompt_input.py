@@ -1,0 +1,154 @@
+"""Where a new run's prompt comes from: an upload, pasted text, a bundled sample, or a stored run's kept text.
+
+A prompt is shown as code only, never as Markdown or HTML; a file's name is a label and never a path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from routesparse.app.shell.access import access
+from routesparse.app.shell.session_memory import remembered
+from routesparse.app.ui import states
+from routesparse.engine import paths
+from routesparse.engine.errors import InputError, PromptError
+from routesparse.engine.jobs.request import clean_label
+from routesparse.engine.prompts import PromptText, decode_prompt
+from routesparse.engine.store import queries
+
+TYPES = ("txt", "md", "jsonl")
+_JSONL_FIELDS = ("prompt", "text", "input", "context")
+_SHOWN_CHARACTERS = 1_500
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A prompt that can be submitted."""
+
+    content: bytes
+    prompt: PromptText
+
+
+def choose() -> Chosen | None:
+    """Draw the choice; None while there is nothing to submit, or it is wrong (the page then says why)."""
+    sources: dict[str, Callable[[], tuple[bytes, str] | None]] = {
+        "Upload": _upload,
+        "Paste": _paste,
+        "Sample": _sample,
+    }
+    if "from" in st.query_params:
+        sources = {"Stored run": _stored, **sources}
+    source = st.segmented_control(
+        "Where the prompt comes from",
+        list(sources),
+        key="source",
+        bind="query-params",
+        default=next(iter(sources)),
+        required=True,
+        label_visibility="collapsed",
+    )
+    try:
+        found = sources[str(source)]()
+        if found is None:
+            return None
+        content, label = found
+        prompt = remembered("prompt", (content, label), lambda: decode_prompt(content, label))
+    except InputError as error:
+        states.field_error(str(error))
+        return None
+    if source != "Paste":
+        _preview(prompt.text)
+    return Chosen(content, prompt)
+
+
+def jsonl_prompts(text: str) -> list[str]:
+    """The prompt of every line that is an object with a text field (prompt, text, input or context), in order.
+
+    Errors: PromptError naming the first line that isn't.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise PromptError(f"line {number} is no JSON; pass one object a line, or a .txt file") from error
+        texts = [value[name] for name in _JSONL_FIELDS if isinstance(value, dict) and name in value]
+        if not texts or not isinstance(texts[0], str):
+            raise PromptError(
+                f"line {number} has no text under {', '.join(_JSONL_FIELDS)}; name the prompt like this, "
+                "or pass a .txt file"
+            )
+        try:
+            texts[0].encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
+            ) from error
+        found.append(texts[0])
+    if not found:
+        raise PromptError("the file has no line with a prompt; pass one JSON object a line")
+    return found
+
+
+def _upload() -> tuple[bytes, str] | None:
+    uploaded = st.file_uploader(
+        "Text file",
+        type=list(TYPES),
+        key="upload",
+        help="UTF-8 text. A .jsonl file: one object a line, its prompt under "
+        f"{', '.join(_JSONL_FIELDS)}; you pick the line.",
+    )
+    if uploaded is None:
+        return None
+    content, label = uploaded.getvalue(), clean_label(uploaded.name)
+    if not label.lower().endswith(".jsonl"):
+        return content, label
+    prompts = remembered("jsonl", (content,), lambda: jsonl_prompts(decode_prompt(content, label).text))
+    line = 1
+    if len(prompts) > 1:
+        line = int(st.number_input(f"Prompt, 1 to {len(prompts):,}", 1, len(prompts), key="line", width=180))
+    return prompts[line - 1].encode(), f"{label} #{line}"
+
+
+def _paste() -> tuple[bytes, str] | None:
+    text = st.text_area(
+        "Text", key="pasted", height=220, placeholder="Paste the prompt here", label_visibility="collapsed"
+    )
+    name = st.text_input("Name of the prompt (a label)", "pasted text", key="label", width=280)
+    return (text.encode(), clean_label(name)) if text else None
+
+
+def _sample() -> tuple[bytes, str] | None:
+    files = sorted((paths.DATA / "samples" / "prompts").glob("*.txt"))
+    if not files:
+        st.html('<div class="rs-sub">No sample prompts are installed in data/samples/prompts.</div>')
+        return None
+    names = {file.name: file for file in files}
+    name = st.selectbox("Sample", list(names), key="sample", bind="query-params", width=280)
+    return names[name].read_bytes(), name
+
+
+def _stored() -> tuple[bytes, str] | None:
+    store = access().store
+    run_id = queries.resolve(store, st.query_params["from"])
+    run, kept = queries.run(store, run_id), queries.prompt(store, run_id)
+    if run is None or kept is None:
+        st.html(
+            '<div class="rs-sub">The text of that run was not kept, only its hash. Its settings are filled in '
+            "below; choose the prompt again.</div>"
+        )
+        return None
+    return kept.text.encode(), clean_label(run.prompt_name)
+
+
+def _preview(text: str) -> None:
+    more = len(text) - _SHOWN_CHARACTERS
+    st.code(text[:_SHOWN_CHARACTERS], language=None, wrap_lines=True, height=170)
+    if more > 0:
+        st.html(f'<div class="rs-note">The beginning; {more:,} more characters follow.</div>')

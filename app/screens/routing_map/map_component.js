@@ -1,0 +1,161 @@
+// The routing map as one SVG: cells, letters, fallback marks, the ring of the picked unit, and the time of each layer.
+// A chart library spends a second on 1,024 letters and targets; this draws them as a few paths. All text arrives
+// as data and is escaped or set as text, never as markup.
+
+const LEFT = 26, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30;
+
+const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
+const px = (value) => Math.round(value * 10) / 10;
+
+function geometry(data, width) {
+  const [layers, heads] = data.shape;
+  const gridRight = LEFT + (width - LEFT - RIGHT) * GRID_SHARE;
+  const cell = (gridRight - LEFT) / heads;
+  return {
+    layers, heads, width, cell, row: data.row_px, gridRight, height: TOP + layers * data.row_px + 4,
+    timesLeft: gridRight + width * GAP_SHARE, timesRight: width - RIGHT - FALLEN,
+    x: (head) => LEFT + head * cell, y: (layer) => TOP + layer * data.row_px,
+  };
+}
+
+function axis(data, g) {
+  const every = (count) => (count <= 16 ? 1 : 4);
+  let out = "";
+  for (let head = 0; head < g.heads; head += every(g.heads))
+    out += `<text x="${px(g.x(head) + g.cell / 2)}" y="${TOP - 7}" text-anchor="middle">${head}</text>`;
+  for (let layer = 0; layer < g.layers; layer += every(g.layers))
+    out += `<text x="${LEFT - 6}" y="${px(g.y(layer) + g.row / 2 + 4)}" text-anchor="end">${layer}</text>`;
+  return `<g fill="${data.theme.mute}" font-size="11">${out}</g>`;
+}
+
+function cells(data, g) {
+  const gap = g.heads <= 16 && g.layers <= 16 ? 4 : 1.5;
+  const paths = data.fills.map(() => "");
+  const letters = {}, values = {}, marks = {};
+  const large = g.row >= 40;
+  data.cells.forEach((fill, at) => {
+    const layer = Math.floor(at / g.heads), head = at % g.heads;
+    const x = px(g.x(head) + gap / 2), y = px(g.y(layer) + gap / 2);
+    const w = px(g.cell - gap), h = px(g.row - gap);
+    paths[fill] += `M${x} ${y}h${w}v${h}h${-w}z`;
+    const letter = data.letters[at];
+    if (letter === " " || data.sprite) return;
+    const ink = data.inks[fill], value = data.values ? data.values[at] : "";
+    const middle = px(x + w / 2), base = px(y + h / 2 + (value ? -2 : large ? 4.5 : 3.6));
+    const rows = (letters[ink] ??= {}), line = (rows[base] ??= [[], ""]);
+    line[0].push(middle);
+    line[1] += letter;
+    if (value)
+      values[ink] = (values[ink] ?? "") + `<text x="${middle}" y="${px(y + h / 2 + 13)}">${escape(value)}</text>`;
+    const corner = large ? 8 : 5;
+    if (data.marks[at] === "d") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}h${-corner}v${-corner}z`;
+    if (data.marks[at] === "e") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}l${-corner} ${-corner}z`;
+    if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${px(y + h)}v${-corner}l${-corner} ${corner}z`;
+  });
+  let out = paths.map((path, i) => (path ? `<path fill="${data.fills[i]}" d="${path}"/>` : "")).join("");
+  if (data.sprite) out += sprite(data, g, gap);
+  const size = large ? 13 : 10;
+  for (const [ink, rows] of Object.entries(letters))
+    out += `<g fill="${ink}" font-size="${size}" font-weight="650" text-anchor="middle">` + Object.entries(rows)
+      .map(([y, [xs, text]]) => `<text y="${y}" x="${xs.join(" ")}">${escape(text)}</text>`).join("") + "</g>";
+  for (const [ink, texts] of Object.entries(values))
+    out += `<g fill="${ink}" font-size="12" text-anchor="middle">${texts}</g>`;
+  for (const [ink, path] of Object.entries(marks)) out += `<path fill="${ink}" d="${path}"/>`;
+  return out;
+}
+
+// One picture over all cells, with the gaps drawn over it.
+function sprite(data, g, gap) {
+  const right = px(g.x(g.heads)), bottom = g.y(g.layers);
+  let lines = "";
+  for (let head = 0; head <= g.heads; head++) lines += `M${px(g.x(head))} ${TOP}V${bottom}`;
+  for (let layer = 0; layer <= g.layers; layer++) lines += `M${LEFT} ${g.y(layer)}H${right}`;
+  return `<image href="${escape(data.sprite)}" x="${LEFT}" y="${TOP}" width="${px(right - LEFT)}" ` +
+    `height="${bottom - TOP}" preserveAspectRatio="none" style="image-rendering:pixelated"/>` +
+    `<path d="${lines}" stroke="${data.theme.panel}" stroke-width="${gap}"/>`;
+}
+
+function times(data, g) {
+  const { rows, longest, ticks } = data.times, theme = data.theme;
+  const at = (ms) => px(g.timesLeft + ((g.timesRight - g.timesLeft) * ms) / longest);
+  const bottom = g.y(g.layers);
+  let out = ticks.map(([ms, text]) =>
+    `<path d="M${at(ms)} ${TOP}V${bottom}" stroke="${theme.line}"/>` +
+    `<text x="${at(ms)}" y="${TOP - 7}" text-anchor="middle" fill="${theme.mute}">${escape(text)}</text>`).join("");
+  out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
+  for (const row of rows) {
+    const top = g.y(row.layer), thick = Math.min(20, g.row * 0.45);
+    out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
+      `height="${px(thick)}" rx="2" fill="${theme.bar}"/>`;
+    const tick = (ms, share, color) =>
+      `<path d="M${at(ms)} ${px(top + (g.row * (1 - share)) / 2)}v${px(g.row * share)}" stroke="${color}" stroke-width="2"/>`;
+    out += tick(row.planned_ms, 0.62, theme.ink);
+    if (row.limit_ms !== null) out += tick(row.limit_ms, 0.98, theme.warn);
+    out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
+      `${row.fallen || "–"}</text>`;
+  }
+  return `<g font-size="11">${out}</g>`;
+}
+
+function draw(root, data, width) {
+  const g = geometry(data, width);
+  root.querySelector(".drawing").innerHTML =
+    `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${width}" ` +
+    `height="${g.height}" viewBox="0 0 ${width} ${g.height}" font-family="${escape(data.theme.font)}">` +
+    axis(data, g) + cells(data, g) + times(data, g) +
+    `<rect class="ring" fill="none" stroke="${data.theme.ink}" stroke-width="2.2" rx="3"/></svg>`;
+  root.geometry = g;
+}
+
+function ring(root, [layer, head]) {
+  const g = root.geometry, mark = root.querySelector(".ring");
+  const place = { x: g.x(head) + 0.5, y: g.y(layer) + 0.5, width: g.cell - 1, height: g.row - 1 };
+  for (const [name, value] of Object.entries(place)) mark.setAttribute(name, px(value));
+}
+
+// What lies under the pointer: [layer, head], [layer, null] in the margin, or null.
+function under(root, event) {
+  const g = root.geometry, box = root.querySelector("svg").getBoundingClientRect();
+  const x = event.clientX - box.left, layer = Math.floor((event.clientY - box.top - TOP) / g.row);
+  if (layer < 0 || layer >= g.layers || x < LEFT) return null;
+  const head = Math.floor((x - LEFT) / g.cell);
+  if (head < g.heads) return root.shown.letters[layer * g.heads + head] === " " ? null : [layer, head];
+  return x >= g.timesLeft ? [layer, null] : null;
+}
+
+function tip(root, event) {
+  const found = under(root, event), box = root.querySelector(".tip");
+  const lines = !found ? null : found[1] !== null
+    ? root.shown.tips[found[0] * root.geometry.heads + found[1]]
+    : root.shown.times.rows.find((row) => row.layer === found[0])?.tip;
+  root.querySelector("svg").style.cursor = found && found[1] !== null ? "pointer" : "default";
+  box.hidden = !lines;
+  if (!lines) return;
+  if (box.textContent !== lines) box.textContent = lines;
+  const frame = root.getBoundingClientRect(), x = event.clientX - frame.left, y = event.clientY - frame.top;
+  box.style.left = `${Math.min(x + 14, frame.width - box.offsetWidth)}px`;
+  box.style.top = `${y + 16}px`;
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const root = parentElement.querySelector(".rs-map");
+  const refresh = () => {
+    const width = Math.floor(root.clientWidth);
+    if (!width) return;
+    if (root.version !== `${root.shown.version} ${width}`) draw(root, root.shown, width);
+    root.version = `${root.shown.version} ${width}`;
+    ring(root, root.shown.picked);
+  };
+  root.shown = data;
+  refresh();
+  root.onmousemove = (event) => tip(root, event);
+  root.onmouseleave = () => { root.querySelector(".tip").hidden = true; };
+  root.onclick = (event) => {
+    const found = under(root, event);
+    if (!found || found[1] === null) return;
+    ring(root, found);
+    setTriggerValue("picked", found);
+  };
+  root.watch ??= new ResizeObserver(refresh);
+  root.watch.observe(root);
+}

@@ -1,0 +1,153 @@
+"""The layer x head map as data for map_component.js: cells, letters, fallback marks, hovers."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from routesparse.app.screens.routing_map import map_times
+from routesparse.app.ui import design, numbers
+from routesparse.engine.rows import outcome
+
+FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
+_STEPS = 64  # of the sequential scale; more can't be told apart
+_MARKS = {"dense": "d", "expand": "e"}
+_FORMATS = {
+    "density": ("share of the causal area kept", numbers.share),
+    "mass": ("mean retained mass over the routing rows", numbers.mass),
+    "lower_mass": ("in-prompt certificate of the body's mean mass", numbers.mass),
+    "disagreement": ("standard deviation u of the row groups' means", numbers.mass),
+    "risk": ("risk R of equation 4", numbers.mass),
+    "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
+    "audited_error": ("relative output error, mean over the audited rows", lambda v: numbers.mass(v, 4)),
+}
+_IN_EVERY_HOVER = ("pattern", "density", "mass", "lower_mass", "fallback", "probe")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Colours of all cells, row by row, and what the colour means."""
+
+    colors: np.ndarray  # object [layers, heads], #rrggbb
+    values: np.ndarray | None  # float [layers, heads]; None for the pattern
+    unit: str
+    low: float
+    high: float
+
+
+def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, heads: int) -> Cells:
+    """The colour of every (layer, head); grey where the metric was not measured."""
+    colors = np.full((layers, heads), theme.null, object)
+    at = choices["layer"].to_numpy(), choices["head"].to_numpy()
+    if metric == "probe":
+        return Cells(colors, None, "attention mass of the probe, each head scaled to its own peak", 0, 1)
+    if metric == "pattern":
+        kinds = list(zip(choices["pattern"], choices["density"], strict=True))
+        known_colors = {kind: design.pattern_color(theme, *kind) for kind in set(kinds)}
+        colors[at] = [known_colors[kind] for kind in kinds]
+        return Cells(colors, None, "pattern, stronger where more is kept", 0, 1)
+    values = np.full((layers, heads), np.nan)
+    if metric == "fallback":
+        values[at] = [
+            float(FALLBACK_STEPS.index("ran uncertified" if u else outcome(p, f)))
+            for p, f, u in choices[["pattern", "fallback", "uncertified"]].itertuples(index=False)
+        ]
+        unit, low, high = "fallback of the unit", 0.0, len(FALLBACK_STEPS) - 1.0
+    else:
+        values[at] = choices[metric].astype(float)
+        unit = _FORMATS[metric][0]
+        known = values[~np.isnan(values)]
+        low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    scale = np.array([design.scale_color(theme, i / (_STEPS - 1)) for i in range(_STEPS)], object)
+    measured = ~np.isnan(values)
+    colors[measured] = scale[
+        np.rint((values[measured] - low) / ((high - low) or 1.0) * (_STEPS - 1)).astype(int)
+    ]
+    return Cells(colors, values, unit, low, high)
+
+
+def value_text(metric: str, value: float) -> str:
+    """A metric's value as printed in cells, legends and hovers."""
+    if metric == "fallback":
+        return FALLBACK_STEPS[int(value)]
+    return _FORMATS[metric][1](value)
+
+
+def drawing(
+    choices: pd.DataFrame,
+    layer_rows: pd.DataFrame,
+    metric: str,
+    picked: tuple[int, int],
+    theme: design.Theme,
+    shape: tuple[int, int],
+    sprite: str | None = None,
+) -> tuple[dict[str, Any], Cells]:
+    """The map of one segment and, per layer, measured and planned time against T_l.
+
+    ``sprite``: a picture that covers all cells, instead of letters.
+    ``version`` changes with everything but ``picked``: the browser then only moves the ring.
+    """
+    layers, heads = shape
+    shown = cells(choices, metric, theme, layers, heads)
+    row_px = 44 if layers <= 12 else max(17, 560 // layers)
+    palette = list(dict.fromkeys(shown.colors.ravel()))
+    index = {color: i for i, color in enumerate(palette)}
+    letters, marks = np.full(shape, " "), np.full(shape, " ")
+    at = choices["layer"].to_numpy(), choices["head"].to_numpy()
+    letters[at] = choices["pattern"].map(design.LETTERS).to_numpy()
+    marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
+    marks[at] = np.where(choices["uncertified"], "u", marks[at])
+    tips = np.full(shape, None, object)
+    tips[at] = list(_hovers(choices, metric))
+    data: dict[str, Any] = {
+        "shape": [layers, heads],
+        "row_px": row_px,
+        "label": f"Routing map, {layers} layers by {heads} heads, colour: {shown.unit}",
+        "theme": {
+            **{name: getattr(theme, name) for name in ("ink", "mute", "line", "warn", "panel")},
+            "bar": design.blend(theme.panel, theme.accent, 0.72),
+            "font": design.FONT,
+        },
+        "fills": palette,
+        "inks": [design.text_on(color) for color in palette],
+        "cells": [index[color] for color in shown.colors.ravel()],
+        "letters": "".join(letters.ravel()),
+        "marks": "".join(marks.ravel()),
+        "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
+        "sprite": sprite,
+        "tips": tips.ravel().tolist(),
+        "times": map_times.times(layer_rows),
+    }
+    data["version"] = zlib.crc32(json.dumps(data).encode())
+    data["picked"] = list(picked)
+    return data, shown
+
+
+def _values(shown: Cells, metric: str) -> list[str] | None:
+    """What stands below the letters, where there is room."""
+    if shown.values is None or metric == "fallback":
+        return None
+    return ["–" if np.isnan(value) else value_text(metric, value) for value in shown.values.ravel()]
+
+
+def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
+    for row in choices.itertuples():
+        lines = [
+            f"layer {row.layer}, head {row.head} · {design.NAMES[row.pattern]}",
+            f"keeps {numbers.share(row.density)} of the body's causal area",
+            f"retained mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
+            f"predicted {numbers.micros(row.kernel_us)}",
+        ]
+        if metric not in _IN_EVERY_HOVER:
+            lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
+        if row.fallback in _MARKS:
+            lines.append(outcome(row.pattern, row.fallback))
+        if row.uncertified:
+            lines.append("ran uncertified: its certificate is below τ")
+        yield "\n".join(lines)

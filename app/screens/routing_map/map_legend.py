@@ -1,0 +1,47 @@
+"""The legends under the routing map, as HTML."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from routesparse.app.screens.routing_map.map_figure import FALLBACK_STEPS, Cells, value_text
+from routesparse.app.ui import design
+from routesparse.engine.rows import PATTERNS
+
+
+def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
+    """HTML of the legend for the pattern colours, with how many units took each."""
+    counts = choices["pattern"].value_counts()
+    items = []
+    for pattern in PATTERNS:
+        color = theme.patterns[pattern]
+        items.append(
+            f'<span><i style="background:{color};color:{design.text_on(color)}">{design.LETTERS[pattern]}</i>'
+            f"{design.NAMES[pattern]} {int(counts.get(pattern, 0))}</span>"
+        )
+    return (
+        '<div class="rs-legend">'
+        + "".join(items)
+        + "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span></div>"
+    )
+
+
+def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
+    """HTML of the legend for a metric: its ends, and grey for not measured."""
+    if metric == "fallback":
+        marks = [
+            f'<span><i style="background:{design.scale_color(theme, i / (len(FALLBACK_STEPS) - 1))}"></i>{name}</span>'
+            for i, name in enumerate(FALLBACK_STEPS)
+        ]
+        return '<div class="rs-legend">' + "".join(marks) + "</div>"
+    grey = f'<span><i style="background:{theme.null}"></i>not measured</span>'
+    if shown.values is None or np.isnan(shown.values).all():
+        return f'<div class="rs-legend">{grey}</div>'
+    stops = ", ".join(theme.scale)
+    return (
+        f'<div class="rs-legend"><span>{value_text(metric, shown.low)}</span>'
+        f'<span><i style="width:110px;margin:0;background:linear-gradient(90deg,{stops})"></i></span>'
+        f"<span>{value_text(metric, shown.high)}</span>"
+        f"{grey}</div>"
+    )

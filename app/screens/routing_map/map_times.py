@@ -1,0 +1,60 @@
+"""The routing map's margin: measured and predicted time per layer against T_l, and how many units fell back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from routesparse.app.ui import numbers
+
+
+def times(rows: pd.DataFrame) -> dict[str, Any]:
+    """Per layer milliseconds measured, planned and allowed; the axis they share; the hover's lines."""
+    parts = ("probe_us", "index_us", "route_us", "kernel_us")
+    measured = sum((rows[part] for part in parts), pd.Series(0.0, rows.index)) / 1000
+    planned, limit = rows["planned_us"] / 1000, rows["limit_us"].astype(float) / 1000
+    known = [*measured, *planned, *limit.dropna()]
+    longest = max(known, default=1.0) or 1.0
+    step = _round_step(longest)
+    return {
+        "longest": longest * 1.02,
+        "ticks": [[step * i, f"{step * i:g}"] for i in range(int(longest / step) + 1)],
+        "rows": [
+            {
+                "layer": int(row.layer),
+                "measured_ms": round(float(m), 4),
+                "planned_ms": round(row.planned_us / 1000, 4),
+                "limit_ms": None if numbers.is_missing(row.limit_us) else round(row.limit_us / 1000, 4),
+                "fallen": int(np.nan_to_num(row.dense_fallback) + np.nan_to_num(row.expanded)),
+                "tip": _hover(row, float(m)),
+            }
+            for row, m in zip(rows.itertuples(), measured, strict=True)
+        ],
+    }
+
+
+def _hover(row: Any, measured_ms: float) -> str:
+    limit = "none" if numbers.is_missing(row.limit_us) else numbers.micros(row.limit_us)
+    lines = [
+        f"layer {row.layer}",
+        f"measured {numbers.millis(measured_ms)}: kernel {numbers.micros(row.kernel_us)}, "
+        f"probe {numbers.micros(row.probe_us)},",
+        f"index {numbers.micros(row.index_us)}, routing {numbers.micros(row.route_us)}",
+        f"predicted {numbers.micros(row.planned_us)} · Tℓ {limit}",
+        f"dense, predicted {numbers.micros(row.dense_us)}",
+    ]
+    if not numbers.is_missing(row.units):
+        lines.append(
+            f"{int(row.dense_fallback)} of {int(row.units)} units dense by fallback, {int(row.expanded)} expanded"
+        )
+        if row.uncertified:
+            lines.append(numbers.uncertified(row.uncertified, row.units))
+    return "\n".join(lines)
+
+
+def _round_step(longest: float) -> float:
+    """A tick distance of 1, 2 or 5 times a power of ten that gives two to four ticks."""
+    power = 10.0 ** np.floor(np.log10(max(longest, 1e-9)))
+    return float(next(s * power for s in (0.2, 0.5, 1.0, 2.0, 5.0) if longest / (s * power) <= 3.2))

@@ -1,0 +1,171 @@
+"""Routing map: which head took which pattern on this prompt, why, and what it cost, layer by layer."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.routing_map import (
+    map_component,
+    map_figure,
+    map_legend,
+    prompt_card,
+    sprite_figure,
+)
+from routesparse.app.shell import navigate, run_header, view
+from routesparse.app.shell.access import access
+from routesparse.app.shell.session_memory import remembered
+from routesparse.app.shell.view import METRICS, View
+from routesparse.app.ui import design, exports, facts, glossary, numbers, states
+from routesparse.app.unit import cards
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.sprite import probe_sprite
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    run = run_header.open_run(store, "Routing map")
+    if run is None:
+        return
+    shown = view.read(run)
+    choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
+    run_header.header(run, "Routing map")
+    if choices.empty:
+        lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
+        if not run.routed:
+            lines = [
+                f"{run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: dense "
+                "attention ran untouched, without a probe.",
+                f"Prefill took {numbers.millis(run.total_ms)}. Analyse a longer prompt to see routing, "
+                "or run it again with break-even 0.",
+            ]
+        states.empty("Nothing was routed in this run", lines)
+        return
+    layers = queries.layers(store, run.run_id)
+    picked = view.first_pick(choices)
+    picked = (
+        shown.layer if shown.layer is not None else picked[0],
+        shown.head if shown.head is not None else picked[1],
+    )
+    unit = queries.Unit(run.run_id, *picked, shown.segment, shown.batch_index)
+    candidates = queries.candidates(store, unit)
+    found = choices[(choices["layer"] == picked[0]) & (choices["head"] == picked[1])]
+    _kpis(run, choices, layers)
+    left, right = st.columns([2.1, 1], gap="small")
+    with left:
+        _map_card(run, shown, choices, layers, picked)
+        cards.candidate_card(run, candidates, picked)
+        prompt_card.card(store, run, shown.segment, shown.batch_index)
+    with right:
+        if found.empty:
+            states.empty("This unit was not routed", ["Pick another cell of the map."])
+            return
+        cards.reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates)
+        navigate.link("Open this head", "head", **view.address_of(store, unit))
+        cards.probe_card(store, run, unit)
+        cards.scatter_card(run, candidates, picked)
+        cards.audit_card(found.iloc[0])
+
+
+def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
+    """Six figures of the whole run; the certified one is of the segment shown."""
+    sparse = choices[choices["pattern"] != "dense"]
+    certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
+    missed = int(layers["uncertified"].sum())
+    speedup = None if run.dense_ms is None else run.dense_ms / run.total_ms
+    fallback = run.dense_fallback_units / run.units if run.units else None
+    boxes = [
+        ("Causal area kept", numbers.share(run.density), "mean over units", "density"),
+        (
+            "Prefill",
+            numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
+            "dense not measured"
+            if speedup is None
+            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}",
+        ),
+        (
+            "Dense by fallback",
+            numbers.share(fallback),
+            f"{run.dense_fallback_units} of {run.units} · {run.expanded_units} expanded",
+            "fallback",
+        ),
+        (
+            f"Certified ≥ {run.tau:.2f}",
+            numbers.share(certified, 0),
+            "of sparse units, each alone",
+            "certificate",
+        ),
+        (
+            "Audited coverage",
+            numbers.share(run.coverage),
+            f"nominal {numbers.share(run.confidence, 0)}",
+            "coverage",
+        ),
+        ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
+    ]
+    st.html(facts.boxes_html(boxes))
+    if missed:
+        states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
+
+
+def _map_card(
+    run: RunRow, shown: View, choices: pd.DataFrame, layers: pd.DataFrame, picked: tuple[int, int]
+) -> None:
+    theme = design.current_theme()
+    with st.container(border=True, key="card-map", gap="xsmall"):
+        _metric_selector(shown)
+        shape = run.layers, run.heads
+        sprite = None
+        if shown.metric == "probe":
+            sprite = probe_sprite(access().store, run.run_id, shown.segment, shown.batch_index, shape)
+        picture = None if sprite is None else sprite_figure.data_uri(sprite, theme)
+        # A click changes the ring alone.
+        drawing, cells = remembered(
+            "map",
+            (run.run_id, shown.segment, shown.batch_index, shown.metric, theme, access().store.generation),
+            lambda: map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, picture),
+        )
+        st.html(
+            '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
+            'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> predicted, '
+            f'<b style="color:{theme.warn}">|</b> Tℓ; right: units that fell back</span></div>'
+        )
+        map_component.show({**drawing, "picked": list(picked)}, _take_click)
+        if shown.metric == "pattern":
+            st.html(map_legend.pattern_legend(choices, theme))
+        elif sprite is not None:
+            st.html(sprite_figure.legend(sprite, theme))
+        else:
+            st.html(map_legend.scale_legend(cells, shown.metric, theme))
+        run_header.segment_selector(run, shown, choices)
+        exports.chart_foot(
+            f"routing-map-{queries.label(run.run_id)}-segment-{shown.segment}",
+            f"n = {len(choices)} units of segment {shown.segment + 1} · colour: {cells.unit} · "
+            f"source: head_choice, audit and layer_run of run {queries.label(run.run_id)}",
+            choices,
+            "map",
+            chart="map",
+        )
+
+
+def _metric_selector(shown: View) -> None:
+    if st.session_state.get("metric-choice") != shown.metric:
+        st.session_state["metric-choice"] = shown.metric
+    st.segmented_control(
+        "Colour",
+        list(METRICS),
+        format_func=METRICS.__getitem__,
+        key="metric-choice",
+        required=True,
+        label_visibility="collapsed",
+        on_change=lambda: view.write(metric=st.session_state["metric-choice"]),
+    )
+
+
+def _take_click() -> None:
+    """A click on a cell becomes part of the address."""
+    cell = map_component.picked()
+    if cell is not None:
+        view.write(layer=cell[0], head=cell[1])

@@ -1,0 +1,90 @@
+"""The prompt of a run: which share of heads still reads it, block by block, and the text of a block."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.routing_map import readers_figure
+from routesparse.app.ui import design, exports, numbers
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import executed_reads, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_MAX_CHARACTERS = 4000
+_NEIGHBOURS = 9  # bars
+_TEXT_STEPS = 128  # of the slider, where no masks set them
+
+
+def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
+    """Draw the card; without masks and without a kept prompt there is none."""
+    readers = executed_reads.block_readers(store, run.run_id, segment, batch_index)
+    kept = queries.prompt(store, run.run_id)
+    if readers.empty and kept is None:
+        return
+    pool = -(-run.tokens // (run.block_k * _TEXT_STEPS)) if readers.empty else int(readers["blocks"].iloc[0])
+    step = pool * run.block_k
+    key = f"prompt-token-{run.run_id}-{segment}-{batch_index}"
+    with st.container(border=True, key="card-prompt", gap="xsmall"):
+        st.html('<div class="rs-h">Which part of the prompt do the heads still read?</div>')
+        token = int(st.session_state.get(key, _telling(readers) * run.block_k))
+        if readers.empty:
+            st.html('<div class="rs-unknown">not recorded: this run keeps no masks of its plans</div>')
+        else:
+            _chart(run, readers, segment, token // run.block_k if kept else -1)
+        if kept is None:
+            st.html('<div class="rs-sub">The text of this prompt was not kept.</div>')
+            return
+        last = (run.tokens - 1) // step * step if readers.empty else (len(readers) - 1) * step
+        if last:
+            st.slider("First token of the text shown", 0, last, token, step, format="token %d", key=key)
+        st.html(f'<div class="rs-sub">Tokens {numbers.tokens(token, min(step, run.tokens - token))}</div>')
+        text = _text(kept, token // run.block_k, pool)
+        st.code(text, language=None, wrap_lines=True, height=170 if len(text) > 600 else "content")
+
+
+def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> None:
+    st.html(
+        '<div class="rs-note">Share of heads, over all layers, whose executed plan reads a key block: a mean over the '
+        "recorded rows after it. Dense heads read everything. Grey: no recorded row comes after it, so that only the "
+        "dense tail reads it.</div>"
+    )
+    name = f"prompt-blocks-{queries.label(run.run_id)}-segment-{segment}"
+    st.plotly_chart(
+        readers_figure.figure(readers, design.current_theme(), run.block_k, picked),
+        key="readers",
+        theme=None,
+        config=design.chart_config(name),
+    )
+    exports.chart_foot(
+        name,
+        f"n = {int(readers['heads'].iloc[0])} heads · {len(readers)} bars of {int(readers['blocks'].iloc[0])} × "
+        f"{run.block_k} tokens, a bar counts where one key of it is read · source: masks in probe.parquet and "
+        f"head_choice of run {queries.label(run.run_id)}",
+        readers,
+        "readers",
+        chart="readers",
+    )
+
+
+def _telling(readers: pd.DataFrame) -> int:
+    """The key block to show first: the one that stands out most from its neighbours.
+
+    The sink and the last quarter are left out: all rows read the sink, and the few rows after the last quarter are
+    near it and read it too.
+    """
+    if readers.empty:
+        return 0
+    excess = (
+        readers["heads_share"]
+        - readers["heads_share"].rolling(_NEIGHBOURS, center=True, min_periods=1).median()
+    )
+    inner = excess.iloc[1 : max(2, len(readers) * 3 // 4)].dropna()
+    return 0 if inner.empty else int(readers.loc[inner.idxmax(), "key_block"])
+
+
+def _text(kept: queries.Prompt, first_block: int, blocks: int) -> str:
+    """The characters of a range of key blocks, cut at what a person reads."""
+    last = len(kept.block_starts) - 1
+    start = int(kept.block_starts[min(first_block, last)])
+    return kept.text[start : int(kept.block_starts[min(first_block + blocks, last)])][:_MAX_CHARACTERS]

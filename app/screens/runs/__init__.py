@@ -1,0 +1,1 @@
+"""The page Runs: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,0 +1,112 @@
+"""The columns of the Runs table: what they hold, what they are called, and what a header's hover explains."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.ui import numbers
+from routesparse.app.ui.glossary import TERMS
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+
+# Columns of settings; one that is the same in all runs is said once above the table.
+_SETTINGS = {
+    "domain": "domain",
+    "model": "model",
+    "device": "device",
+    "policy": "policy",
+    "limit": "Tℓ",
+    "tau": "τ",
+}
+
+
+def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The table's columns in their order, and the settings that all runs share, by their names.
+
+    With a baseline, prefill time is against it instead of against dense.
+    """
+    table = pd.DataFrame(
+        {
+            "prompt": runs["prompt_name"].where(~runs["is_sample"], runs["prompt_name"] + "  · sample"),
+            "domain": runs["domain"].fillna("–"),
+            "tokens": runs["tokens"],
+            "model": runs["model"],
+            "device": runs["device"].map(numbers.device),
+            "policy": runs["policy"],
+            "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
+            "tau": runs["tau"],
+            "density": runs["density"] * 100,
+            "fallback": runs["fallback_share"] * 100,
+            "uncertified": runs["uncertified_units"],
+            "coverage": runs["coverage"] * 100,
+            "prefill": runs["total_ms"].round(),
+            "dense": runs["dense_ms"].round(),
+            "speedup": runs["speedup"],
+            "created": pd.to_datetime(runs["created_at"], utc=True, errors="coerce"),
+            "run": runs["run_id"].map(queries.label),
+        }
+    )
+    if not runs["uncertified_units"].fillna(0).any():
+        table = table.drop(columns="uncertified")
+    if baseline is not None:
+        against = baseline.total_ms / runs["total_ms"]
+        table = table.drop(columns="dense")
+        table.insert(table.columns.get_loc("speedup"), "against", against)
+    shared = [name for name in _SETTINGS if len(table) > 1 and table[name].nunique() == 1]
+    return table.drop(columns=shared), {_SETTINGS[name]: table[name].iloc[0] for name in shared}
+
+
+def shared_html(shared: dict[str, Any]) -> str:
+    """The settings that all listed runs have in common, in one line."""
+    facts = [
+        f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in shared.items()
+    ]
+    return f'<div class="rs-note">The same for all: {escape(" · ".join(facts))}</div>'
+
+
+def columns() -> dict[str, Any]:
+    """Streamlit's column settings by column name; together they fit 1280 pixels."""
+    column = st.column_config
+    return {
+        "prompt": column.TextColumn("Prompt", width=98),
+        "domain": column.TextColumn("Domain", width=58),
+        "tokens": column.NumberColumn("Tokens", format="localized", width=58),
+        "model": column.TextColumn("Model", width=46),
+        "device": column.TextColumn("Device", width=62),
+        "policy": column.TextColumn("Policy", width=57),
+        "limit": column.TextColumn("Tℓ", width=44, help=TERMS["time_limit"]),
+        "tau": column.NumberColumn("τ", format="%.2f", width=42, help=TERMS["tau"]),
+        "density": column.NumberColumn(
+            "Kept", format="%.1f %%", width=52, help="Kept share of the causal area, mean over units"
+        ),
+        "fallback": column.NumberColumn(
+            "Fallback", format="%.1f %%", width=62, help="Units that became dense by fallback"
+        ),
+        "uncertified": column.NumberColumn("Uncertified", width=72, help=TERMS["uncertified"]),
+        "coverage": column.NumberColumn(
+            "Coverage",
+            format="%.1f %%",
+            width=66,
+            help="Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
+            "prompt has no interval; the Audit page has one over prompts",
+        ),
+        "prefill": column.NumberColumn(
+            "Prefill, ms", format="localized", width=68, help="Whole prefill, first token included"
+        ),
+        "dense": column.NumberColumn(
+            "Dense, ms", format="localized", width=66, help="The same prefill with dense attention"
+        ),
+        "speedup": column.NumberColumn(
+            "Speedup", format="%.2f×", width=62, help="Dense prefill over this one"
+        ),
+        "against": column.NumberColumn(
+            "vs pinned", format="%.2f×", width=66, help="Prefill time of the baseline over this run's"
+        ),
+        "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=79, timezone="UTC"),
+        "run": column.TextColumn("Run", width=70),
+    }

@@ -1,0 +1,1 @@
+"""The page Terms: ``page.render`` draws it."""

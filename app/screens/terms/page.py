@@ -1,0 +1,86 @@
+"""Terms: the paper's equations and every term of the pages, each with the place that defines it."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+import streamlit as st
+
+from routesparse.app.ui import glossary
+from routesparse.app.ui.glossary import TERMS
+
+# (equation, formula, what it says, where the code has it)
+EQUATIONS = (
+    (
+        1,
+        "O = A V,  A = softmax(Q Kᵀ / √d + C)",
+        "Dense attention; C is the causal mask.",
+        "kernels/attention/reference.py",
+    ),
+    (
+        3,
+        "S = Q[I] · pool(K)ᵀ / √d",
+        "The shared probe: a few query rows I against all keys.",
+        "engine/method/probe.py",
+    ),
+    (
+        4,
+        "R = 1 − g + α u + β e,  g = min(m̂, recent mean)",
+        "Risk of a candidate. Where g stands the paper has m̂ alone, a mean that hides the few last rows that ask the "
+        "question.",
+        "engine/method/scores.py",
+    ),
+    (
+        5,
+        "‖aV − ãV‖₂ ≤ 2 (1 − m) V_max",
+        "A row's output error is at most twice its lost mass times the largest value norm.",
+        "engine/method/certificate.py",
+    ),
+    (
+        6,
+        "min Σ R  subject to  Σ t ≤ T_ℓ",
+        "The router: one candidate per head, least risk within the layer's time.",
+        "engine/method/router.py",
+    ),
+)
+_EQUATION = re.compile(r"\(.*?equation (\d)")
+
+
+def render() -> None:
+    """Draw the page; ``term`` in the address is marked and comes first."""
+    wanted = st.query_params.get("term")
+    st.html(
+        '<div class="rs-title">Terms</div><div class="rs-sub">What the words and letters of these pages mean, and '
+        "where the paper defines them; “ours” marks what is not in the paper.</div>"
+    )
+    if wanted in TERMS:
+        with st.container(border=True, key="card-term", gap="xsmall"):
+            st.html(
+                f'<div class="rs-h">{escape(glossary.name(wanted))}</div><div>{escape(TERMS[wanted])}</div>'
+            )
+            number = _EQUATION.search(TERMS[wanted])
+            if number:
+                st.html("".join(_equation(*row) for row in EQUATIONS if row[0] == int(number[1])))
+    with st.container(border=True, key="card-scope", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">What a certificate speaks about</div><div>{escape(glossary.CERTIFICATE_SCOPE)}</div>'
+        )
+    with st.container(border=True, key="card-equations", gap="xsmall"):
+        st.html(
+            '<div class="rs-h">Equations of the paper</div>' + "".join(_equation(*row) for row in EQUATIONS)
+        )
+    with st.container(border=True, key="card-terms", gap="xsmall"):
+        rows = "".join(
+            f'<tr class="{"pick" if term == wanted else ""}"><td class="l">{escape(glossary.name(term))}</td>'
+            f'<td class="l say">{escape(TERMS[term])}</td></tr>'
+            for term in sorted(TERMS, key=lambda term: glossary.name(term).lower())
+        )
+        st.html(f'<div class="rs-h">All terms</div><div class="rs-table"><table>{rows}</table></div>')
+
+
+def _equation(number: int, formula: str, says: str, file: str) -> str:
+    return (
+        f'<div class="rs-equation"><span>({number})</span><b>{escape(formula)}</b>'
+        f"<small>{escape(says)} <code>{escape(file)}</code></small></div>"
+    )

@@ -1,0 +1,1 @@
+"""What surrounds every page: who is here, what is open, where the address leads, where errors end."""

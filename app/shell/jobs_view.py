@@ -1,0 +1,144 @@
+"""Jobs in words: whether a worker is alive, what a job is doing, what to do about a failure, and lists of jobs."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from html import escape
+
+import streamlit as st
+
+from routesparse.app.shell import navigate
+from routesparse.app.ui import numbers
+from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State
+from routesparse.engine.jobs.queue import JobQueue
+
+ALIVE_S = 20.0  # a worker reports every few seconds
+START_WORKER = "routesparse worker"
+STATES: dict[State, str] = {
+    "queued": "waiting",
+    "running": "running",
+    "done": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+STAGE_NAMES = {
+    "load": "load the model",
+    "tokenize": "tokenise",
+    "profile": "measure this machine",
+    "route": "route and execute",
+    "dense": "time dense attention",
+    "write": "write the bundle",
+}
+_TITLES: dict[FailureKind, str] = {
+    "prompt": "The prompt can't be analysed",
+    "model": "The model can't be loaded",
+    "unsupported_model": "This model family is not supported",
+    "calibration": "The calibration doesn't fit this run",
+    "profile": "The latency profile doesn't fit this machine",
+    "config": "The settings contradict each other",
+    "out_of_memory": "Out of memory",
+    "numerics": "The model produced NaN or infinity",
+    "disk_full": "The disk is full",
+    "bundle": "The result could not be written",
+    "store": "The result could not be stored",
+    "worker_lost": "The worker was lost",
+    "unexpected": "An unexpected error",
+}
+
+
+def failure_title(kind: FailureKind) -> str:
+    """A failure's kind as a headline."""
+    return _TITLES[kind]
+
+
+def worker_alive(queue: JobQueue) -> bool:
+    """Whether a worker has reported in the last seconds, or holds a job by a valid lease. Errors: StoreError."""
+    now = time.time()
+    if any(now - worker.seen_at < ALIVE_S for worker in queue.workers()):
+        return True
+    return any(job.lease_until is not None and job.lease_until > now for job in queue.jobs(("running",)))
+
+
+def worker_note(queue: JobQueue) -> None:
+    """Say that no worker runs and how to start one; nothing when one does."""
+    if not worker_alive(queue):
+        st.html(
+            '<div class="rs-error">No worker is running: jobs wait until one starts. <code>make run</code> starts '
+            f"the dashboard and a worker; <code>{START_WORKER}</code> starts a worker alone.</div>"
+        )
+
+
+def steps(job: Job) -> list[str]:
+    """The stages that this job goes through; measuring the machine is listed only while it happens."""
+    dense = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
+    return [
+        stage
+        for stage in STAGES
+        if (stage != "dense" or dense) and (stage != "profile" or job.stage == "profile")
+    ]
+
+
+def steps_html(job: Job) -> str:
+    """The stages as a row: done, now, to come; the last one reached is marked where the job failed."""
+    names = steps(job)
+    at = names.index(job.stage) if job.stage in names else -1
+    marks = []
+    for place, name in enumerate(names):
+        style = ""
+        if job.state == "done" or place < at:
+            style = "done"
+        elif place == at:
+            style = {"running": "now", "failed": "bad"}.get(job.state, "")
+        marks.append(f'<span class="{style}">{STAGE_NAMES[name]}</span>')
+    return f'<div class="rs-steps">{"".join(marks)}</div>'
+
+
+def doing(job: Job, position: int | None) -> str:
+    """What happens right now, in a few words."""
+    if job.state == "queued":
+        place = "next in line" if position == 1 else f"place {position} in the queue"
+        lost = f"; {numbers.several(job.losses, 'worker')} lost, it will be tried again" if job.losses else ""
+        return f"waiting, {place}{lost}"
+    if job.state != "running":
+        return STATES[job.state]
+    if job.cancel_requested:
+        return "cancelling: the worker stops after this layer"
+    what = STAGE_NAMES.get(job.stage or "load", job.stage or "")
+    if job.stage in ("route", "dense") and job.total:
+        return f"{what}: layer {job.done} of {job.total}"
+    return what
+
+
+def elapsed_s(job: Job) -> float | None:
+    """Seconds that the last attempt took or has taken; None before it began."""
+    if job.started_at is None or job.state == "queued":
+        return None
+    return max(0.0, (job.finished_at or time.time()) - job.started_at)
+
+
+def clock(seconds: float | None) -> str:
+    """A time of day in UTC."""
+    return "–" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def table(queue: JobQueue, jobs: list[Job]) -> None:
+    """One line per job with a link to its page. Labels come from users: they are text."""
+    for job in jobs:
+        with st.container(
+            horizontal=True, vertical_alignment="center", gap="small", key=f"quiet-job-{job.id}"
+        ):
+            took = elapsed_s(job)
+            facts = [
+                doing(job, queue.position(job.id)) if not job.ended else STATES[job.state],
+                numbers.duration(took) if took is not None else "",
+                numbers.size(job.prompt_bytes),
+                clock(job.created_at)[:16],
+            ]
+            style = ' class="rs-warn"' if job.state == "failed" else ""
+            st.html(
+                f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
+                f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}</span></div>',
+                width="stretch",
+            )
+            navigate.link("Open", "job", job=job.id)

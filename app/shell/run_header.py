@@ -1,0 +1,93 @@
+"""What pages about one run share: which run the address means, its headline, its segments."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import view
+from routesparse.app.shell.view import View
+from routesparse.app.ui import numbers, states
+from routesparse.engine.errors import InputError
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
+
+
+def open_run(store: OwnerView, title: str) -> RunRow | None:
+    """The run that the address names, else the one opened last, else the newest."""
+    named = st.query_params.get("run")
+    if named:
+        try:
+            run_id = queries.resolve(store, named)
+        except InputError as error:
+            st.html(f'<div class="rs-title">{title}</div>')
+            states.problem("This link leads nowhere", [str(error), "Pick a run on the Runs page."])
+            return None
+    else:
+        last = st.session_state.get("run")
+        run_id = last if last in store.run_ids() else queries.newest(store)
+        if run_id is None:
+            st.html(f'<div class="rs-title">{title}</div>')
+            states.empty(
+                "No runs yet",
+                [
+                    "Analyse a prompt on the New run page, or a text file on the command line; it appears here."
+                ],
+                "routesparse analyze FILE",
+            )
+            return None
+        view.write(run=queries.short_id(store, run_id))
+    st.session_state["run"] = run_id
+    return queries.run(store, run_id)
+
+
+def header(run: RunRow, title: str) -> None:
+    """Title, and the run in one line."""
+    facts = [
+        f"{run.tokens:,} tokens",
+        run.model,
+        numbers.device(run.device),
+        f"policy {run.policy}, τ {run.tau:.2f}, Tℓ {numbers.limit(run.budget)}",
+        f"calibration {run.calibration or 'none'}",
+        f"probe {run.probe_mode}",
+    ]
+    st.html(
+        f'<div class="rs-title">{escape(title)}</div><div class="rs-sub"><b>{escape(run.prompt_name)}</b> · '
+        f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
+    )
+
+
+def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:
+    """Which segment, and which prompt of a batch; both live in the address."""
+    first = choices.iloc[0]
+    span = numbers.tokens(int(first["first_token"]), int(first["tokens"]))
+    tail = int(first["tokens"] - first["body_tokens"])
+    note = f"tokens {span}" + (f", of which the last {tail} are dense (tail)" if tail else "")
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        st.html(
+            f'<div class="rs-sub">Segment {shown.segment + 1} of {run.segments} · {note}</div>',
+            width="content",
+        )
+        if run.segments > 1:
+            st.session_state["segment-choice"] = shown.segment + 1
+            st.slider(
+                "Segment",
+                1,
+                run.segments,
+                key="segment-choice",
+                label_visibility="collapsed",
+                width=220,
+                on_change=lambda: view.write(segment=st.session_state["segment-choice"] - 1),
+            )
+        if run.batch > 1:
+            st.session_state["batch-choice"] = shown.batch_index
+            st.selectbox(
+                "Prompt of the batch",
+                range(run.batch),
+                key="batch-choice",
+                width=120,
+                on_change=lambda: view.write(batch=st.session_state["batch-choice"]),
+            )

@@ -1,0 +1,32 @@
+"""A choice among a few values as a row of buttons whose value lives in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import streamlit as st
+
+from routesparse.app.shell import view
+
+
+def chosen(name: str, allowed: Iterable[str]) -> str:
+    """The value of the address, or the first allowed one."""
+    values = list(allowed)
+    text = st.query_params.get(name, "")
+    return text if text in values else values[0]
+
+
+def buttons(name: str, options: dict[str, str], value: str) -> None:
+    """The buttons; a click writes the address before the page is drawn again. options: value -> label."""
+    key = f"{name}-choice"
+    # The address decides; the widget only changes it.
+    st.session_state[key] = value
+    st.segmented_control(
+        name,
+        list(options),
+        format_func=options.__getitem__,
+        key=key,
+        required=True,
+        label_visibility="collapsed",
+        on_change=lambda: view.write(**{name: st.session_state[key]}),
+    )

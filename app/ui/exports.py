@@ -1,0 +1,53 @@
+"""The line under every chart: n, unit and source on the left, picture and rows to download on the right."""
+
+from __future__ import annotations
+
+import io
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.ui import picture_export
+
+
+def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | None = None) -> None:
+    """Say what a chart shows, offer its rows, and the chart with widget key ``chart`` as SVG and PNG.
+
+    Files are made when they are asked for.
+    """
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
+        st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
+        if chart is not None:
+            picture_export.buttons(chart, name)
+        downloads(name, rows, key)
+
+
+def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
+    """Two quiet buttons, CSV and Parquet."""
+    st.download_button(
+        "CSV",
+        lambda: rows.to_csv(index=False).encode(),
+        file_name=f"{name}.csv",
+        mime="text/csv",
+        key=f"csv-{key}",
+        type="tertiary",
+        on_click="ignore",
+        help=f"{len(rows):,} rows as CSV",
+    )
+    st.download_button(
+        "Parquet",
+        lambda: _parquet(rows),
+        file_name=f"{name}.parquet",
+        mime="application/vnd.apache.parquet",
+        key=f"parquet-{key}",
+        type="tertiary",
+        on_click="ignore",
+        help=f"{len(rows):,} rows as Parquet",
+    )
+
+
+def _parquet(rows: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    rows.to_parquet(buffer, index=False)
+    return buffer.getvalue()

@@ -1,0 +1,155 @@
+"""The terms of the pages, behind question marks: what each means, and where the paper defines it or that it is ours."""
+
+from __future__ import annotations
+
+from html import escape
+
+# Stands wherever a certificate is shown.
+CERTIFICATE_SCOPE = (
+    "A certificate speaks about one head of one layer, given the Q, K and V that this layer received. It does not "
+    "speak about all heads jointly, nor about the network's output: what earlier layers lost is not in it."
+)
+
+TERMS: dict[str, str] = {
+    "unit": "One head of one layer within one segment of the prompt: the smallest part that gets its own decision "
+    "(section 3.1).",
+    "segment": "Consecutive query rows that share one decision per head, by default 16,384 tokens and on a GPU "
+    "131,072 (abstract, section 3.1).",
+    "body": "The rows of a segment without the tail: the rows that a sparse plan shortens and that certificates "
+    "speak about (ours).",
+    "tail": "The last rows of the prompt, 128 by default, which always read all keys because they often hold the "
+    "question (ours).",
+    "candidate": "A pattern family with one of its budgets: what the router chooses from, besides dense attention "
+    "(section 3.1).",
+    "budget": "How much a candidate reads within its pattern family, such as a number of key blocks; the time limit "
+    "Tℓ is another thing (section 3.1).",
+    "level": "The rank of a budget within its pattern family: a larger level reads all that a smaller one reads, and "
+    "more (ours).",
+    "plan": "The key blocks and single key columns that every block of query rows reads when the layer runs (section "
+    "3.4, step 6).",
+    "retained_mass": "m: the share of a row's softmax attention that falls on the keys it still reads; m̂ is its "
+    "mean over the routing rows, a random sample of the body (equation 4).",
+    "tau": "τ: the retained mass that a certificate must reach before a sparse plan is trusted (section 3.4, step "
+    "5).",
+    "gate_statistic": "g = min(m̂, recent mean): the probe's mean retained mass over the routing rows or over the "
+    "last 64 rows, whichever is smaller (equation 4 has m̂ alone).",
+    "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered; it lies above τ, "
+    "so that few certificate tests are wasted (section 3.4).",
+    "disagreement": "u: how far the recent, body and boundary rows differ in retained mass, as the standard "
+    "deviation of their means; high where some rows need other keys (equation 4).",
+    "risk": "R = 1 − g + α u + β e: what the router weighs against predicted time (equation 4).",
+    "certificate": "In-prompt lower bound on the mean retained mass of one head's body rows, computed from random "
+    "rows of this prompt without any calibration (section 3.3; equation 5 turns it into a bound on the error).",
+    "certificate_floor": "What a certificate must leave open even if every sampled row retained everything: with 128 "
+    "rows and up to three tests at 95 %, ln(60)/128 = .032, so no certificate exceeds .968 (ours).",
+    "conformal": "g − δ_q: a lower bound on the true gate statistic, learnt from calibration prompts and valid for "
+    "prompts like those (section 3.3).",
+    "row_statement": "The retained mass that a random body row of this prompt reaches with the stated confidence; it "
+    "is not a mean, and some rows retain less (section 3.3).",
+    "density": "Kept share of the causal area: the query-key pairs that the segment's body reads, as a share of "
+    "those that dense attention reads (section 3.2).",
+    "entropy": "How spread out the probe rows' attention is: the mean entropy over key blocks, in nats (equation 3).",
+    "local_band": "Share of the probe rows' attention that falls close to the diagonal, on the most recent keys "
+    "(equation 3).",
+    "probe": "A few query rows, measured against all keys before anything is decided; all candidates of a head are "
+    "scored with them (equation 3).",
+    "policy": "certified: the cheapest candidate that reaches λ. budgeted: the least total risk within Tℓ (equation "
+    "6). strict: as budgeted, and fallback may not exceed Tℓ either.",
+    "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
+    "microseconds (800us) (equation 6).",
+    "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
+    "in-prompt certificate decides alone (section 3.5).",
+    "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
+    "full: on all rows, and on the next token (section 4.2).",
+    "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
+    "(expanded), and after the last allowed test it reads all keys (dense) (section 3.4, step 5).",
+    "fallback_limit": "The paper counts a run as a failure when more of its units than this became dense by "
+    "fallback: quality is kept, the speedup is lost (section 4.3).",
+    "expanded": "The certificate of the router's choice failed and a more expensive candidate passed: the unit is "
+    "still sparse (section 3.4, step 5).",
+    "dense_router": "The router itself chose dense attention, because no sparse candidate reached λ or was predicted "
+    "to be faster; nothing was tested (section 3.4, step 4).",
+    "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
+    "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
+    "enough (equation 6).",
+    "uncertified": "Sparse units whose in-prompt certificate is below τ: policy strict had no time in Tℓ to expand "
+    "them, or fallback was off. That their mass reaches τ is not certified (section 3.4, step 5).",
+    "unmet": "Policy strict: a certificate failed, Tℓ left no time for a more expensive candidate, and the unit ran "
+    "uncertified (section 3.4).",
+    "break_even": "Prompts of fewer tokens run dense and without a probe, because routing is predicted not to pay; "
+    "left empty, the latency profile predicts the number (section 3.5).",
+    "error": "‖O − Õ‖ / ‖O‖: distance of the sparse attention output from the dense one, over the audited rows "
+    "(E_rel, section 4.2).",
+    "bounds": "Audited rows whose error exceeds the paper's bound or the tight one by more than float32 rounding; "
+    "there must be none (equation 5).",
+    "tight": "(1 − m)(‖õ‖ + V_max): the lost mass times the largest possible distance between what was read and what "
+    "was left out (section 3.3, below equation 5).",
+    "paper_bound": "2 (1 − m) V_max: the most that a row's output can be off when it retains mass m; the figure says "
+    "how many times the worst row's error it is (equation 5).",
+    "coverage": "How often a claim proved true: the share of a prompt's selected sparse units whose audited value is "
+    "at least the claimed one; it judges the bound, not the answer (section 4.2).",
+    "residual": "g − g*: what the probe said minus the audited truth of the same statistic; δ_q is a high quantile "
+    "of it over calibration prompts (section 3.3).",
+    "paired": "On the same prompt each head is compared with itself, so that the prompt cancels; on different "
+    "prompts only means can be compared (section 4.2).",
+    "choice_entropy": "Entropy in bits of a head's pattern over the domains of the stored runs, each domain with "
+    "equal weight; 0: the head takes the same pattern everywhere (section 2.2).",
+    "predictor": "e: the output error that boosted trees predict from g, u and entropy, fitted on fold A; it enters "
+    "the risk with weight β and no certificate (equation 4).",
+    "cost_model": "How many sparse tiles a dense tile costs, which decides what is cheapest; on a machine with "
+    "another ratio other candidates are selected and δ does not apply (section 3.5).",
+    "drift": "How unlike the calibration's prompts this one is, as a conformal p-value of its entropy, local band "
+    "and agreement; an alarm voids the conformal claim and no other (section 3.5).",
+    "folds": "Fold A of the calibration documents fits λ, α and e, which are then frozen; fold B measures δ. A "
+    "document in both would make δ too small (section 3.5).",
+    "flops": "Counting multiply-adds misses the cost of memory and launches, so the router plans with measured "
+    "kernel times; the paper's ablation “predicted FLOPs” does not (sections 3.5 and 4.3).",
+    "planned": "Planned: what the latency profile predicted for the layer's plan. Measured: what the clock said "
+    "(section 3.5).",
+    "kernel": "Kernel time that the latency profile predicts for a candidate on the run's device (section 3.5).",
+}
+
+_NAMES = {
+    "retained_mass": "m, retained mass",
+    "tau": "τ, required mass",
+    "gate_statistic": "g, gate statistic",
+    "gate_threshold": "λ, gate threshold",
+    "disagreement": "u, disagreement",
+    "risk": "R, risk",
+    "certificate": "certificate, in-prompt",
+    "certificate_floor": "certificate, floor of",
+    "conformal": "certificate, conformal",
+    "row_statement": "certificate, row statement",
+    "time_limit": "Tℓ, time limit",
+    "density": "kept share, density",
+    "audit": "audit depth",
+    "dense_router": "dense by the router",
+    "fallback_limit": "limit for dense by fallback",
+    "break_even": "break-even",
+    "error": "output error",
+    "bounds": "bounds violated",
+    "tight": "bound, tight",
+    "paper_bound": "bound of the paper",
+    "predictor": "e, predicted error",
+    "flops": "FLOPs",
+    "planned": "planned and measured time",
+    "kernel": "predicted kernel time",
+    "paid": "paid for fallback",
+}
+
+
+def name(term: str) -> str:
+    """A term as the page Terms lists it."""
+    return _NAMES.get(term, term.replace("_", " "))
+
+
+def mark(term: str) -> str:
+    """HTML of the question mark: its sentence on hover and on keyboard focus, its equation behind the link."""
+    text = escape(TERMS[term])
+    return f'<a class="rs-q tip" href="terms?term={term}" target="_blank" aria-label="{text}" data-tip="{text}">?</a>'
+
+
+def heading(label: str, term: str) -> str:
+    """HTML of a table heading with its sentence as title: a table would cut the box off."""
+    link = f'<a class="rs-q" href="terms?term={term}" target="_blank">?</a>'
+    return f'<th title="{escape(TERMS[term])}">{escape(label)}{link}</th>'

@@ -1,0 +1,32 @@
+"""Two quiet buttons that save a chart of the page as SVG or PNG; the browser draws the file (picture_export.js)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from routesparse.app.ui import design
+
+_HTML = (
+    '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
+    '<button class="png" title="This chart as PNG">PNG</button></div>'
+)
+_CSS = """
+.rs-picture { display: flex; gap: .8rem; margin-top: -2px; align-items: center; min-height: 1.5rem; }
+.rs-picture button { all: unset; cursor: pointer; font-size: .86rem; color: var(--rs-ink); padding: 0 .2rem; }
+.rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
+"""
+_buttons = st.components.v2.component(
+    "routesparse_picture",
+    html=_HTML,
+    css=_CSS,
+    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
+    isolate_styles=False,
+)
+
+
+def buttons(chart: str, name: str) -> None:
+    """Offer the chart with this widget key under a file name without its ending."""
+    data = {"chart": chart, "name": name, "background": design.current_theme().panel}
+    _buttons(key=f"picture-{chart}", data=data, width="content")

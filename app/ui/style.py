@@ -1,0 +1,134 @@
+"""The page style: one typographic scale, quiet colours, dense but calm tables; light and dark by the browser."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+_STYLE = """
+<style>
+.stApp {
+  --rs-panel: light-dark(#ffffff, #1b1f23); --rs-ink: light-dark(#1d2329, #e8eaec);
+  --rs-mute: light-dark(#59626c, #a3adb7); --rs-line: light-dark(#e3e6e8, #2b3137);
+  --rs-accent: light-dark(#1f5fbf, #6aa5ee); --rs-warn: light-dark(#a83e1a, #f08a5d);
+  --rs-pick: light-dark(#eaf1fa, #202c3a);
+}
+.stApp, .stApp button, .stApp input { font-variant-numeric: tabular-nums; }
+[data-testid="stHeader"] { background: transparent; height: 2.2rem; }
+[data-testid="stMainBlockContainer"] { max-width: 1640px; padding-left: 1.7rem; padding-right: 1.7rem; }
+[data-testid="stSidebar"] { width: 184px !important; min-width: 184px; }
+[data-testid="stSidebarHeader"] { height: 1.4rem; min-height: 0; margin-bottom: .4rem; padding: .6rem .8rem 0; }
+[data-testid="stSidebarNav"]::before { content: "RouteSparse"; display: block; font-weight: 650;
+  font-size: 1.08rem; padding: 0 .1rem .7rem; }
+[data-testid="stNavSectionHeader"] { color: var(--rs-mute); font-size: .8rem; text-transform: uppercase;
+  letter-spacing: .07em; }
+[data-testid="stSidebarNavLink"][aria-current="page"] { background: var(--rs-pick) !important; }
+[data-testid="stSidebarNavLink"][aria-current="page"] span { color: var(--rs-accent); font-weight: 600; }
+[class*="st-key-card-"] { background: var(--rs-panel); padding: 14px 16px; }
+.rs-title { font-size: 1.5rem; font-weight: 650; line-height: 1.2; letter-spacing: -.005em; }
+.rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; }
+.rs-note { font-size: .86rem; }
+.rs-h { font-weight: 650; font-size: 1rem; }
+.rs-kpi { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); gap: 10px; }
+.rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
+  padding: 8px 12px 9px; }
+.rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
+.rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
+.rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
+.rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
+@media (max-width: 1100px) { .rs-kpi { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
+.rs-table { overflow-x: auto; }
+.rs-table table { border-collapse: collapse; width: 100%; font-size: .89rem; }
+.rs-table th { position: sticky; top: 0; background: var(--rs-panel); color: var(--rs-mute);
+  font-weight: 500; text-align: right; padding: 4px 5px; border-bottom: 1px solid var(--rs-line);
+  white-space: nowrap; }
+.rs-table td { text-align: right; padding: 3px 5px; border-bottom: 1px solid var(--rs-line);
+  white-space: nowrap; }
+.rs-table .l { text-align: left; }
+.rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
+.st-key-card-settings td.l:not(.w) { white-space: normal; }
+.rs-table .no { color: var(--rs-mute); }
+.rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
+.rs-table tr:last-child td { border-bottom: 0; }
+.rs-pair { display: grid; grid-template-columns: auto minmax(90px, auto); font-size: .92rem; }
+.rs-pair span, .rs-pair b { padding: 3px 0; border-bottom: 1px solid var(--rs-line); font-weight: 500; }
+.rs-pair span { color: var(--rs-mute); } .rs-pair b { text-align: right; }
+.rs-pair > :nth-last-child(-n+2) { border-bottom: 0; }
+.rs-pair b.none { color: var(--rs-mute); font-weight: 400; }
+.rs-unknown { background: light-dark(#e6e8ea, #31373d); color: var(--rs-ink); border-radius: 4px; padding: 14px;
+  font-size: .93rem; }
+.rs-legend { display: flex; flex-wrap: wrap; gap: 4px 14px; color: var(--rs-mute); font-size: .86rem; }
+.rs-legend span { display: inline-flex; align-items: center; }
+.rs-legend i { display: inline-flex; width: 16px; height: 16px; border-radius: 3px; margin-right: 5px;
+  align-items: center; justify-content: center; font: 600 .72rem/1 sans-serif; }
+.rs-bar { display: inline-block; width: 18px; height: 9px; border-radius: 2px; background: var(--rs-accent);
+  opacity: .75; }
+.st-key-card-runs { padding: 12px 10px; }
+.rs-state { border: 1px solid var(--rs-line); background: var(--rs-panel); border-radius: 8px;
+  padding: 22px 24px; max-width: 720px; }
+.rs-state b { font-size: 1.05rem; display: block; margin-bottom: 6px; }
+.rs-state p { margin: 4px 0; color: var(--rs-mute); } .rs-state.bad { border-left: 3px solid var(--rs-warn); }
+.rs-state code { color: var(--rs-ink); font-size: .92em; overflow-wrap: anywhere; }
+.stApp [data-testid="stDownloadButton"] button[kind="tertiary"],
+.stApp [class*="st-key-quiet"] button { font-size: .86rem; min-height: 1.5rem; padding: 0 .2rem; }
+.stApp .st-key-actions { min-height: 2rem; }
+.stApp .st-key-actions button { min-height: 1.8rem; padding: .1rem .7rem; font-size: .92rem; }
+.stApp [class*="st-key-move"] button { min-height: 1.9rem; padding: .1rem .55rem; font-size: .88rem; }
+.stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
+.stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
+.stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
+.rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
+  border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
+  margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }
+.stApp [class*="st-key-foot-"] > :first-child { flex: 1 1 280px; width: auto; min-width: 0; }
+.stApp [class*="st-key-foot-"] { column-gap: .8rem; row-gap: 0; justify-content: flex-end; }
+.rs-table th .rs-q, a.rs-q { color: var(--rs-mute); text-decoration: none; }
+.rs-equation { display: grid; grid-template-columns: 2.2rem minmax(270px, 34%) 1fr; gap: 12px; padding: 7px 0;
+  border-bottom: 1px solid var(--rs-line); align-items: baseline; }
+.rs-equation:last-child { border-bottom: 0; }
+.rs-equation span { color: var(--rs-mute); } .rs-equation b { font-weight: 600; font-size: 1.02rem; }
+.rs-equation small { color: var(--rs-mute); font-size: .9rem; }
+.rs-equation code { font-size: .92em; color: var(--rs-mute); }
+.rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
+.rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
+.rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
+  top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;
+  border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
+  font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+.st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
+.st-key-card-candidates th .rs-q { display: none; }
+.st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
+[data-testid="stPageLink-NavLink"]:not(:hover) { background: transparent !important; }
+[data-testid="stPageLink-NavLink"] p { color: var(--rs-accent); font-weight: 500; }
+.rs-steps { display: flex; flex-wrap: wrap; gap: 6px; }
+.rs-steps span { border: 1px solid var(--rs-line); border-radius: 7px; padding: 5px 12px; color: var(--rs-mute);
+  font-size: .9rem; }
+.rs-steps span.done { color: var(--rs-ink); } .rs-steps span.done::before { content: "✓ "; }
+.rs-steps span.now { color: var(--rs-accent); border-color: var(--rs-accent); font-weight: 600; }
+.rs-steps span.bad { color: var(--rs-warn); border-color: var(--rs-warn); font-weight: 600; }
+.rs-progress { height: 6px; border-radius: 3px; background: var(--rs-line); margin: 12px 0 2px; overflow: hidden; }
+.rs-progress i { display: block; height: 100%; background: var(--rs-accent); }
+.rs-claims { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 10px; }
+.rs-claims > div { border: 1px solid var(--rs-line); border-radius: 8px; padding: 10px 12px; }
+.rs-claims > div.truth { border-style: dashed; }
+.rs-claims span { color: var(--rs-mute); font-size: .86rem; } .rs-claims small { color: var(--rs-mute);
+  font-size: .82rem; line-height: 1.35; display: block; }
+.rs-claims b { display: block; font-size: 1.25rem; font-weight: 650; }
+.rs-claims b.none { font-size: 1rem; color: var(--rs-mute); font-weight: 500; line-height: 1.6; }
+.rs-claims + .rs-note { margin-top: 8px; }
+.rs-claims.rs-three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
+.rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
+  { color: var(--rs-warn); }
+@media (max-width: 1100px) { .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+.rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
+.rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
+  justify-content: center; font: 600 .75rem/1 sans-serif; }
+.rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
+.rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }
+</style>
+"""
+
+
+def apply_style() -> None:
+    """Put the page style in; once per rerun, before anything else is drawn."""
+    st.html(_STYLE)

@@ -1,0 +1,211 @@
+"""The cards of one routing unit, shared by the routing map's side panel and the Head page."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import navigate, view
+from routesparse.app.ui import design, exports, glossary
+from routesparse.app.unit import charts, masks, panel, probe, zoom
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_FULL_HEIGHT = 420
+
+
+def reason_card(
+    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
+) -> None:
+    """Why this unit took this pattern; the arrow keys move to its neighbours."""
+    with st.container(border=True, key="card-reason", gap="xsmall"):
+        st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
+        layer, head = picked
+        moves: list[tuple[str, str, int, int, bool]] = [
+            ("head", "Left", layer, head - 1, head > 0),
+            ("head", "Right", layer, head + 1, head < run.heads - 1),
+            ("layer", "Up", layer - 1, head, layer > 0),
+            ("layer", "Down", layer + 1, head, layer < run.layers - 1),
+        ]
+        with st.container(horizontal=True, gap="xsmall", key="move-row"):
+            for label, key, to_layer, to_head, possible in moves:
+                st.button(
+                    label,
+                    key=f"move-{key}",
+                    shortcut=key,
+                    disabled=not possible,
+                    on_click=view.write,
+                    kwargs={"layer": to_layer, "head": to_head},
+                )
+        st.html(f'<div class="rs-sub">{escape(choice["reason"])}</div>')
+        if len(events):
+            st.html(panel.fallback_html(events, candidates))
+        st.html(panel.facts_html(choice, run))
+
+
+def candidate_card(
+    run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int], key: str = "card-candidates"
+) -> None:
+    """Every candidate with its numbers and why it was not chosen."""
+    with st.container(border=True, key=key, gap="xsmall"):
+        st.html(f'<div class="rs-h">Candidates of layer {picked[0]}, head {picked[1]}</div>')
+        if candidates.empty:
+            st.html('<div class="rs-sub">Not recorded for this run.</div>')
+            return
+        st.html(panel.candidates_html(candidates))
+        exports.chart_foot(
+            f"candidates-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}",
+            f"n = {len(candidates)} candidates · masses as share of 1 · certified: – where no certificate was "
+            f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
+            candidates,
+            "candidates",
+        )
+
+
+def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
+    """The probe's 8-bit thumbnail; the Head page has all of it."""
+    with st.container(border=True, key="card-probe", gap="xsmall"):
+        heatmap = queries.probe_thumbnail(store, unit)
+        if heatmap is None:
+            st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
+            return
+        window = zoom.wanted()
+        full = None if window is None else queries.probe_full(store, unit)
+        part = None if full is None else zoom.cut(full, window)
+        _probe_title(heatmap)
+        _probe_picture(run, unit, part or heatmap, 236, whole=part is None)
+        navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
+
+
+def full_probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
+    """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
+    with st.container(border=True, key="card-probe", gap="xsmall"):
+        heatmap = queries.probe_full(store, unit) or queries.probe_thumbnail(store, unit)
+        if heatmap is None:
+            st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
+            return
+        _probe_title(heatmap)
+        window = zoom.wanted() if heatmap.row_pool == 1 else None
+        part = None if window is None else zoom.cut(heatmap, window)
+        heatmap = part or heatmap
+        mask = None
+        if heatmap.levels is None:
+            st.html('<div class="rs-sub">What each budget reads was not recorded for this run.</div>')
+        elif len(candidates):
+            mask = _mask_choice(heatmap, candidates, run.block_k)
+        _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask, whole=part is None)
+
+
+def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int) -> masks.Overlay | None:
+    """Whose mask lies over the probe, and against whose; both live in the address."""
+    chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
+    names = {int(row.candidate): masks.candidate_name(row) for row in candidates.itertuples()}
+    names[chosen] = f"chosen: {names[chosen]}"
+    shown = view.number("mask", len(names), chosen)
+    against = view.number("against", len(names))
+    with st.container(horizontal=True, gap="small"):
+        # The widgets follow the address, also when another head is opened.
+        st.session_state["mask-choice"] = None if st.query_params.get("mask") == "none" else shown
+        st.session_state["against-choice"] = against
+        for label, key, name in (
+            ("Mask of", "mask-choice", "mask"),
+            ("against", "against-choice", "against"),
+        ):
+            st.selectbox(
+                label,
+                list(names),
+                index=None,
+                format_func=names.__getitem__,
+                key=key,
+                placeholder="none",
+                width=300,
+                on_change=_write_mask,
+                args=(name, key),
+            )
+    if st.session_state["mask-choice"] is None:
+        return None
+    return masks.overlay(heatmap, candidates, block, int(shown or 0), against)
+
+
+def _write_mask(name: str, key: str) -> None:
+    view.write(**{name: "none" if st.session_state[key] is None else st.session_state[key]})
+
+
+def _probe_title(heatmap: queries.Heatmap) -> None:
+    blocks = heatmap.mass.shape[1] * heatmap.block_pool
+    st.html(
+        f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
+    )
+
+
+def _probe_picture(
+    run: RunRow,
+    unit: queries.Unit,
+    heatmap: queries.Heatmap,
+    height: int,
+    mask: masks.Overlay | None = None,
+    *,
+    whole: bool,
+) -> None:
+    theme = design.current_theme()
+    shown = probe.limited(heatmap)
+    name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
+    st.plotly_chart(
+        probe.figure(shown, theme, run.block_k, height, mask),
+        key="probe",
+        theme=None,
+        config=design.chart_config(name),
+    )
+    zoom.watch("probe", shown, run.block_k, whole)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="quiet-zoom"):
+        st.html(probe.legend(shown, theme, mask), width="stretch")
+        if not whole:
+            st.button("Whole picture", key="whole-picture", type="tertiary", on_click=zoom.back)
+    source = "probe_meta, 8-bit thumbnail" if heatmap.row_pool > 1 else "probe.parquet, float16"
+    exports.chart_foot(
+        name,
+        f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · "
+        f"{'drag a box to zoom in' if whole else _part(shown)} · source: {source}",
+        probe.long_rows(heatmap),
+        "probe",
+        chart="probe",
+    )
+
+
+def _part(shown: queries.Heatmap) -> str:
+    rows, columns = shown.mass.shape
+    end = shown.first_block + columns * shown.block_pool
+    return f"shown: rows {shown.first_row + 1} to {shown.first_row + rows}, key blocks {shown.first_block} to {end - 1}"
+
+
+def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:
+    """Risk against predicted time."""
+    if candidates.empty:
+        return
+    with st.container(border=True, key="card-scatter", gap="xsmall"):
+        st.html('<div class="rs-h">Risk against predicted time</div>')
+        name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
+        st.plotly_chart(
+            charts.scatter(candidates, run, design.current_theme()),
+            key="scatter",
+            theme=None,
+            config=design.chart_config(name),
+        )
+        exports.chart_foot(
+            name,
+            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = τ "
+            f"without disagreement. n = {len(candidates)} candidates · source: candidate_score of run "
+            f"{queries.label(run.run_id)}",
+            candidates,
+            "scatter",
+            chart="scatter",
+        )
+
+
+def audit_card(choice: pd.Series) -> None:
+    """What the dense audit found."""
+    with st.container(border=True, key="card-audit", gap="xsmall"):
+        st.html(f'<div class="rs-h" style="margin-bottom:4px">Audited</div>{panel.audit_html(choice)}')

@@ -1,0 +1,102 @@
+"""The mask of one candidate, or the difference of two, over a probe heatmap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from routesparse.app.ui import design
+from routesparse.engine.store.queries import Heatmap
+
+NEITHER, BOTH, ONE, OTHER = range(4)
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names of the candidates."""
+
+    cells: np.ndarray
+    one: str
+    other: str | None
+
+
+def candidate_name(row: Any) -> str:
+    """A candidate as its letter and budget."""
+    return f"{design.LETTERS[row.pattern]} · {row.budget}"
+
+
+def overlay(
+    heatmap: Heatmap, candidates: pd.DataFrame, block: int, one: int, other: int | None
+) -> Overlay | None:
+    """What candidate ``one`` reads, against ``other`` where given; None where the run recorded no masks.
+
+    block: tokens in a KV block.
+    """
+    if heatmap.levels is None:
+        return None
+    first = _reads(heatmap, candidates, one)
+    second = first if other is None else _reads(heatmap, candidates, other)
+    cells = np.full(first.shape, NEITHER, np.uint8)
+    cells[first & second], cells[first & ~second], cells[~first & second] = BOTH, ONE, OTHER
+    # No row may read keys after itself: those cells stay clear.
+    starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
+    cells[starts > heatmap.positions[:, None]] = BOTH
+    names = {row.candidate: candidate_name(row) for row in candidates.itertuples()}
+    return Overlay(cells, names[one], None if other is None else names[other])
+
+
+def _reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:
+    """bool [rows, mask columns]; a family's budgets are numbered by their order in the library."""
+    assert heatmap.levels is not None
+    ordered = candidates.sort_values("candidate")
+    level = ordered.groupby("pattern").cumcount()[ordered["candidate"] == candidate].iloc[0]
+    pattern = ordered.loc[ordered["candidate"] == candidate, "pattern"].iloc[0]
+    if pattern == "dense":
+        return np.ones(next(iter(heatmap.levels.values())).shape, bool)
+    return heatmap.levels[pattern] <= level
+
+
+def trace(
+    shown: Overlay, heatmap: Heatmap, labels: list[str], theme: design.Theme, block: int
+) -> dict[str, Any]:
+    """A Plotly heatmap: clear where read, grey where not, tinted where only one of two reads."""
+    step = heatmap.mask_pool * block
+    tints = [_rgba(color, 0.5) for color in _tints(theme)]
+    colors = [_rgba(theme.null, 0.8), "rgba(0,0,0,0)", *tints]
+    return {
+        "type": "heatmap",
+        "z": shown.cells,
+        "x0": heatmap.first_block * block + step / 2,
+        "dx": step,
+        "y": labels,
+        "zmin": -0.5,
+        "zmax": 3.5,
+        "colorscale": [[(i + edge) / 4, color] for i, color in enumerate(colors) for edge in (0, 1)],
+        "showscale": False,
+        "hoverinfo": "skip",
+    }
+
+
+def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
+    """(colour, words) of what the overlay means."""
+    cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
+    if shown.other is None:
+        return [(theme.null, f"grey: {shown.one} reads no key of {cell}")]
+    return [
+        (_tints(theme)[0], f"only {shown.one}"),
+        (_tints(theme)[1], f"only {shown.other}"),
+        (theme.null, f"grey: neither reads a key of {cell}"),
+    ]
+
+
+def _tints(theme: design.Theme) -> tuple[str, str]:
+    """The first and the second candidate's: purple and green, apart also for the colour-blind."""
+    return theme.patterns["dense"], theme.patterns["block_top_p"]
+
+
+def _rgba(color: str, alpha: float) -> str:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"

@@ -1,0 +1,131 @@
+"""One unit in words and tables: why this pattern, what every other candidate lacked, what the audit found.
+
+Everything that comes out of a bundle is escaped before it becomes HTML.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from routesparse.app.ui import design, facts, glossary, numbers
+from routesparse.engine.rows import RunRow
+
+
+def title(choice: pd.Series) -> str:
+    """The question that the panel answers."""
+    return f"Layer {choice['layer']}, head {choice['head']}: why {design.NAMES[choice['pattern']]}?"
+
+
+def facts_html(choice: pd.Series, run: RunRow) -> str:
+    """The numbers that decided; a certificate does not apply to dense units."""
+    sparse = choice["pattern"] != "dense"
+    return facts.lines_html(
+        [
+            ("budget", str(choice["budget"]) if sparse else "all keys"),
+            ("kept of the causal area", numbers.share(choice["density"]), "density"),
+            (
+                f"gate statistic g, λ = {run.gate_threshold:.3f}",
+                numbers.mass(choice["gate_statistic"]),
+                "gate_statistic",
+            ),
+            (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate"),
+            ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
+            (
+                f"retained by {run.confidence:.0%} of rows",
+                _sparse(choice["row_lower_mass"], sparse),
+                "row_statement",
+            ),
+            ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
+            ("risk R", numbers.mass(choice["risk"]), "risk"),
+            ("entropy", f"{choice['entropy']:.2f} nats", "entropy"),
+            ("local band", numbers.share(choice["local_band"], 0), "local_band"),
+            ("predicted time", numbers.micros(choice["kernel_us"]), "kernel"),
+            ("certificates tested", numbers.count(choice["tests"])),
+        ]
+    )
+
+
+def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
+    """The certificates that failed, in order, and the predicted time that each step added."""
+    names = {
+        row.candidate: f"{design.LETTERS[row.pattern]} · {row.budget}" for row in candidates.itertuples()
+    }
+    steps = [
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
+        f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
+        f"{numbers.micros(row.paid_us)} more"
+        for row in events.itertuples()
+    ]
+    return f'<div class="rs-note">{"<br>".join(steps)}</div>'
+
+
+def audit_html(choice: pd.Series) -> str:
+    """The dense audit of this unit."""
+    if numbers.is_missing(choice["audit_rows"]):
+        if choice["pattern"] == "dense":
+            return '<div class="rs-sub">Nothing to audit: this unit is dense and reads every key.</div>'
+        return (
+            '<div class="rs-sub">Not audited. Run the prompt again with audit “rows” to measure this.</div>'
+        )
+    return facts.lines_html(
+        [
+            ("retained mass of the body", numbers.mass(choice["audited_mass"])),
+            ("certificate holds", _covered(choice)),
+            ("output error, relative", numbers.mass(choice["audited_error"], 4), "error"),
+            ("error of the worst row", numbers.mass(choice["audited_max_error"], 4)),
+            ("its bound", numbers.mass(choice["bound_tight"], 4)),
+            ("rows audited", numbers.count(choice["audit_rows"])),
+        ]
+    )
+
+
+def candidates_html(candidates: pd.DataFrame) -> str:
+    """The candidate table; the chosen row is marked, the rest say why not."""
+    heading = glossary.heading
+    head = (
+        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("retained mass", "retained_mass")}'
+        f"{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
+        f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
+        f'{heading("g ≥ λ", "gate_threshold")}<th class="l">outcome</th>'
+    )
+    body = []
+    for row in candidates.itertuples():
+        tested = row.pattern != "dense" and not numbers.is_missing(row.lower_mass)
+        body.append(
+            f'<tr class="{"pick" if row.chosen else ""}">'
+            f'<td class="l">{escape(f"{design.LETTERS[row.pattern]} · {row.budget}")}</td>'
+            f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
+            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
+            f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
+            f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td>"
+            f'<td class="l w{"" if row.chosen else " no"}" title="{escape(row.reason)}">'
+            f"{escape(row.reason)}</td></tr>"
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _certified(choice: pd.Series) -> str:
+    value = _sparse(choice["lower_mass"], choice["pattern"] != "dense")
+    return f"{value}, ran uncertified" if choice["uncertified"] else value
+
+
+def _sparse(value: Any, sparse: bool) -> str:
+    return numbers.mass(value) if sparse else facts.DOES_NOT_APPLY
+
+
+def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
+    value = choice["conformal_lower_mass"]
+    if sparse and numbers.is_missing(value) and run.calibration is None:
+        return facts.NO_CALIBRATION
+    return _sparse(value, sparse)
+
+
+def _covered(choice: pd.Series) -> str:
+    if choice["pattern"] == "dense":
+        return facts.DOES_NOT_APPLY
+    if pd.isna(choice["covered"]):
+        return numbers.NOT_MEASURED
+    return "yes" if choice["covered"] else "no"

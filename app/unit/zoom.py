@@ -1,0 +1,115 @@
+"""Zooming into a probe: the window lives in the address, and its part of the picture comes at the stored resolution.
+
+The whole picture is pooled to what a screen shows; dragging a box over it asks for that part again. The browser's half
+is zoom.js: it reports the axes after a drag, and a double click, which leads back to the whole picture.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import streamlit as st
+
+from routesparse.app.shell import view
+from routesparse.engine.store.queries import Heatmap
+
+_watch = st.components.v2.component(
+    "routesparse_zoom", html="<i hidden></i>", js=Path(__file__).with_suffix(".js").read_text("utf-8")
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Key blocks [first_block, end_block) and stored probe rows [first_row, end_row)."""
+
+    first_block: int
+    end_block: int
+    first_row: int
+    end_row: int
+
+
+def wanted() -> Window | None:
+    """The window of the address, ``zoom=first_block,end_block,first_row,end_row``; None for the whole picture."""
+    parts = st.query_params.get("zoom", "").split(",")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    found = Window(*(int(part) for part in parts))
+    return found if found.first_block < found.end_block and found.first_row < found.end_row else None
+
+
+def cut(heatmap: Heatmap, window: Window) -> Heatmap | None:
+    """The part of a heatmap of stored rows inside the window; None where the two have nothing in common.
+
+    Rounded outwards to whole columns, of the masks too where there are some: they are never finer than the mass.
+    """
+    grain = heatmap.block_pool if heatmap.levels is None else math.lcm(heatmap.mask_pool, heatmap.block_pool)
+    first, end = window.first_block // grain * grain, -(-window.end_block // grain) * grain
+    rows = slice(window.first_row, window.end_row)
+    columns = slice(first // heatmap.block_pool, end // heatmap.block_pool)
+    mass = heatmap.mass[rows, columns]
+    if not mass.size:
+        return None
+    levels = heatmap.levels
+    if levels is not None:
+        parts = slice(first // heatmap.mask_pool, end // heatmap.mask_pool)
+        levels = {family: kept[rows, parts] for family, kept in levels.items()}
+    return replace(
+        heatmap,
+        mass=mass,
+        positions=heatmap.positions[rows],
+        kinds=heatmap.kinds[rows],
+        levels=levels,
+        first_block=first,
+        first_row=window.first_row,
+    )
+
+
+def watch(chart: str, shown: Heatmap, block_tokens: int, whole: bool) -> None:
+    """Follow what the visitor does on the chart with this widget key, which draws ``shown``."""
+    key = f"zoom-{chart}"
+    _watch(
+        key=key,
+        data={"chart": chart, "whole": whole},
+        on_window_change=lambda: _take(st.session_state[key].window, shown, block_tokens),
+    )
+
+
+def back() -> None:
+    """Show the whole picture again."""
+    st.query_params.pop("zoom", None)
+
+
+def window_of(ranges: list[float], shown: Heatmap, block_tokens: int) -> Window:
+    """The window of the chart's axes: [x0, x1] in tokens, [y0, y1] in drawn rows (row i from i - .5 to i + .5)."""
+    x0, x1, y0, y1 = (*sorted(ranges[:2]), *sorted(ranges[2:]))
+    first_block = max(0, math.floor(x0 / block_tokens))
+    first_row = shown.first_row + max(0, math.floor(y0 + 0.5)) * shown.row_pool
+    return Window(
+        first_block,
+        max(first_block + 1, math.ceil(x1 / block_tokens)),
+        first_row,
+        max(first_row + shown.row_pool, shown.first_row + math.ceil(y1 + 0.5) * shown.row_pool),
+    )
+
+
+def _is_box(ranges: object) -> bool:
+    """Whether a browser's message holds four numbers."""
+    return (
+        isinstance(ranges, list)
+        and len(ranges) == 4
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in ranges)
+    )
+
+
+def _take(ranges: list[float] | None, shown: Heatmap, block_tokens: int) -> None:
+    if ranges is None:
+        return
+    if not ranges:
+        back()
+        return
+    if not _is_box(ranges):
+        return
+    window = window_of(ranges, shown, block_tokens)
+    view.write(zoom=f"{window.first_block},{window.end_block},{window.first_row},{window.end_row}")

@@ -1,0 +1,288 @@
+"""The Calibration page filled, empty and in error, and the words and pictures on it. No GPU, no browser."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from routesparse.app.screens.calibration import figures, profile_figures, wording
+from routesparse.app.ui import design
+from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.store import bundle
+
+RUN = "3f9a1c20d4e5b678"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+@pytest.fixture
+def calibrations(home, tmp_path, monkeypatch, make_calibration):
+    """Two calibrations in the data folder: prose, and a code one that asks for more; neither makes a claim at .99."""
+    data = tmp_path / "data"
+    for name, gate, delta in (("prose", 0.94, 0.014), ("code", 0.955, 0.031)):
+        make_calibration(name, gate, delta).save(data / "calibrations")
+    monkeypatch.setattr("routesparse.engine.paths.DATA", data)
+    return data / "calibrations"
+
+
+@pytest.fixture
+def profile(home):
+    """A latency profile of this machine, named as the synthetic runs name theirs."""
+    cells = []
+    for tokens in (2_048, 8_192):
+        blocks = tokens // 128
+        tiles = 8 * blocks * (blocks + 1)
+        cells.append(cell(tokens, "dense", 15.0 * tiles, tiles, 0))
+        cells.append(cell(tokens, "density 0.05, 0 columns", 3.0 * tiles, tiles // 20, 0))
+        cells.append(cell(tokens, "density 0.05, 256 columns", 4.0 * tiles, tiles // 20, 256 * blocks))
+        cells.append({**cell(tokens, "probe, builders, router, certificate", 9e5, 0, 0), "tiles": None})
+    made = LatencyProfile(
+        "cpu-2", "CPU, 2 cores", "torch", "float32", 64, 2, 2, 128, 64, 1.0, 15.0, 1.0, 9.0, 15.0, 7e5, 0.0, 30.0, 0.05,
+        cells=tuple(cells), versions={"torch": "2.13.0"}, created_at="2026-11-20T20:00:00+00:00",
+        command="routesparse profile",
+    )  # fmt: skip
+    made.save(paths.profiles())
+    return made
+
+
+def cell(tokens: int, mix: str, median_us: float, tiles: int, columns: int) -> dict[str, object]:
+    return {
+        "n": tokens,
+        "mix": mix,
+        "repeats": 3,
+        "best_us": median_us * 0.98,
+        "median_us": median_us,
+        "p95_us": median_us * 1.1,
+        "tiles": tiles,
+        "columns": columns,
+    }
+
+
+def test_two_calibrations_stand_side_by_side_with_a_plain_sentence_on_top(calibrations, filled, open_page):
+    page = open_page("calibration", names="prose,code")
+    assert not page.exception
+    html = text_of(page)
+    sentence = html[html.index("rs-plain") :].split("</div>")[0]
+    assert "Code is stricter: it asks for g ≥ 0.955, prose for 0.940" in sentence
+    assert "code subtracts δ = 0.031, prose only δ = 0.014" in sentence
+    assert "the probe is less reliable on code" in sentence
+    assert "95 of 100 selected heads" in sentence
+    assert html.count("gate threshold λ") == 2
+
+
+def test_one_calibration_is_described_alone(calibrations, home, open_page):
+    html = text_of(open_page("calibration", names="code"))
+    assert "With code, a head tries a sparse plan only if g ≥ 0.955" in html
+    assert "stricter" not in html
+
+
+def test_an_infinite_delta_is_said_in_words(calibrations, home, open_page):
+    page = open_page("calibration", names="prose,code", q="0.99")
+    html = text_of(page)
+    assert "No conformal claim at this confidence from prose (40 windows) and code (40 windows)" in html
+    assert html.count("<td>infinite</td>") == 2
+    assert page.selectbox(key="q-choice").value == 0.99
+
+
+def test_choosing_changes_the_address(calibrations, home, open_page):
+    page = open_page("calibration", names="prose,code")
+    page.multiselect(key="names-choice").unselect("code").run()
+    assert page.query_params["names"] == "prose"
+    page.selectbox(key="q-choice").select(0.9).run()
+    assert page.query_params["q"] == "0.9" and not page.exception
+
+
+def test_unreadable_calibration_is_named_and_the_other_shown(calibrations, home, open_page):
+    (calibrations / "code.json").write_text('{"schema": 2, "name": "co')
+    page = open_page("calibration", names="prose,code")
+    assert not page.exception
+    html = text_of(page)
+    assert "calibration &#x27;code&#x27; is corrupt" in html and "With prose" in html
+
+
+def test_unknown_name_in_the_address_is_explained(calibrations, home, open_page):
+    html = text_of(open_page("calibration", names="<b>x,prose"))
+    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in html and "With prose" in html
+
+
+def test_without_calibrations_the_page_says_what_to_do(home, open_page):
+    page = open_page("calibration")
+    assert not page.exception
+    html = text_of(page)
+    assert "No calibrations yet" in html and "No latency profile yet" in html
+    assert [block.value for block in page.code] == [
+        "routesparse calibrate demo FILE... --domain NAME",
+        "routesparse profile",
+    ]
+
+
+def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, open_page):
+    page = open_page("calibration")
+    assert not page.exception
+    html = text_of(page)
+    assert (
+        "The fitted model misses the mixes that it was fitted on by 5.0 %" in html and "FLOPs alone" in html
+    )
+    assert "median and p95 of 3 repeats" in html
+    assert f"n = {record.run.layers + 2} layers of the newest 2 runs" in html
+
+
+def test_flops_are_set_to_the_longest_dense_measurement(profile):
+    measured = profile_figures.cells(profile)
+    longest = measured[(measured["mix"] == "dense") & (measured["tokens"] == 8_192)].iloc[0]
+    assert longest["flops_us"] == pytest.approx(longest["median_us"])
+    sparse = measured[measured["mix"] == "density 0.05, 0 columns"]
+    assert (sparse["flops_us"] < sparse["median_us"] / 2).all(), "a sparse tile costs more than its FLOPs"
+    with_columns = measured[measured["mix"] == "density 0.05, 256 columns"]
+    assert (with_columns["flops_us"].to_numpy() > sparse["flops_us"].to_numpy()).all()
+    assert measured.loc[measured["mix"].str.startswith("probe"), "flops_us"].isna().all()
+
+
+def test_profile_without_work_or_p95_shows_what_it_has(profile):
+    old = replace(
+        profile,
+        cells=tuple(
+            {"n": c["n"], "mix": c["mix"], "median_us": c["median_us"], "p80_us": c["p95_us"]}
+            for c in profile.cells
+        ),
+    )
+    measured = profile_figures.cells(old)
+    assert set(measured["upper"]) == {"p80"} and measured["flops_us"].isna().all()
+    assert profile_figures.surface(measured, design.LIGHT).data
+
+
+def test_profile_of_another_machine_shows_only_times(calibrations, filled, open_page):
+    html = text_of(open_page("calibration"))
+    assert "Not on this machine" in html and "Median |predicted − measured|" in html
+
+
+def test_corrupt_profile_is_explained(calibrations, profile, filled, open_page):
+    (paths.profiles() / "cpu-2.json").write_text("[]")
+    page = open_page("calibration", profile="cpu-2")
+    assert not page.exception
+    assert "This profile can’t be read" in text_of(page)
+
+
+def test_drift_threshold_is_where_the_p_value_crosses_the_level():
+    distances = list(np.random.default_rng(0).gamma(4, 0.25, 199))
+    threshold = figures.drift_threshold(distances, 0.02)
+
+    def p_value(distance: float) -> float:
+        return (1 + sum(d >= distance for d in distances)) / (len(distances) + 1)
+
+    assert p_value(threshold + 1e-9) <= 0.02 < p_value(threshold)
+    assert figures.drift_threshold(distances[:30], 0.02) == math.inf, "30 windows can't alarm at .02"
+
+
+def test_documents_in_both_folds_are_an_error_on_the_page(calibrations, home, open_page):
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "No document is in both folds" in html and "prose B1 (20)" in html
+    one = load_calibration("prose")
+    leaked = {"name": "emma", "sha256": one.folds["A"]["documents"][0]["sha256"], "prompts": 1}
+    fold = {**one.folds["B"], "documents": [*one.folds["B"]["documents"], leaked]}
+    replace(one, folds={**one.folds, "B": fold}).save(calibrations)
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "In both folds, so δ is too small: prose: emma" in html and "rs-error" in html
+
+
+def test_all_parts_of_two_calibrations_are_drawn(calibrations, filled, open_page):
+    page = open_page("calibration", names="prose,code")
+    assert not page.exception
+    html = text_of(page)
+    assert len(page.get("plotly_chart")) == 5, "by length, residuals, drift, predictor, plan against clock"
+    assert "n = 40 of prose and 40 of code windows of fold B" in html
+    assert "R² there 0.610" in html and "monotone: down in g" in html
+    assert "as in this version" in html
+
+
+def test_calibration_of_another_library_says_that_runs_refuse_it(calibrations, home, open_page):
+    replace(load_calibration("prose"), library_hash="0" * 16).save(calibrations)
+    assert "another: runs refuse it" in text_of(open_page("calibration", names="prose"))
+
+
+def test_drift_of_stored_runs_is_counted_by_domain(calibrations, home, record, factory, open_page):
+    for number, (domain, alarm) in enumerate(
+        (("prose", False), ("code", True), ("code", True), ("docs", None))
+    ):
+        made = factory.rename(record, f"abcd000{number}abcd000{number}")
+        distance = None if alarm is None else 4.2 if alarm else 1.1
+        run = replace(
+            made.run,
+            domain=domain,
+            drift_alarm=alarm,
+            drift_distance=distance,
+            drift_p=None if alarm is None else 0.01 if alarm else 0.5,
+        )
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+    html = text_of(open_page("calibration", names="prose,code"))
+    assert "prose on code: 2 alarms in 2 runs" in html and "prose on prose: no alarm in 1 run<" in html
+    assert "n = 3 of 4 stored runs" in html, "a run that was not assessed is not counted as calm"
+
+
+def test_by_length_draws_delta_over_its_bucket_only(calibrations):
+    one = load_calibration("prose")
+    rows = wording.delta_rows([one])
+    prompts = figures.prompt_rows([one])
+    chart = figures.by_length(prompts, rows, 0.95, design.DARK)
+    (line,) = [trace for trace in chart.data if trace.mode == "lines"]
+    assert list(line.x) == [4_096, 8_192] and list(line.y) == [0.014, 0.014]
+    assert len(chart.data[0].x) == 40, "fold A gives no delta"
+    assert len(figures.by_length(prompts, rows, 0.99, design.DARK).data) == 1, "infinite is no line"
+
+
+def test_residual_histogram_sums_to_one(calibrations):
+    rows = figures.residual_rows([load_calibration("prose"), load_calibration("code")])
+    assert rows.groupby("calibration")["share"].sum().tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_a_curve_that_turns_back_is_not_monotone():
+    rows = pd.DataFrame(
+        [("a", "gate_statistic", x, 1 - x) for x in (0.1, 0.5, 0.9)]
+        + [("a", "entropy", x, y) for x, y in ((1, 0.1), (2, 0.3), (3, 0.2))],
+        columns=["calibration", "feature", "x", "e"],
+    )
+    assert figures.monotone(rows) == {("a", "gate_statistic"): True, ("a", "entropy"): False}
+
+
+def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):
+    one = load_calibration("prose")
+    text = wording.sentence([one, replace(one, name="twin")], 0.95)
+    assert "Both try a sparse plan for a head only if g ≥" in text and "Both subtract δ = 0.014" in text
+
+
+def test_a_robust_calibration_is_not_called_unreliable_and_lengths_that_differ_are_said(calibrations):
+    one = load_calibration("prose")
+    longer = replace(one.buckets[0], min_tokens=8_193, max_tokens=16_384, deltas={"0.95": 0.05})
+    robust = replace(
+        one,
+        name="robust",
+        buckets=(*one.buckets, longer),
+        parts=("code", "prose"),
+        provenance={"robust": True},
+    )
+    text = wording.sentence([one, robust], 0.95)
+    assert "robust subtracts up to δ = 0.050, prose only δ = 0.014" in text
+    assert "takes the largest δ of its domains" in text and "less reliable" not in text
+
+
+def test_run_on_both_calibrations_is_one_click_away(calibrations, filled, open_page):
+    page = open_page("calibration", names="prose,code")
+    assert "Compare both on the last run" not in text_of(page), "no run was opened yet"
+    page.session_state["run"] = RUN
+    page.run()
+    assert "compare?run=d4e5b678&amp;calibrations=prose%2Ccode" in text_of(page)
+
+
+@pytest.mark.parametrize("query", [{"q": "7"}, {"profile": "../../etc"}, {"names": ","}])
+def test_senseless_addresses_fall_back(calibrations, filled, open_page, query):
+    page = open_page("calibration", **query)
+    assert not page.exception
+    assert page.selectbox(key="q-choice").value == 0.95

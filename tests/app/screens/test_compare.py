@@ -1,0 +1,216 @@
+"""The Compare page filled, empty and in error: runs, and calibrations replayed on one run. No GPU, no browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.screens.compare import selection, tables
+from routesparse.engine.store import bundle
+
+RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+@pytest.fixture
+def three(filled, factory):
+    """A run, the same prompt under other settings, and (from ``filled``) a run of another prompt."""
+    again = factory.make_record(
+        AGAIN, layers=4, heads=4, tokens=4096, probe=False, prompt=False, hardness=0.5, seed=3, audit=True
+    )
+    config = json.loads(again.run.config_json)
+    run = replace(again.run, tau=0.85, config_json=json.dumps({**config, "tau": 0.85}))
+    bundle.write_bundle(replace(again, run=run), filled / "spool")
+    return filled
+
+
+@pytest.fixture
+def calibrations(home, tmp_path, monkeypatch, record, make_calibration):
+    """Two calibrations of the synthetic weights, in the data folder: one careful, one not."""
+    data = tmp_path / "data"
+    for name, gate, delta in (("prose", 0.925, 0.02), ("code", 0.97, 0.05)):
+        make_calibration(name, gate, delta, record.run.model_revision).save(data / "calibrations")
+    monkeypatch.setattr("routesparse.engine.paths.DATA", data)
+    return data
+
+
+def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
+    page = open_page("compare", runs=f"{RUN},{AGAIN}", baseline=RUN)
+    assert not page.exception
+    html = text_of(page)
+    assert "Paired: all runs are of the same prompt" in html
+    assert "What differs, head by head" in html and "From which pattern to which" in html
+    assert len(page.get("plotly_chart")) == 3
+    assert page.selectbox(key="baseline-choice").value == "d4e5b678"
+
+
+def test_different_prompts_are_compared_unpaired_and_it_says_so(three, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},{CODE}"))
+    assert "Unpaired: the prompts differ" in html and "<br>unpaired" in html
+    assert "<br>paired" not in html
+
+
+def test_a_mixed_set_names_the_unpaired_ones(three, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN},{CODE}"))
+    assert "Unpaired, because the prompt differs: &lt;b&gt;router&lt;/b&gt;.txt" in html
+    assert "<b>router</b>" not in html
+
+
+def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    plain = factory.rename(record, AGAIN)
+    bundle.write_bundle(replace(plain, run=replace(plain.run, calibration=None, domain=None)), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    table = html[html.index("against the baseline") :].split("</table>")[0]
+    assert "nan" not in table and "None" not in table and table.count('<td class="l">–</td>') == 2
+
+
+def test_equal_settings_are_hidden(three, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    card = html[html.index("Settings that differ") :]
+    assert '<td class="l">tau</td>' in card and "0.85" in card
+    assert '<td class="l">confidence</td>' not in card and "equal settings are hidden" in card
+
+
+def test_changing_baseline_and_runs_changes_the_address(three, open_page):
+    page = open_page("compare", runs=f"{RUN},{AGAIN},{CODE}")
+    page.selectbox(key="baseline-choice").select("90e1f003").run()
+    assert page.query_params["baseline"] == "90e1f003"
+    assert not page.exception
+    page.selectbox(key="other-choice").select("aaaa5679").run()
+    assert page.query_params["other"] == "aaaa5679"
+    page.multiselect(key="runs-choice").unselect(CODE).run()
+    assert page.query_params["runs"] == "d4e5b678,aaaa5679"
+    assert not page.exception
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "choice",
+        "density",
+        "gate_statistic",
+        "lower_mass",
+        "conformal_lower_mass",
+        "audited_mass",
+        "audited_error",
+    ],
+)
+def test_every_metric_draws_also_where_nothing_was_audited(three, open_page, metric):
+    page = open_page("compare", runs=f"{RUN},{CODE}", metric=metric)
+    assert not page.exception
+    if metric.startswith("audited"):
+        assert "not measured on both sides" in text_of(page)
+
+
+def test_entropy_needs_two_domains(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(factory.rename(record, AGAIN), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert "Needs stored runs of at least two domains" in html
+
+
+def test_calibrations_are_replayed_on_one_run(calibrations, filled, record, open_page):
+    page = open_page("compare", run=RUN, calibrations="prose,code", baseline="prose")
+    assert not page.exception
+    html = text_of(page)
+    assert "what the router would have chosen under each calibration" in html
+    assert "<td>0.925</td>" in html and "<td>0.970</td>" in html
+    assert '<td class="l">lambda</td>' in html
+    kept = [
+        d for d in html.split("kept share of the causal area")[1].split("</tr>")[0].split("<td>") if "+" in d
+    ]
+    assert kept, "a higher gate keeps more"
+
+
+def test_switching_to_calibrations_and_back(calibrations, three, open_page):
+    page = open_page("compare", runs=f"{RUN},{AGAIN}")
+    assert "calibrations" not in page.query_params
+    page = open_page("compare", runs=f"{RUN},{AGAIN}", run=RUN, calibrations="code,prose")
+    assert page.selectbox(key="baseline-choice").value == "code"
+    page.multiselect(key="calibrations-choice").unselect("code").run()
+    assert "Choose two calibrations" in text_of(page)
+
+
+def test_calibration_of_other_weights_is_named(calibrations, home, record, open_page):
+    bundle.write_bundle(replace(record, run=replace(record.run, model_revision="other")), home / "spool")
+    html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
+    assert "was made for other weights" in html
+
+
+def test_run_without_candidates_cannot_be_replayed(calibrations, home, record, open_page):
+    bundle.write_bundle(replace(record, candidates=()), home / "spool")
+    page = open_page("compare", run=RUN, calibrations="prose,code")
+    assert not page.exception
+    assert "nothing can be replayed" in text_of(page)
+
+
+def test_unknown_calibration_is_explained(calibrations, filled, open_page):
+    page = open_page("compare", run=RUN, calibrations="prose,<b>x")
+    assert not page.exception
+    assert "no calibration &#x27;&lt;b&gt;x&#x27;" in text_of(page)
+
+
+def test_one_run_is_not_enough(filled, open_page):
+    page = open_page("compare", runs=RUN)
+    assert not page.exception
+    assert "Choose two runs" in text_of(page)
+    assert page.multiselect(key="runs-choice").value == [RUN]
+
+
+def test_choosing_runs_on_the_empty_page(filled, open_page):
+    page = open_page("compare")
+    page.multiselect(key="runs-choice").select(RUN).select(CODE).run()
+    assert page.query_params["runs"] == "d4e5b678,90e1f003"
+    assert "Unpaired" in text_of(page)
+
+
+def test_unknown_run_is_named_and_the_others_stay(three, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},deadbeef,{AGAIN}"))
+    assert "no run &#x27;deadbeef&#x27;" in html and "From which pattern to which" in html
+
+
+def test_run_below_break_even_has_no_map(home, record, factory, open_page):
+    dense = factory.rename(record, AGAIN)
+    dense = replace(
+        dense,
+        run=replace(dense.run, routed=False, units=0),
+        choices=(),
+        candidates=(),
+        fallbacks=(),
+        audits=(),
+        probes=(),
+    )
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(dense, home / "spool")
+    page = open_page("compare", runs=f"{RUN},{AGAIN}")
+    assert not page.exception
+    assert "No unit was routed on both sides" in text_of(page)
+
+
+@pytest.mark.parametrize("query", [{"metric": "x"}, {"segment": "9"}, {"baseline": "²"}, {"other": "drop"}])
+def test_senseless_addresses_fall_back(three, open_page, query):
+    page = open_page("compare", runs=f"{RUN},{AGAIN}", **query)
+    assert not page.exception
+    assert "From which pattern to which" in text_of(page)
+
+
+def test_empty_page_says_what_to_do(home, open_page):
+    page = open_page("compare")
+    assert not page.exception
+    assert "No runs yet" in text_of(page)
+
+
+def test_at_most_six_names_are_read(monkeypatch):
+    monkeypatch.setattr("streamlit.query_params", {"runs": ",".join("abcdefgha")})
+    assert selection.names("runs") == list("abcdef")
+
+
+def test_signs_are_printed():
+    assert tables._number("density", 0.031, signed=True) == "+3.1 %"
+    assert tables._number("kernel_us", -1234.0, signed=True) == "-1,234"

@@ -1,0 +1,115 @@
+"""The routing map as data, and every figure's properties against Plotly's own checks. No GPU, no browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from PIL import Image
+
+from routesparse.app.screens.routing_map import map_figure, readers_figure, sprite_figure
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.app.unit import charts, masks, probe
+from routesparse.engine.store import queries, sprite
+
+RUN = "3f9a1c20d4e5b678"
+
+
+@pytest.fixture
+def stored(filled):
+    opened = access()
+    opened.look_into_spool()
+    return opened.store
+
+
+@pytest.fixture
+def draw(stored):
+    def drawing(metric="pattern", picked=(0, 0), drop=()):
+        choices = queries.choices(stored, RUN, 0)
+        kept = choices[~choices["layer"].isin(drop)]
+        return map_figure.drawing(kept, queries.layers(stored, RUN), metric, picked, design.LIGHT, (4, 4))
+
+    return drawing
+
+
+def test_every_cell_has_its_letter_color_and_hover(stored, draw):
+    data, shown = draw()
+    choices = queries.choices(stored, RUN, 0)
+    for row in choices.itertuples():
+        at = row.layer * 4 + row.head
+        assert data["letters"][at] == design.LETTERS[row.pattern]
+        assert data["fills"][data["cells"][at]] == shown.colors[row.layer, row.head]
+        assert data["tips"][at].startswith(f"layer {row.layer}, head {row.head}")
+        assert (data["marks"][at] == "d") == (row.fallback == "dense")
+
+
+def test_units_that_were_not_routed_are_grey_and_without_a_letter(draw):
+    data, _ = draw(drop=(2,))
+    assert data["letters"][8:12] == " " * 4 and data["tips"][8:12] == [None] * 4
+    assert {data["fills"][cell] for cell in data["cells"][8:12]} == {design.LIGHT.null}
+
+
+def test_a_metric_that_was_not_measured_is_grey_and_a_dash(stored):
+    choices = queries.choices(stored, RUN, 0)
+    choices.loc[choices["layer"] == 1, "audited_error"] = np.nan
+    data, _ = map_figure.drawing(
+        choices, queries.layers(stored, RUN), "audited_error", (0, 0), design.DARK, (4, 4)
+    )
+    assert data["values"][4:8] == ["–"] * 4 and "–" not in data["values"][:4]
+    assert {data["fills"][cell] for cell in data["cells"][4:8]} == {design.DARK.null}
+
+
+def test_only_the_ring_moves_when_another_unit_is_picked(draw):
+    first, other, colored = draw()[0], draw(picked=(1, 2))[0], draw("mass")[0]
+    assert first["version"] == other["version"] != colored["version"]
+    assert other["picked"] == [1, 2]
+
+
+def test_the_margin_holds_measured_planned_and_allowed_time(stored, draw):
+    times = draw()[0]["times"]
+    layer = queries.layers(stored, RUN).iloc[2]
+    row = times["rows"][2]
+    assert row["planned_ms"] == pytest.approx(layer["planned_us"] / 1000, abs=1e-3)
+    assert row["limit_ms"] == pytest.approx(layer["limit_us"] / 1000, abs=1e-3)
+    assert row["fallen"] == layer["dense_fallback"] + layer["expanded"]
+    assert max(row["limit_ms"], row["planned_ms"], row["measured_ms"]) <= times["longest"]
+
+
+def test_a_layer_without_a_limit_draws_none(stored):
+    rows = queries.layers(stored, RUN).assign(limit_us=np.nan)
+    data, _ = map_figure.drawing(
+        queries.choices(stored, RUN, 0), rows, "pattern", (0, 0), design.LIGHT, (4, 4)
+    )
+    assert data["times"]["rows"][0]["limit_ms"] is None
+    json.dumps(data, allow_nan=False)
+
+
+def test_the_sprite_is_one_png_of_the_probes_colors(stored):
+    found = sprite.probe_sprite(stored, RUN, 0, 0, (4, 4))
+    uri = sprite_figure.data_uri(found, design.LIGHT)
+    picture = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+    assert picture.size == found.values.shape[::-1]
+    peak = np.argwhere(found.values == 255)[0]
+    strongest = picture.convert("RGB").getpixel((int(peak[1]), int(peak[0])))
+    assert "#{:02x}{:02x}{:02x}".format(*strongest) == design.LIGHT.scale[2]
+
+
+def test_figures_have_only_properties_that_plotly_knows(stored):
+    run, unit = queries.run(stored, RUN), queries.Unit(RUN, 1, 1, 0)
+    readers = pd.DataFrame({"key_block": [0, 4], "blocks": 4, "heads_share": [0.1, np.nan], "heads": 4})
+    heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
+    for theme in (design.LIGHT, design.DARK):
+        for chart in (
+            charts.scatter(queries.candidates(stored, unit), run, theme),
+            readers_figure.figure(readers, theme, 64, 4),
+            probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
+        ):
+            go.Figure(json.loads(chart.to_json()))
+    with pytest.raises(ValueError, match="Invalid property"):
+        go.Figure(json.loads(design.chart(design.LIGHT, [], hieght=3).to_json()))

@@ -1,0 +1,255 @@
+"""The New run page filled, empty and in error; prompts, sizes, estimates. No GPU, no browser, no model loaded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
+from routesparse.engine.errors import PromptError
+from routesparse.engine.jobs.estimate import scaled
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.token_count import prompt_size
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+TEXT = "The harbour master writes a ledger of vessels. " * 40
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def paste(page, text=TEXT):
+    return page.text_area(key="pasted").set_value(text).run()
+
+
+def test_empty_page_asks_for_a_prompt_and_submits_nothing(demo_home, open_page):
+    page = open_page("new_run")
+    assert not page.exception
+    assert "Choose a prompt to see" in text_of(page)
+    assert page.button(key="submit").disabled
+
+
+def test_pasted_text_is_counted_and_submitted(demo_home, open_page, queue, went):
+    page = paste(open_page("new_run", source="Paste"))
+    html = text_of(page)
+    assert f"{prompt_size('demo', TEXT).tokens:,}" in html
+    assert "no estimate yet" in html
+    page.button(key="submit").click().run()
+    assert not page.exception
+    (job,) = queue.jobs()
+    assert went == [("job", {"job": job.id})]
+    assert queue.prompts.read(job.id).decode() == TEXT
+    assert RunRequest.from_json(job.request_json) == RunRequest(audit="rows", label="pasted text")
+
+
+def test_settings_come_from_the_address(demo_home, open_page, queue, went):
+    address = {
+        "with_policy": "budgeted",
+        "limit": "800us",
+        "tau": "0.8",
+        "segment": "2048",
+        "keep_text": "false",
+    }
+    page = paste(open_page("new_run", source="Paste", **address))
+    page.button(key="submit").click().run()
+    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    assert (asked.policy, asked.budget, asked.tau, asked.segment) == ("budgeted", "800us", 0.8, 2048)
+    assert not asked.keep_text
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ({"with_policy": "strict"}, "needs a latency limit"),
+        ({"limit": "-1"}, "leaves no time for any plan"),
+        ({"limit": "![x](http://127.0.0.1/x.png)"}, "is not understood"),
+        ({"tau": "1.5"}, "tau 1.5 must lie in [0, 1]"),
+        ({"segment": "1000"}, "must be a positive multiple of 128"),
+        ({"break_even": "1000000000"}, "break_even 1000000000 must lie between 0 and 16,777,216 tokens"),
+        ({"break_even": "-128"}, "break_even -128 must lie between"),
+    ],
+)
+def test_wrong_settings_are_explained_in_the_engines_words(demo_home, open_page, address, message):
+    page = paste(open_page("new_run", source="Paste", **address))
+    assert not page.exception
+    assert message in text_of(page)
+    assert page.button(key="submit").disabled
+    assert not page.markdown
+
+
+def test_sample_is_offered_with_a_preview_as_code(demo_home, open_page):
+    page = open_page("new_run", source="Sample")
+    assert page.selectbox(key="sample").options
+    assert page.code and not page.button(key="submit").disabled
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe broken", "is not UTF-8"), (b"", "is empty"), (b"a\0b", "is binary")],
+    ids=["encoding", "empty", "binary"],
+)
+def test_wrong_files_are_explained(demo_home, open_page, content, message):
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("bad.txt", content, "text/plain")).run()
+    assert message in text_of(page)
+    assert page.button(key="submit").disabled
+
+
+def test_file_names_are_labels(demo_home, open_page, queue, went):
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("../../etc/<b>x</b>.txt", TEXT.encode(), "text/plain")).run()
+    page.button(key="submit").click().run()
+    assert queue.jobs()[0].label == "b>.txt"
+    assert sorted(path.name for path in demo_home.parent.iterdir()) == ["data", "home"]
+
+
+def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
+    lines = "\n".join(json.dumps({"text": TEXT + str(i)}) for i in range(3))
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("suite.jsonl", lines.encode(), "text/plain")).run()
+    page.number_input(key="line").set_value(3).run()
+    page.button(key="submit").click().run()
+    job = queue.jobs()[0]
+    assert job.label == "suite.jsonl #3"
+    assert queue.prompts.read(job.id).decode() == TEXT + "2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"text": "a"}\n{"text', "line 2 is no JSON"),
+        ("[1]", "line 1 has no text"),
+        ("\n\n", "no line"),
+        ('{"prompt":' * 50_000, "line 1 is no JSON"),
+        ('{"prompt": "\\ud800"}', "line 1 escapes half a character"),
+    ],
+    ids=["cut", "list", "blank", "deep", "surrogate"],
+)
+def test_wrong_jsonl_names_the_line(text, message):
+    with pytest.raises(PromptError, match=message):
+        jsonl_prompts(text)
+
+
+def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, open_page, monkeypatch):
+    size = prompt_size("demo", TEXT)
+    monkeypatch.setattr(
+        "routesparse.app.screens.new_run.page.prompt_size",
+        lambda model, text: replace(size, max_tokens=size.tokens - 5),
+    )
+    page = paste(open_page("new_run", source="Paste"))
+    assert "shorten it by 5" in text_of(page)
+    assert page.button(key="submit").disabled
+
+
+def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, record):
+    page = open_page("new_run", **{"from": record.run.run_id, "tau": "0.85"})
+    assert not page.exception
+    assert page.number_input(key="tau").value == 0.85
+    assert record.prompt.text[:60] in page.code[0].value
+    assert "prefill of 2 stored runs" in text_of(page)
+
+
+def test_run_again_without_kept_text_says_so(demo_home, filled, open_page):
+    page = open_page("new_run", **{"from": "c0de17aa"})
+    assert "was not kept" in text_of(page)
+    assert page.button(key="submit").disabled
+
+
+def test_sizes_count_the_first_token_and_grow_with_the_text():
+    one, two = prompt_size("demo", TEXT), prompt_size("demo", TEXT * 2)
+    assert 1.9 < two.tokens / one.tokens < 2.1
+    assert one.max_tokens == 131_072
+    assert two.memory_bytes > one.memory_bytes
+
+
+def test_estimates_span_linear_and_quadratic_growth():
+    assert scaled([], 100) is None
+    assert scaled([(1_000, 3.0)], 100_000) is None, "a hundred times longer: nothing is known"
+    same = scaled([(1_000, 3.0), (1_000, 5.0)], 1_000)
+    assert (same.low_s, same.high_s, same.jobs) == (4.0, 4.0, 2)
+    longer = scaled([(1_000, 3.0)], 2_000)
+    assert (longer.low_s, longer.high_s) == (6.0, 12.0)
+
+
+def profile(**changes):
+    costs = dict.fromkeys(
+        ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us", "probe_base_us", "probe_head_us"),
+        1.0,
+    )
+    shape = {"head_dim": 64, "groups": 4, "threads": 2, "block_q": 128, "block_k": 64}
+    place = {"name": "cpu-0-t2-fp32-d64-g4-b128x64-exact", "device": "a fast machine", "backend": "torch"}
+    return LatencyProfile(
+        **{
+            **place,
+            **shape,
+            **costs,
+            "dtype": "float32",
+            "probe_key_us": 0.001,
+            "median_error": 0.05,
+            **changes,
+        }
+    )
+
+
+def test_missing_latency_profile_is_announced(demo_home, open_page):
+    assert "No latency profile for heads of size" in text_of(paste(open_page("new_run", source="Paste")))
+
+
+def test_break_even_of_the_stored_profile_is_announced(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
+    stored = replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
+    stored.save(demo_home / "profiles")
+    html = text_of(paste(open_page("new_run", source="Paste")))
+    least = stored.break_even_tokens(size.heads, size.layers)
+    assert f"Below the predicted break-even, {least:,} tokens by the profile of a fast machine" in html
+    assert "No latency profile" not in html
+    assert "No latency profile" in text_of(paste(open_page("new_run", source="Paste", probe_mode="pooled")))
+
+
+def test_a_prompt_below_break_even_can_be_routed_anyway(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
+    replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(demo_home / "profiles")
+    page = paste(open_page("new_run", source="Paste"))
+    page.button(key="route-anyway").click().run()
+    assert page.number_input(key="break_even").value == 0
+    assert "break-even, " not in text_of(page)
+    assert "route-anyway" not in [button.key for button in page.button]
+
+
+def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):
+    size = prompt_size("demo", TEXT)
+    (demo_home / "profiles").mkdir()
+    (demo_home / "profiles" / f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact.json").write_text("{")
+    page = paste(open_page("new_run", source="Paste"))
+    assert not page.exception
+    assert "is corrupt" in text_of(page)
+
+
+def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_home, open_page, queue, went):
+    other = demo_home / "models" / "copy"
+    other.parent.mkdir()
+    other.symlink_to(REPOSITORY / "data" / "models" / "demo")
+    (demo_home / "models" / "no-model").mkdir()
+    page = paste(open_page("new_run", source="Paste", with_model="/etc"))
+    box = page.selectbox(key="with_model")
+    assert box.options == ["demo", "copy"] and box.value == "demo"
+    box.select("copy").run()
+    assert f"{prompt_size('demo', TEXT).tokens:,}" in text_of(page)
+    page.button(key="submit").click().run()
+    assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
+
+
+def test_text_far_too_long_is_refused_by_its_beginning():
+    with pytest.raises(PromptError, match=r"the first 1,048,576 characters alone have .* at most 131,072"):
+        prompt_size("demo", "harbour " * 200_000)
+
+
+def test_long_text_that_compresses_well_is_counted_whole():
+    assert prompt_size("demo", "-" * 1_600_000).tokens == 100_000 + 1
