@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision
-from routesparse.engine.method import retained_mass as coverage
+from routesparse.engine.decide.decision import Decision
 from routesparse.engine.method.inputs import AttentionInputs, capped_logits
 from routesparse.engine.method.probe import row_queries, run_probe
 from routesparse.engine.method.probe_rows import ProbeRows
+from routesparse.engine.method.retained_mass import cover
 from routesparse.engine.seeds import stable_seed
 
 ROWS_AT_ONCE = 4_096
@@ -53,7 +53,7 @@ def candidate_masses(
         last = torch.full_like(part[..., :1], decision.segment.rows - 1)
         only = ProbeRows(torch.cat([last, part], dim=-1), (1, part.shape[-1], 0, 0))
         probe = run_probe(inputs, decision.segment, only, exact)
-        covered = coverage.cover(inputs, decision.segment, probe, decision.indices, decision.candidates)
+        covered = cover(inputs, decision.segment, probe, decision.indices, decision.candidates)
         parts.append(covered.row_mass[:, :, 1:])
     return torch.cat(parts, dim=2)
 

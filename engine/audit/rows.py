@@ -7,22 +7,40 @@ before the tail override. Dense units lose nothing and are not audited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.config import AuditDepth
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.method.inputs import AttentionInputs, capped_logits
 from routesparse.engine.rows import AuditRow
-
-if TYPE_CHECKING:
-    from routesparse.engine.decide.layer import Decision
+from routesparse.engine.seeds import stable_seed
 
 AUDIT_ROWS = 512
 ROW_CHUNK = 64
 CHUNK_SCORES = 1 << 22  # rows x keys scored at once on a GPU, where short chunks would leave it idle
 ROUNDING = 1e-5  # allowance of the bound check, relative to the largest value norm (float32 sums)
+
+
+@dataclass(frozen=True)
+class RowAuditor(Auditor):
+    """Audits ``rows`` random body rows of every sparse unit; None: all of them."""
+
+    rows: int | None = AUDIT_ROWS
+
+    @property
+    def depth(self) -> AuditDepth:
+        """As the run's record names it."""
+        return "full" if self.rows is None else "rows"
+
+    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+        """See ``audit_units``."""
+        return audit_units(inputs, decision, self.rows, settings.seed, settings.config.row_level)
 
 
 def audit_units(
@@ -32,8 +50,6 @@ def audit_units(
 
     row_level: of the row statement, whose share of audited rows above it is then measured.
     """
-    from routesparse.engine.seeds import stable_seed
-
     segment = decision.segment
     generator = torch.Generator().manual_seed(stable_seed("audit", seed, decision.layer, segment.index))
     audits = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,9 +24,6 @@ from routesparse.engine.method.segments import Segment
 from routesparse.engine.record import masks
 from routesparse.engine.rows import FAMILIES, Pattern
 from routesparse.kernels import record_triton
-
-if TYPE_CHECKING:
-    from routesparse.engine.decide.decision import Decision
 
 MAX_COLUMNS = 1_024
 RECENT_STEP = 4
@@ -132,12 +128,6 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
         positions = (rows + segment.position).flatten(0, 1).int()
     tensors = {"mass": mass, "positions": positions, "masks": packed}
     return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
-
-
-def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
-    """One picture per unit of a decision that still has its probe, rows sorted by position."""
-    assert decision.probe is not None
-    return draw(decision.probe, decision.segment, decision.indices).leave().read()
 
 
 def _levels(index: FamilyIndex, segment: Segment, rows: torch.Tensor, pool: int) -> torch.Tensor:

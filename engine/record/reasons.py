@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from routesparse.engine.decide.layer import Decision
+    from routesparse.engine.decide.decision import Decision
 
 
 def choice_reason(decision: Decision, unit: int, tau: float) -> str:

@@ -210,6 +210,7 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     """
     from routesparse.engine.decide import layer, unit_route
     from routesparse.engine.decide.decision import DeviceScores
+    from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device import device_path
     from routesparse.engine.device.copies import Readout
     from routesparse.engine.device.timing import Stamps
@@ -247,7 +248,8 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     stamps.lap()
     stamps.lap()
     arguments = (config, gate, oracle.PROFILE)
-    _, packed = layer.route_by_tensors(segment, probe, covered, described, *arguments, None, None, stamps)
+    settings = LayerSettings(*arguments)
+    _, packed = layer.route_by_tensors(segment, probe, covered, described, settings, None, stamps)
     twin = Readout(packed).numpy()
 
     on_cuda = device_path.fused
@@ -339,13 +341,14 @@ def block_lse(
 def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:
     """A whole decision, row plan included: (on the CPU, fused) by name."""
     from routesparse.engine.decide import layer
+    from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device import device_path
     from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     inputs = oracle.draw_inputs(3, **kind)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    arguments = (segment, 0, replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE, None)
+    arguments = (segment, 0, LayerSettings(replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE))
     twin = layer.begin(inputs, *arguments)
     plan = layer.plan_of(twin, inputs)
     on_cuda = device_path.fused
