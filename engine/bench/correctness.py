@@ -177,7 +177,7 @@ def check(case: Case) -> Iterator[dict[str, Any]]:
         again = [attend_in_triton(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
         later_out, later_lse = attend_in_triton(q, later_k, later_v, plan, scale, loads)
         empty = expected_lse == -torch.inf
-        found = {
+        found: dict[str, Any] = {
             "case": case.name,
             "loads": loads,
             "shape": f"B{case.batch} H{case.heads}/{case.kv_heads} q{case.n_q} k{case.n_k} d{case.head_size}",
