@@ -101,7 +101,7 @@ def fused_path() -> Iterator[str]:
     """
     for name in ("engine.device_path", "engine.device.device_path"):
         try:
-            device_path = importlib.import_module(f"routesparse.{name}")
+            device_path: Any = importlib.import_module(f"routesparse.{name}")
         except ModuleNotFoundError:
             continue
         before = device_path.fused
@@ -164,7 +164,7 @@ def new_problems(texts: Path) -> list[dict[str, Any]]:
         kept = found[1 - tokens :] if domain == "needles" else found[: tokens - 1]
         return [tokenizer.bos_token_id, *kept]
 
-    problems = []
+    problems: list[dict[str, Any]] = []
     domains = ("prose", "code", "dialog", "needles")
     certified: dict[str, Any] = {"policy": "certified"}
     kinds: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
@@ -265,7 +265,7 @@ def _model(name: str, part: str) -> Any:
         return transformers.AutoModelForCausalLM.from_pretrained(
             _checkout() / "data" / "models" / "demo", dtype=torch.float32, **fewer
         ).eval()
-    shape = {
+    shape: dict[str, Any] = {
         "vocab_size": 4_096,
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -278,7 +278,7 @@ def _model(name: str, part: str) -> Any:
     }
     torch.manual_seed(SEED)
     if name == "softcap":
-        options = {"attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 16}
+        options: dict[str, Any] = {"attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 16}
         return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**shape, **options)).eval()
     options = {"num_local_experts": 2, "num_experts_per_tok": 1}
     return transformers.GptOssForCausalLM(transformers.GptOssConfig(**shape, **options)).eval()
@@ -333,7 +333,13 @@ def _answer(model: Any, problem: dict[str, Any]) -> dict[str, Any]:
     from routesparse.engine import route
 
     config = config_of(problem["config"])
-    shape = {"block_q": config.block_q, "block_k": config.block_k, "head_dim": 0, "groups": 0, "threads": 1}
+    shape: dict[str, Any] = {
+        "block_q": config.block_q,
+        "block_k": config.block_k,
+        "head_dim": 0,
+        "groups": 0,
+        "threads": 1,
+    }
     names = {"name": "fixed", "device": "none", "backend": "torch", "dtype": "float32"}
     profile = profile_class()(**names, **shape, **COSTS)
     longest = max(len(row) for row in problem["ids"])
