@@ -203,7 +203,7 @@ def new_problems(texts: Path) -> list[dict[str, Any]]:
     problems[30] |= {**whole, "config": {**certified, "fallback": False}, "name": "dialog-1536-no-fallback"}
     for problem in problems:
         problem |= {"part": "cpu", "model": "demo"}
-    small = [
+    small: list[tuple[str, int, dict[str, Any], dict[str, Any]]] = [
         ("demo", 333, certified, {}),
         ("demo", 410, certified, {"chunks": [260, 150]}),
         ("demo", 300, {**certified, "probe": "pooled"}, {}),
