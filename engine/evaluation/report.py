@@ -13,7 +13,7 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.evaluation import report_gpu
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.method.latency import LatencyProfile
 
 RESULTS = paths.DATA / "results"
 GPU_MORE = [
