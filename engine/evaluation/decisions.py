@@ -173,7 +173,7 @@ def new_problems(texts: Path) -> list[dict[str, Any]]:
         (4_096, {**certified, "tau": 0.95, "alpha": 0.3}, {}),
         (1_500, {**certified, "probe": "pooled"}, {}),
         (2_048, {"policy": "budgeted", "budget": "0.2"}, {}),
-        (3_000, {"policy": "strict", "budget": "0.2", "probe": "pooled"}, {}),
+        (3_000, {"policy": "strict", "budget": "0.3", "probe": "pooled"}, {}),
         (2_700, {"policy": "strict", "budget": "0.35", "segment_tokens": 1_024}, {}),
         (1_536, {**certified, "max_tests": 5, "bound": "bernstein", "gate_threshold": 0.92}, {}),
     ]
