@@ -49,10 +49,26 @@ HEAVY = (
     "transformers",
     "triton",
 )
-MOST_LEVELS = 12
-# Circles and levels are counted on each side by itself: the app stands on the engine's read side only.
-SIDES = (("engine/", "kernels/"), ("app/",))
+MOST_LEVELS = 12  # in one of the three folders
+# Numbers and records that are about one family by right: rivals, and studies of one.
+MAY_NAME_FAMILIES = ("engine/method/families/", "engine/baselines/", "engine/evaluation/")
 
+# What stands directly in a folder; everything else has a room.
+GROUND = {
+    "app": {"__init__", "__main__", "main"},
+    "engine": {
+        "__init__",
+        "analyze",
+        "config",
+        "doctor",
+        "errors",
+        "paths",
+        "prompts",
+        "provenance",
+        "rows",
+        "seeds",
+    },
+}
 # Who may import whom. A file stands in the longest entry that its path begins with; it imports its own room and those
 # named here. Files directly in engine/ are the ground floor: configuration, errors, paths, rows.
 _DECIDING = ("engine", "engine/device", "engine/method", "kernels")
@@ -310,9 +326,8 @@ def longest_chain(graph: dict[str, set[str]]) -> list[str]:
     return longest
 
 
-@pytest.mark.parametrize("folders", SIDES, ids=" and ".join)
-def test_no_file_is_in_an_import_circle(folders: tuple[str, ...]) -> None:
-    graph = edges(file for file in FILES if file.startswith(folders))
+def test_no_file_is_in_an_import_circle() -> None:
+    graph = edges(FILES)
     circles = [
         " -> ".join(circle_in(graph, component)) + f"  (one of the circles through {len(component)} files)"
         for component in components(graph)
@@ -321,9 +336,9 @@ def test_no_file_is_in_an_import_circle(folders: tuple[str, ...]) -> None:
     assert not circles, listed("files import each other in a circle", circles)
 
 
-@pytest.mark.parametrize("folders", SIDES, ids=" and ".join)
-def test_no_chain_of_imports_is_longer_than_twelve_files(folders: tuple[str, ...]) -> None:
-    chain = longest_chain(edges(file for file in FILES if file.startswith(folders)))
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_chain_of_imports_is_longer_than_twelve_files(folder: str) -> None:
+    chain = longest_chain(edges(file for file in FILES if file.startswith(f"{folder}/")))
     assert len(chain) <= MOST_LEVELS, listed(f"{len(chain)} files import one another in a row", chain)
 
 
@@ -343,9 +358,13 @@ def room_of(file: str) -> str | None:
 
 
 def test_every_file_stands_in_a_room() -> None:
-    assert not [file for file in FILES if room_of(file) is None], listed(
-        "these files stand in no room of the table ROOMS", [file for file in FILES if room_of(file) is None]
-    )
+    homeless = [
+        file
+        for file in FILES
+        for folder, *inner in [file.removesuffix(".py").split("/")]
+        if folder in GROUND and len(inner) == 1 and inner[0] not in GROUND[folder] or room_of(file) is None
+    ]
+    assert not homeless, listed("these files stand in no room of the table ROOMS", homeless)
 
 
 def test_a_room_imports_only_what_the_table_allows() -> None:
@@ -384,6 +403,21 @@ def test_the_method_never_asks_which_device_it_runs_on() -> None:
             if text.endswith((".is_cuda", "device.type", "torch.cuda", "is_available")):
                 wrong.append(f"{file}:{node.lineno} reads {text}")
     assert not wrong, listed("branches on the device in engine/method", wrong)
+
+
+def test_a_family_is_named_in_its_own_file_only() -> None:
+    """A stranger adds a family by one file: no list, letter, colour or branch elsewhere knows families by name."""
+    files = (ROOT / "engine/method/families").glob("*.py")
+    names = {path.stem for path in files} - {"__init__"}
+    assert {"a_shape", "vertical_slash", "block_sparse"} <= names
+    wrong = [
+        f"{file}:{node.lineno} says {node.value!r}"
+        for file in FILES
+        if not file.startswith(MAY_NAME_FAMILIES)
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not wrong, listed("families named outside their own files; ask the registry instead", wrong)
 
 
 def listed(what: str, items: Iterable[str]) -> str:
