@@ -290,7 +290,7 @@ def record(out: Path, problems: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
         asked.write_text(json.dumps([p for p in problems if p["part"] == "fused"]))
-        command = [sys.executable, "-P", __file__, "fused", str(asked), str(answered)]
+        command = [sys.executable, "-P", "-W", "ignore", __file__, "fused", str(asked), str(answered)]
         subprocess.run(command, check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
         results |= json.loads(answered.read_text())
     names = ("torch", "transformers", "triton", "numpy")
