@@ -287,12 +287,9 @@ def _model(name: str, part: str) -> Any:
 def record(out: Path, problems: list[dict[str, Any]]) -> None:
     """Run every problem and write the recording; the fused ones in a process of their own, where Triton interprets."""
     results = _run([p for p in problems if p["part"] == "cpu"])
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
-        asked.write_text(json.dumps([p for p in problems if p["part"] == "fused"]))
-        command = [sys.executable, "-P", "-W", "ignore", __file__, "fused", str(asked), str(answered)]
-        subprocess.run(command, check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
-        results |= json.loads(answered.read_text())
+    fused = [p for p in problems if p["part"] == "fused"]
+    if fused:
+        results |= _run_interpreted(fused)
     names = ("torch", "transformers", "triton", "numpy")
     header = {
         "machine": platform.processor() or platform.machine(),
@@ -305,6 +302,16 @@ def record(out: Path, problems: list[dict[str, Any]]) -> None:
     out.write_text(json.dumps({**header, "problems": problems, "results": results}) + "\n")
     together = hashlib.sha256("".join(results[p["name"]]["sha256"] for p in problems).encode()).hexdigest()
     print(f"{len(results)} prompts written to {out}, sha256 of all decisions {together[:16]}")
+
+
+def _run_interpreted(problems: list[dict[str, Any]]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
+        asked.write_text(json.dumps(problems))
+        command = [sys.executable, "-P", "-W", "ignore", __file__, "fused", str(asked), str(answered)]
+        subprocess.run(command, check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+        found: dict[str, Any] = json.loads(answered.read_text())
+    return found
 
 
 def _run(problems: list[dict[str, Any]]) -> dict[str, Any]:
@@ -436,15 +443,18 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> int:
     for name in ("machine", "versions", "salt", "seed", "costs"):
         if first[name] != second[name]:
             print(f"{name} differs: {first[name]} and {second[name]}")
-    asked = {p["name"]: p for p in first["problems"]}
-    if asked != {p["name"]: p for p in second["problems"]}:
+    asked, again = ({p["name"]: p for p in recording["problems"]} for recording in (first, second))
+    common = [name for name in asked if name in again]
+    if not common or any(asked[name] != again[name] for name in common):
         raise SystemExit(
             "the two recordings hold different problems; record the second one with --like the first"
         )
+    if len(common) < len(asked):
+        print(f"only {len(common)} of {len(asked)} prompts are in both recordings")
     totals: Counter[str] = Counter()
     prompts: Counter[str] = Counter()
     changed = 0
-    for name in asked:
+    for name in common:
         one, other = first["results"][name], second["results"][name]
         differing = _differences(one, other)
         if not differing:
@@ -457,7 +467,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> int:
         upstream = "dense" if asked[name]["dense_upstream"] else "routed"
         listed = ", ".join(f"{field} {count}" for field, count in found.most_common())
         print(f"{name} ({upstream} upstream), layers {layers}: {listed}")
-    print(f"{len(asked) - changed} of {len(asked)} prompts are equal bit by bit")
+    print(f"{len(common) - changed} of {len(common)} prompts are equal bit by bit")
     for field, count in totals.most_common():
         print(f"  {field}: {count} values in {prompts[field]} prompts")
     return changed
@@ -490,6 +500,9 @@ def main(argv: list[str] | None = None) -> None:
     source = recording.add_mutually_exclusive_group(required=True)
     source.add_argument("--like", type=Path, help="a recording whose problems are asked again")
     source.add_argument("--texts", type=Path, help="folder of texts to make new problems from")
+    recording.add_argument(
+        "--only", default="", help="only the problems whose names contain this, such as fused"
+    )
     comparing = commands.add_parser("compare", help="what differs between two recordings")
     comparing.add_argument("first", type=Path)
     comparing.add_argument("second", type=Path)
@@ -504,7 +517,10 @@ def main(argv: list[str] | None = None) -> None:
             problems = json.loads(arguments.like.read_text())["problems"]
         else:
             problems = new_problems(arguments.texts)
-        record(arguments.out, problems)
+        chosen = [problem for problem in problems if arguments.only in problem["name"]]
+        if not chosen:
+            parser.error(f"no problem's name contains {arguments.only!r}")
+        record(arguments.out, chosen)
     elif arguments.command == "fused":
         with fused_path() as how:
             print(f"fused path by {how}")
