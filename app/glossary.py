@@ -45,6 +45,8 @@ TERMS: dict[str, str] = {
     "paid": "Predicted kernel time that the steps after failed certificates added (section 3.4, step 5).",
     "over_budget": "The plan's predicted time exceeds T_l, because fallback may overrun it or no plan was cheaper "
     "(equation 6).",
+    "uncertified": "Sparse units whose in-prompt certificate is below τ: policy strict had no time in T_l to expand "
+    "them, or fallback was off. That their mass reaches τ is not certified (section 3.4, step 5).",
     "unmet": "Policy strict: the certificate asked for more, T_l had no time for it, and the plan ran uncertified "
     "(section 3.4).",
     "break_even": "Below this many tokens dense attention runs untouched, without a probe; empty: from the latency "

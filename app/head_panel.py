@@ -30,7 +30,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (f"gate g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate"),
-            (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
+            (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate"),
             ("conformal lower mass", _conformal(choice, run, sparse), "conformal"),
             (f"mass of {run.confidence:.0%} of rows", _sparse(choice["row_lower_mass"], sparse), "row"),
             ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
@@ -104,6 +104,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f"{escape(row.reason)}</td></tr>"
         )
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _certified(choice: pd.Series) -> str:
+    value = _sparse(choice["lower_mass"], choice["pattern"] != "dense")
+    return f"{value}, ran uncertified" if choice["uncertified"] else value
 
 
 def _sparse(value: Any, sparse: bool) -> str:

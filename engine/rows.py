@@ -13,6 +13,29 @@ Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "d
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
 FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
 FallbackKind = Literal["expand", "dense"]
+Outcome = Literal["dense by fallback", "expanded", "dense by the router", "kept"]
+OUTCOMES: tuple[Outcome, ...] = ("dense by fallback", "expanded", "dense by the router", "kept")
+
+
+def outcome(pattern: str, fallback: object) -> Outcome:
+    """How a unit ended; ``kept``: the router's sparse choice stood. The store's macro ``outcome`` says the same.
+
+    fallback: a FallbackKind; anything else (None, or pandas' NaN) means that no certificate failed.
+    """
+    if fallback == "dense":
+        return "dense by fallback"
+    if fallback == "expand":
+        return "expanded"
+    return "dense by the router" if pattern == "dense" else "kept"
+
+
+def is_uncertified(pattern: str, lower_mass: float | None, tau: float) -> bool:
+    """Whether a unit ran sparse although its in-prompt certificate does not reach tau.
+
+    Policy "strict" leaves units so where T_l has no time to expand, and so does a run without fallback. Pages have
+    the column ``uncertified`` of the view head_choice (store/summaries.sql); a test compares the two.
+    """
+    return pattern != "dense" and not (lower_mass is not None and lower_mass >= tau)
 
 
 @dataclass(frozen=True)
@@ -136,6 +159,11 @@ class HeadChoiceRow:
         None  # policy strict: T_l had no time for the escalation that the certificate asked for
     )
 
+    @property
+    def outcome(self) -> Outcome:
+        """How the unit ended."""
+        return outcome(self.pattern, self.fallback)
+
 
 @dataclass(frozen=True)
 class CandidateScoreRow:
@@ -246,3 +274,8 @@ class RunRecord:
     audits: tuple[AuditRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
+
+    @property
+    def uncertified(self) -> tuple[HeadChoiceRow, ...]:
+        """The units that ran uncertified."""
+        return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))

@@ -473,7 +473,7 @@ def test_kernels_import_without_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
-        "from routesparse.kernels import triton_backend\n"
+        "from routesparse.kernels.attention import hopper_launch, row_order, triton_launch\n"
         "from routesparse.kernels.interface import RowPlan, sparse_attention\n"
         "x = torch.randn(1, 1, 100, 16)\n"
         "out, _ = sparse_attention(x, x, x, RowPlan.dense(1, 1, 100, 100))\n"

@@ -52,6 +52,10 @@ def render() -> None:
         return
     units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
     gaps = audit_queries.gaps(store, shown.run_ids).iloc[0]
+    missed = int(shown.runs["uncertified_units"].sum())
+    if missed:
+        told = numbers.uncertified(missed, int(shown.runs["units"].sum()))
+        states.problem(told, [glossary.TERMS["uncertified"]])
     _notes(shown.run, shown.everything)
     _kpis(coverage, gaps)
     with st.container(border=True, key="card-three", gap="xsmall"):

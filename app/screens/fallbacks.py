@@ -27,7 +27,7 @@ from routesparse.app import (
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.rows import RunRow
+from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import fallback_queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -61,7 +61,7 @@ def render() -> None:
         _groups_card(shown, "domain", limit)
     with right:
         _groups_card(shown, "length", limit)
-    fallback_events.card(store, shown, int(paid["events"].sum()))
+    fallback_events.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
 
 
 def _nothing(shown: Scope) -> None:
@@ -87,6 +87,12 @@ def _limit(run: RunRow) -> float:
 
 
 def _banner(kinds: pd.DataFrame, limit: float) -> None:
+    missed = int(kinds["uncertified"].sum())
+    if missed:
+        states.problem(
+            numbers.uncertified(missed, int(kinds["units"].sum())),
+            [glossary.TERMS["uncertified"], "Raise T_l, or choose the policy certified."],
+        )
     rate = _share(kinds, "dense by fallback", "units")
     if rate > limit:
         states.problem(
@@ -135,6 +141,15 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             f"{over} of {int(limited.sum())}" if limited.any() else "no limit",
             "layers whose plan exceeds Tℓ" if limited.any() else "these runs set no Tℓ",
             "over_budget",
+        )
+    )
+    missed = int(kinds["uncertified"].sum())
+    boxes.append(
+        (
+            "Uncertified",
+            f"{missed:,}",
+            f"of {numbers.several(int(kinds['units'].sum()), 'unit')}",
+            "uncertified",
         )
     )
     unmet = kinds["unmet"]
@@ -188,7 +203,7 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">Kept apart: who made a unit dense or dearer</div>')
         body = []
-        for kind in fallback_queries.KINDS:
+        for kind in OUTCOMES:
             rows = kinds[kinds["kind"] == kind]
             body.append(
                 f'<tr><td class="l">{kind}</td><td>{int(rows["units"].sum()):,}</td>'

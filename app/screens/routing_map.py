@@ -10,6 +10,7 @@ import streamlit as st
 from routesparse.app import (
     design,
     exports,
+    glossary,
     map_component,
     map_figure,
     map_legend,
@@ -58,7 +59,7 @@ def render() -> None:
     unit = queries.Unit(run.run_id, *picked, shown.segment, shown.batch_index)
     candidates = queries.candidates(store, unit)
     found = choices[(choices["layer"] == picked[0]) & (choices["head"] == picked[1])]
-    _kpis(run, choices)
+    _kpis(run, choices, layers)
     left, right = st.columns([2.1, 1], gap="small")
     with left:
         _map_card(run, shown, choices, layers, picked)
@@ -75,10 +76,11 @@ def render() -> None:
         unit_cards.audit_card(found.iloc[0])
 
 
-def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
+def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     """Six figures of the whole run; the certified one is of the segment shown."""
     sparse = choices[choices["pattern"] != "dense"]
-    certified = float((sparse["lower_mass"] >= run.tau).mean()) if len(sparse) else None
+    certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
+    missed = int(layers["uncertified"].sum())
     speedup = None if run.dense_ms is None else run.dense_ms / run.total_ms
     fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
@@ -105,6 +107,8 @@ def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
         for name, value, note in boxes
     )
     st.html(f'<div class="rs-kpi">{html}</div>')
+    if missed:
+        states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
 
 
 def _map_card(

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import Decision
-from routesparse.engine.method import retained_mass as coverage
-from routesparse.engine.method.inputs import AttentionInputs, capped_logits
-from routesparse.engine.method.probe import row_queries, run_probe
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import ProbeRows
+from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.logits import capped_logits, row_queries
 
 ROWS_AT_ONCE = 4_096
 
@@ -53,7 +54,7 @@ def candidate_masses(
         last = torch.full_like(part[..., :1], decision.segment.rows - 1)
         only = ProbeRows(torch.cat([last, part], dim=-1), (1, part.shape[-1], 0, 0))
         probe = run_probe(inputs, decision.segment, only, exact)
-        covered = coverage.cover(inputs, decision.segment, probe, decision.indices, decision.candidates)
+        covered = candidate_mass(inputs, decision.segment, probe, decision.indices, decision.candidates)
         parts.append(covered.row_mass[:, :, 1:])
     return torch.cat(parts, dim=2)
 
@@ -64,7 +65,7 @@ def candidate_errors(inputs: AttentionInputs, decision: Decision, rows: torch.Te
     A row's output is summed once per KV block; a candidate's is the sum over the blocks that it keeps.
     """
     errors = torch.zeros(*rows.shape[:2], len(decision.candidates), dtype=torch.float64)
-    queries = row_queries(inputs, decision.segment, rows)
+    queries = row_queries(inputs.q, rows + decision.segment.first)
     for b in range(decision.batch):
         for h in range(decision.heads):
             errors[b, h] = _unit_errors(inputs, decision, b, h, rows[b, h], queries[b, h].float())

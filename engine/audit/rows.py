@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
-from routesparse.engine.method.inputs import AttentionInputs, capped_logits
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import AuditRow
+from routesparse.kernels.logits import capped_logits
 
 if TYPE_CHECKING:
     from routesparse.engine.decide.layer import Decision

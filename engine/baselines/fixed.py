@@ -17,7 +17,7 @@ import torch
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
-from routesparse.engine.method.families.level_map import FamilyIndex, diagonal_and_sink
+from routesparse.engine.method.families.level_map import FamilyIndex
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.patterns import MAX_COLUMNS, Candidate, blocks_for_density
 from routesparse.engine.method.probe import run_probe
@@ -79,29 +79,20 @@ class FixedSession:
 
     def _plan(self, inputs: AttentionInputs, segment: Segment, layer: int) -> RowPlan:
         candidate = self._candidate(segment)
-        forced, causal = diagonal_and_sink(segment, inputs)
+        geometry = segment.geometry(inputs.first_keys())
         index: FamilyIndex
         if self.pattern == "a_shape":
-            index = a_shape.build(segment, forced, causal, [candidate])
+            index = a_shape.build(geometry, [candidate])
         elif self.pattern == "block_sparse":
-            scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-            index = block_sparse.build(scores, causal, [candidate])
+            index, _ = block_sparse.build(inputs, segment, [candidate], [candidate])
         else:
             batch, heads = inputs.q.shape[:2]
             seed = stable_seed(self.config.seed, layer, segment.index)
             rows = draw_rows(segment, batch, heads, self.config, seed, inputs.first_keys())
             probe = run_probe(inputs, segment, rows, self.config)
-            index = vertical_slash.build(segment, probe, forced, causal, [candidate])
+            index = vertical_slash.build(geometry, probe, [candidate])
         choice = np.zeros(inputs.q.shape[:2], dtype=np.int64)
-        return lower(
-            segment,
-            {self.pattern: index},
-            (candidate,),
-            choice,
-            inputs.key_start,
-            inputs.softcap,
-            inputs.sinks,
-        )
+        return lower(inputs, segment, {self.pattern: index}, (candidate,), choice)
 
 
 class WindowSession(FixedSession):

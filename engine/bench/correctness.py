@@ -25,8 +25,8 @@ import torch
 from routesparse.engine.bench.timing import header
 from routesparse.engine.provenance import kernels_sha256
 from routesparse.kernels import reference
+from routesparse.kernels.attention import attend_in_triton, possible_loads
 from routesparse.kernels.interface import RowPlan
-from routesparse.kernels.triton_backend import attend, possible_loads
 
 # Relative errors of the output: rounding of the operands and of the weights to the dtype.
 TOLERANCE = {torch.bfloat16: 6e-3, torch.float16: 8e-4, torch.float32: 2e-6}
@@ -174,9 +174,9 @@ def check(case: Case) -> Iterator[dict[str, Any]]:
     later_k[:, :, changed:] = 30.0
     later_v[:, :, changed:] = -1e4
     for loads in possible_loads(q, k, v, plan, False):
-        out, lse = attend(q, k, v, plan, scale, loads)
-        again = [attend(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
-        later_out, later_lse = attend(q, later_k, later_v, plan, scale, loads)
+        out, lse = attend_in_triton(q, k, v, plan, scale, loads)
+        again = [attend_in_triton(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
+        later_out, later_lse = attend_in_triton(q, later_k, later_v, plan, scale, loads)
         empty = expected_lse == -torch.inf
         found = {
             "case": case.name,
@@ -228,7 +228,7 @@ def check_far_addresses() -> Iterator[dict[str, Any]]:
         q[:, -1:, -tail:], k[:, -1:], v[:, -1:], seen[None, None]
     )
     for loads in possible_loads(q, k, v, plan, False):
-        out, lse = attend(q, k, v, plan, head_size**-0.5, loads)
+        out, lse = attend_in_triton(q, k, v, plan, head_size**-0.5, loads)
         out_error = _relative_error(out[:, -1:, -tail:], expected)
         lse_error = _relative_error(lse[:, -1:, -tail:], expected_lse)
         passed = out_error <= TOLERANCE[torch.bfloat16] and lse_error <= LSE_TOLERANCE

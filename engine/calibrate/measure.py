@@ -19,6 +19,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import Decision
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
@@ -101,7 +102,7 @@ class CalibrationSession(RoutingSession):
             some = draw_body_rows(inputs, decision, self._error_rows, self._seed())
             error = candidate_errors(inputs, decision, some).flatten(0, 1).float().numpy()
         scores = decision.scores
-        target = np.minimum(true.flatten(0, 1).cpu().numpy(), scores.recent_mass)
+        target = gate_statistic(true.flatten(0, 1).cpu().numpy(), scores.recent_mass)
         self.truths.append(
             UnitTruth(
                 layer=decision.layer,

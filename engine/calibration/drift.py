@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from routesparse.engine import fields
+from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import HeadChoiceRow
 
 ALARM_LEVEL = 0.04
@@ -84,15 +86,12 @@ class DriftReference:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DriftReference:
-        """From a calibration file. Errors: TypeError, KeyError or ValueError for anything of another shape."""
+        """From a calibration file that ``check_reference`` let through."""
         components = []
-        width = len(values["descriptors"])
         for part in values["components"]:
             rows = tuple(tuple(map(float, row)) for row in part["precision"])
             lines = {name: tuple(map(float, part[name])) for name in ("intercept", "slope", "spread")}
-            if {len(rows), *map(len, rows), *map(len, lines.values())} != {width}:
-                raise ValueError("a drift component does not fit its descriptors")
-            components.append(Component(name=str(part["name"]), precision=rows, **lines))
+            components.append(Component(name=part["name"], precision=rows, **lines))
         return cls(
             **{
                 **values,
@@ -101,6 +100,45 @@ class DriftReference:
                 "distances": tuple(map(float, values["distances"])),
             }
         )
+
+
+def check_reference(values: Any, field: str) -> None:
+    """Errors: FieldError for lists that do not fit the descriptors, a precision that measures no distance, ..."""
+    share = fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1")
+    fields.record(
+        {
+            "descriptors": fields.items(fields.text, least=1),
+            "components": fields.items(fields.an_object, least=1),
+            "distances": fields.items(fields.number(0.0, wanted="a finite number of at least 0"), least=1),
+            "min_tokens": fields.whole(1),
+            "max_tokens": fields.whole(1),
+        },
+        {"level": share},
+    )(values, field)
+    width = len(values["descriptors"])
+    if len(set(values["descriptors"])) != width:
+        raise FieldError(f"{field}.descriptors", values["descriptors"], "without repetition")
+    fields.ascending(values["distances"], f"{field}.distances", strictly=False)
+    fields.token_range(values, field)
+    line = fields.items(fields.number(), width)
+    spread = fields.number(fields.POSITIVE, wanted="a finite number above 0")
+    component = fields.record(
+        {
+            "name": fields.text,
+            "intercept": line,
+            "slope": line,
+            "spread": fields.items(spread, width),
+            "precision": fields.items(line, width),
+        }
+    )
+    for place, part in enumerate(values["components"]):
+        name = f"{field}.components[{place}]"
+        component(part, name)
+        precision = np.array(part["precision"], dtype=np.float64)
+        scale = np.sqrt(np.diag(precision).clip(0.0))  # descriptors differ in size: compare correlations
+        scaled = precision / np.outer(scale, scale) if scale.all() else np.zeros_like(precision)
+        if not np.allclose(scaled, scaled.T) or np.linalg.eigvalsh(scaled).min() <= 0:
+            raise FieldError(f"{name}.precision", part["precision"], "symmetric and positive definite")
 
 
 def describe_prompt(choices: Sequence[HeadChoiceRow]) -> tuple[tuple[str, ...], np.ndarray]:

@@ -15,7 +15,7 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.errors import InputError
 from routesparse.engine.method.certificate import conformal_lower_mass
 from routesparse.engine.method.router import cheapest_admissible
-from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.scores import gate_statistic, risk
 
 UNIT = ["batch_index", "layer", "head", "segment"]
 
@@ -39,22 +39,17 @@ def replay(
     def matrix(column: str) -> np.ndarray:
         return candidates[column].to_numpy(float).reshape(shape)
 
-    scores = Scores(
-        matrix("mass"), matrix("recent_mass"), matrix("disagreement"), matrix("density"), matrix("kernel_us")
-    )
-    choice = cheapest_admissible(scores, calibration.gate)
+    g = gate_statistic(matrix("mass"), matrix("recent_mass"))
+    choice = cheapest_admissible(g, matrix("kernel_us"), calibration.gate)
     rows = candidates.iloc[np.arange(shape[0]) * width + choice].reset_index(drop=True)
-    gate = np.minimum(rows["mass"], rows["recent_mass"])
+    gate = g[np.arange(shape[0]), choice]
     delta = calibration.delta(tokens, confidence)
     sparse = rows["pattern"] != "dense"
-    claim = (
-        conformal_lower_mass(gate.to_numpy(), delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
-    )
-    risk = np.maximum(1.0 - gate + calibration.alpha * rows["disagreement"], 0.0)
+    claim = conformal_lower_mass(gate, delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
     return rows[[*UNIT, "candidate", "pattern", "budget", "density", "disagreement", "kernel_us"]].assign(
         run_id=calibration.name,
         gate=gate,
-        risk=risk,
+        risk=risk(gate, rows["disagreement"].to_numpy(float), calibration.alpha),
         conformal_lower_mass=np.where(sparse, claim, np.nan),
         lower_mass=np.nan,
         fallback=None,

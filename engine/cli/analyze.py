@@ -32,6 +32,9 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
 
 
+MOST_NAMED = 8  # uncertified units in the warning; --json has all
+
+
 def analyze(
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8: the prompt.")],
     model: ModelName = "demo",
@@ -132,6 +135,8 @@ def analyze(
             f"{run.dense_fallback_units} of {run.units} units fell back to dense, more than "
             f"{config.fallback_limit:.0%}: this prompt does not suit the library or tau"
         )
+    if record.uncertified:
+        report.warn(uncertified_text(record))
     if json_output:
         print_json(analysis_object(record, bundle))
     else:
@@ -236,6 +241,23 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
+def uncertified_text(record: RunRecord) -> str:
+    """How many units ran uncertified, which, and what to do about it."""
+    run, units = record.run, record.uncertified
+    unmet = sum(choice.unmet is True for choice in units)
+    why = f"T_l left {unmet} of them no time to expand: raise --budget" if unmet else "fallback was off"
+    names = [
+        f"layer {choice.layer} head {choice.head}"
+        + (f" segment {choice.segment}" if run.segments > 1 else "")
+        for choice in units[:MOST_NAMED]
+    ]
+    more = f" and {len(units) - MOST_NAMED} more" if len(units) > MOST_NAMED else ""
+    return (
+        f"{len(units)} of {run.units} units ran uncertified, with a certificate below tau {run.tau:g} ({why}): "
+        f"{', '.join(names)}{more}"
+    )
+
+
 def _print_summary(record: RunRecord, bundle: Path) -> None:
     run, console = record.run, out_console()
     if not run.routed:
@@ -245,7 +267,10 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
         )
     else:
         chosen = Counter(choice.pattern for choice in record.choices)
-        table = Table("pattern", "units", "mean density", "mean mass", "least certified mass", title=None)
+        table = Table(
+            "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
+        )
+        missed = Counter(choice.pattern for choice in record.uncertified)
         for pattern in PATTERNS:
             rows = [choice for choice in record.choices if choice.pattern == pattern]
             if not rows:
@@ -257,11 +282,13 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
                 f"{sum(choice.density for choice in rows) / len(rows):.3f}",
                 f"{sum(choice.mass for choice in rows) / len(rows):.3f}",
                 f"{min(bounds):.3f}" if bounds else "-",
+                str(missed[pattern]) if bounds else "-",
             )
         console.print(table)
         lines = [
             f"density {run.density:.3f} of the causal area; expanded {run.expanded_units}, dense by fallback "
-            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units} of {run.units} units",
+            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units}, uncertified "
+            f"{len(record.uncertified)} of {run.units} units",
             f"probe {run.probe_ms:,.1f} ms, index {run.index_ms:,.1f} ms, route {run.route_ms:,.1f} ms, "
             f"kernels {run.kernel_ms:,.1f} ms; prefill {run.total_ms:,.0f} ms"
             + ("" if run.dense_ms is None else f", dense {run.dense_ms:,.0f} ms"),

@@ -24,6 +24,7 @@ from routesparse.engine import paths
 from routesparse.engine.cli.analyze import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
 from routesparse.engine.errors import BundleError, InputError, StoreError
+from routesparse.engine.rows import is_uncertified
 
 MAX_UNPACKED_BYTES = 1 << 30
 
@@ -80,18 +81,20 @@ def runs(
     if not found:
         print(f"no runs yet in {paths.home()}; start with: routesparse analyze FILE")
         return
-    table = Table("run", "model", "prompt", "tokens", "policy", "tau", "density", "fell back", "place")
+    table = Table(
+        "run", "model", "prompt", "tokens", "policy", "tau", "density", "fell back", "uncertified", "place"
+    )
     table.columns[0].no_wrap = True
     for row in found:
         if "problem" in row:
-            table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", row["place"])
+            table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", "", row["place"])
             continue
         density = "-" if row["density"] is None else f"{row['density']:.3f}"
         names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
         fell_back = f"{row['dense_fallback_units']} of {row['units']}"
-        table.add_row(
-            *names, f"{row['tokens']:,}", row["policy"], f"{row['tau']:g}", density, fell_back, row["place"]
-        )
+        uncertified = f"{row['uncertified']} of {row['units']}"
+        numbers = (f"{row['tokens']:,}", row["policy"], f"{row['tau']:g}", density, fell_back, uncertified)
+        table.add_row(*names, *numbers, row["place"])
     out_console().print(table)
 
 
@@ -144,11 +147,14 @@ def _runs() -> Iterator[dict[str, Any]]:
     for place, path in _bundles():
         try:
             row = tables.from_arrow("run", pq.read_table(path / "run.parquet"))[0]
+            units = pq.read_table(path / "head_choice.parquet", columns=["pattern", "lower_mass"]).to_pylist()
         except (OSError, pa.ArrowException, IndexError, TypeError, KeyError, ValueError) as error:
             problem = f"unreadable: {type(error).__name__}"
             yield {"run_id": path.name, "problem": problem, "place": place, "bundle": str(path)}
         else:
-            yield {**dataclasses.asdict(row), "place": place, "bundle": str(path)}
+            uncertified = sum(is_uncertified(**unit, tau=row.tau) for unit in units)
+            known = {**dataclasses.asdict(row), "uncertified": uncertified}
+            yield {**known, "place": place, "bundle": str(path)}
 
 
 def _find_exact(run_id: str) -> Path | None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from routesparse.engine.rows import is_uncertified
+
 if TYPE_CHECKING:
     from routesparse.engine.rows import RunRecord
 
@@ -113,7 +115,14 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
         "layers": run.layers,
         "heads": run.heads,
         "segments": run.segments,
-        "choices": [{name: getattr(choice, name) for name in _CHOICE_FIELDS} for choice in record.choices],
+        "uncertified": len(record.uncertified),
+        "choices": [
+            {
+                **{name: getattr(choice, name) for name in _CHOICE_FIELDS},
+                "uncertified": is_uncertified(choice.pattern, choice.lower_mass, run.tau),
+            }
+            for choice in record.choices
+        ],
         "timings": {
             name: getattr(run, name) for name in ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms")
         },

@@ -14,12 +14,12 @@ import torch
 from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
 from routesparse.engine.device.copies import Layout, Packed, Readout, pack
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method import fallback, router
+from routesparse.engine.method import fallback
 from routesparse.engine.method.fallback import DeviceCertified, read_certified
 from routesparse.engine.method.families import FamilyIndex
 from routesparse.engine.method.patterns import Candidate
 from routesparse.engine.method.probe import Probe
-from routesparse.engine.method.router_device import DeviceRouting
+from routesparse.engine.method.router import Routing
 from routesparse.engine.method.scores import Scores
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
@@ -38,7 +38,7 @@ class Decision:
     scores: Scores
     risk: np.ndarray  # [U, C]
     gate: float  # lambda
-    routed: router.Routing
+    routed: Routing
     certified: fallback.Certified
     certificate_mass: np.ndarray  # [U, certificate rows, C]
     entropy: np.ndarray  # [U]
@@ -62,32 +62,6 @@ class Decision:
     def sparse(self) -> np.ndarray:
         """bool [U]: units that read less than everything."""
         return self.certified.choice != len(self.candidates) - 1
-
-
-@dataclass(frozen=True)
-class DeviceScores:
-    """risk.Scores on the device, float64 [U, C] each, and the gate statistic g."""
-
-    mass: torch.Tensor
-    recent_mass: torch.Tensor
-    disagreement: torch.Tensor
-    density: torch.Tensor
-    kernel_us: torch.Tensor
-    predicted_error: torch.Tensor | None
-
-    @property
-    def gate(self) -> torch.Tensor:
-        """g."""
-        return torch.minimum(self.mass, self.recent_mass)
-
-    def risk(self, alpha: float, beta: float) -> torch.Tensor:
-        """R (eq. 4), at least 0; see risk.Scores."""
-        risk = 1.0 - self.gate + alpha * self.disagreement
-        if beta:
-            if self.predicted_error is None:
-                raise ValueError("beta > 0 needs an error predictor")
-            risk = risk + beta * self.predicted_error
-        return risk.clamp_min(0.0)
 
 
 @dataclass(frozen=True)
@@ -140,9 +114,7 @@ class Pending:
             scores=scores,
             risk=values["risk"],
             gate=self.gate,
-            routed=router.Routing(
-                values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])
-            ),
+            routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
             certified=certified,
             certificate_mass=values["certificate_mass"],
             entropy=values["entropy"],
@@ -199,9 +171,9 @@ def packed_layout(units: int, candidates: int, tests: int, rows: int, laps: int)
 
 
 def packed_decision(
-    scores: DeviceScores,
+    scores: Scores,
     risk: torch.Tensor,
-    routed: DeviceRouting,
+    routed: Routing,
     certified: DeviceCertified,
     **others: torch.Tensor,
 ) -> Packed:

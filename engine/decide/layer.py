@@ -12,16 +12,14 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import unit_route
-from routesparse.engine.decide.decision import Computed, Decision, DeviceScores, Pending, packed_decision
+from routesparse.engine.decide.decision import Computed, Decision, Pending, packed_decision
 from routesparse.engine.decide.heatmap import draw
-from routesparse.engine.device import device_path
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.device.copies import Packed, Readout
 from routesparse.engine.device.graphs import Graphs, beside
 from routesparse.engine.device.timing import Stamps
-from routesparse.engine.errors import ConfigError
-from routesparse.engine.method import descriptors, fallback, router_device
-from routesparse.engine.method import retained_mass as coverage
+from routesparse.engine.errors import ConfigError, NumericsError
+from routesparse.engine.method import descriptors, fallback, router
 from routesparse.engine.method.families import build_indices, build_unprobed
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
@@ -29,7 +27,9 @@ from routesparse.engine.method.patterns import library
 from routesparse.engine.method.predictor import PredictorTables
 from routesparse.engine.method.probe import Probe, run_probe
 from routesparse.engine.method.probe_rows import CERTIFICATE, RECENT, ROUTING, draw_shares, place_rows
+from routesparse.engine.method.retained_mass import CandidateMass, candidate_mass
 from routesparse.engine.method.row_plan import head_density, lower
+from routesparse.engine.method.scores import Scores, gate_statistic
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan
@@ -137,17 +137,20 @@ def compute(
     with beside(inputs.q.device) as joined:
         unprobed = build_unprobed(inputs, segment, candidates)
     probe = run_probe(inputs, segment, rows, config)
+    # A GPU is not waited for: there ``Pending.read`` raises it.
+    if not probe.finite.is_cuda and not bool(probe.finite):
+        raise NumericsError("NaN or Inf in the attention scores")
     stamps.lap()
 
     # 2. Candidate indices, coverage and uncertainty.
     joined()
     indices = build_indices(inputs, segment, probe, candidates, unprobed)
-    covered = coverage.cover(inputs, segment, probe, indices, candidates)
-    described = descriptors.describe(probe, segment)
+    covered = candidate_mass(inputs, segment, probe, indices, candidates)
+    described = descriptors.describe(probe)
     stamps.lap()
 
     # 3. to 5. on units: by one kernel where it knows the setting, else by tensor operations.
-    if device_path.fused(inputs.q) and unit_route.takes(config, kernel_limit_us, predictor):
+    if unit_route.takes(inputs.q, config, kernel_limit_us, predictor):
         choice, packed = unit_route.route(
             segment, rows, covered, described, probe.finite, config, gate, profile, stamps.laps
         )
@@ -158,16 +161,14 @@ def compute(
             segment, probe, covered, described, config, gate, profile, kernel_limit_us, predictor, stamps
         )
     drawing = draw(probe, segment, indices)
-    if not device_path.fused(inputs.q):
-        return Computed(candidates, choice, packed, probe, indices, drawing, plan=None, density=None)
-    plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+    plan = lower(inputs, segment, indices, candidates, choice)
     return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
 
 
 def route_by_tensors(
     segment: Segment,
     probe: Probe,
-    covered: coverage.Coverage,
+    covered: CandidateMass,
     described: descriptors.Descriptors,
     config: RouterConfig,
     gate: float,
@@ -188,11 +189,11 @@ def route_by_tensors(
     disagreement = covered.disagreement(probe)
     predicted = None
     if predictor is not None:
-        gate_mass = torch.minimum(mass, recent_mass)
+        gate_mass = gate_statistic(mass, recent_mass)
         predicted = predictor(gate_mass, disagreement, described.entropy.unsqueeze(-1))
         predicted[..., -1] = 0.0
         predicted = units(predicted)
-    scores = DeviceScores(
+    scores = Scores(
         mass=units(mass),
         recent_mass=units(recent_mass),
         disagreement=units(disagreement),
@@ -203,7 +204,7 @@ def route_by_tensors(
 
     # 4. Eq. 6 under the layer's limit.
     risk = scores.risk(config.alpha, config.beta)
-    routed = router_device.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
+    routed = router.choose(scores.gate, risk, kernel_us, config, gate, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = units(covered.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
@@ -231,12 +232,4 @@ def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
     """Step 6, first half: the row plan of the decision; ``sparse_attention`` is the second."""
     if isinstance(decision, Pending) and decision.plan is not None:
         return replace(decision.plan, key_start=inputs.key_start)
-    return lower(
-        decision.segment,
-        decision.indices,
-        decision.candidates,
-        decision.choice,
-        inputs.key_start,
-        inputs.softcap,
-        inputs.sinks,
-    )
+    return lower(inputs, decision.segment, decision.indices, decision.candidates, decision.choice)

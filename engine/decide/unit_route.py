@@ -1,7 +1,7 @@
 """Steps 3 to 5 as one kernel, for the default setting: no latency limit, no error predictor, betting bound.
 
 Every unit then decides on its own: its scores, the cheapest candidate with g >= lambda, its ladder and the ladder's
-certificate. The twins are ``router_device.choose`` and ``fallback.certify`` (``layer.route_by_tensors``), which take
+certificate. The twins are ``router.choose`` and ``fallback.certify`` (``layer.route_by_tensors``), which take
 every setting; given the same scores, both come to the same choice and record.
 """
 
@@ -16,34 +16,38 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import packed_layout
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
-from routesparse.engine.method.certificate import BET_CAP, BISECTIONS
+from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.descriptors import Descriptors
 from routesparse.engine.method.fallback import NEXT_BUDGET
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
 from routesparse.engine.method.probe_rows import ProbeRows
-from routesparse.engine.method.retained_mass import Coverage
-from routesparse.engine.method.router_device import DENSE_SHARE
+from routesparse.engine.method.retained_mass import CandidateMass
+from routesparse.engine.method.router import DENSE_SHARE
 from routesparse.engine.method.segments import Segment
-from routesparse.kernels import route_triton
+from routesparse.kernels.common import runs_triton
+from routesparse.kernels.route import MOST_TESTS, Settings, route_units
 
 
-def takes(config: RouterConfig, limit_us: float | None, predictor: PredictorTables | None) -> bool:
-    """Whether the kernel knows this setting."""
+def takes(
+    tensor: torch.Tensor, config: RouterConfig, limit_us: float | None, predictor: PredictorTables | None
+) -> bool:
+    """Whether the kernel runs on tensors like this one and knows this setting."""
     return (
-        config.policy == "certified"
+        runs_triton(tensor)
+        and config.policy == "certified"
         and limit_us is None
         and predictor is None
         and config.beta == 0
         and config.bound == "betting"
-        and config.max_tests <= route_triton.MOST_TESTS
+        and config.max_tests <= MOST_TESTS
     )
 
 
 def route(
     segment: Segment,
     rows: ProbeRows,
-    covered: Coverage,
+    covered: CandidateMass,
     described: Descriptors,
     finite: torch.Tensor,
     config: RouterConfig,
@@ -58,7 +62,7 @@ def route(
     size = sum(math.prod(shape) for shape, _ in layout.values())
     packed = Packed(torch.empty(size, dtype=torch.float64, device=device), layout)
     nothing = np.zeros(())
-    settings = route_triton.Settings(
+    settings = Settings(
         fixed_us=float(profile.sparse_us(segment, nothing, nothing)),
         tile_us=profile.tile_us,
         column_us=profile.column_us,
@@ -68,10 +72,10 @@ def route(
         dense_share=DENSE_SHARE,
         next_budget=NEXT_BUDGET,
         tau=config.tau,
-        target=math.log(1.0 / ((1.0 - config.confidence) / config.max_tests)),
+        target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
         bet_cap=BET_CAP,
     )
-    choice = route_triton.route_units(
+    choice = route_units(
         covered.row_mass,
         covered.tiles,
         covered.columns,
@@ -84,6 +88,5 @@ def route(
         rows.sizes,
         tests=config.max_tests,
         fallback=config.fallback,
-        bisections=BISECTIONS,
     )
     return choice, packed

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from routesparse.kernels import probe_triton, record_triton
+from routesparse.kernels import clock
 
 
 class Laps:
@@ -45,20 +45,14 @@ class Stamps:
 
     def lap(self) -> None:
         """End a lap here."""
-        if self._times.is_cuda:
-            probe_triton.stamp(self._times, self._place)
-        else:
-            self._times[self._place] = time.perf_counter_ns()
+        clock.stamp(self._times, self._place)
         self._place += 1
 
     def elapsed_us(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """float64 [laps], when all have ended; out: where they go."""
         if out is None:
             out = torch.empty(len(self._times) - 1, dtype=torch.float64, device=self._times.device)
-        if self._times.is_cuda:
-            record_triton.write_laps(self._times, out)
-        else:
-            torch.div(self._times.diff().double(), 1e3, out=out)
+        clock.write_laps(self._times, out)
         return out
 
 

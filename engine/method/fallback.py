@@ -17,16 +17,19 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.certificate_device import in_prompt_lower_mass
+from routesparse.engine.method.certificate import in_prompt_lower_mass
+from routesparse.engine.method.router import admissible
+from routesparse.engine.method.solvers import taken
+from routesparse.engine.rows import FallbackKind
 
 NEXT_BUDGET = (
     1.25  # an expansion must cost at least this much more, or it buys too little mass to be worth a test
 )
-KINDS = (None, "expand", "dense")
+FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
 
 @dataclass(frozen=True)
-class Test:
+class CertificateTest:
     """One certificate test of one unit."""
 
     unit: int
@@ -41,14 +44,14 @@ class Certified:
 
     choice: np.ndarray  # int64 [U]
     lower_mass: np.ndarray  # float64 [U]
-    tests: tuple[Test, ...]
+    tests: tuple[CertificateTest, ...]
     fallback: tuple[str | None, ...]  # per unit: None | "expand" | "dense"
     unmet: np.ndarray  # bool [U]
 
 
 @dataclass(frozen=True)
 class DeviceCertified:
-    """U units, s rungs. choice int64 [U], kind int64 [U] (a place in KINDS), unmet bool [U], lower float64 [U]
+    """U units, s rungs. choice int64 [U], kind int64 [U] (a place in FALLBACK_KINDS), unmet bool [U], lower float64 [U]
     (NaN for dense units); ladder int64 [U, s] (-1: no rung), bounds float64 [U, s], tested bool [U, s].
     """
 
@@ -71,7 +74,7 @@ def escalation(
     """
     dense = cost.shape[1] - 1
     rungs = [torch.where(choice == dense, -1, choice)]
-    allowed = (mass >= gate) & (cost < cost[:, dense:])
+    allowed = admissible(mass, gate) & (cost < cost[:, dense:])
     allowed[:, dense] = False
     last = choice
     for _ in range(max_tests - 1):
@@ -120,7 +123,7 @@ def certify(
     for rung in range(1, config.max_tests + 1):
         granted = failed
         if slack is not None:
-            extra = _at(cost, targets[:, rung]) - _at(cost, targets[:, rung - 1])
+            extra = taken(cost, targets[:, rung]) - taken(cost, targets[:, rung - 1])
             granted, slack = _grant(failed, bounds[:, rung - 1], extra, slack)
             unmet = unmet | (failed & ~granted)
         state = torch.where(granted, rung, state)
@@ -129,10 +132,10 @@ def certify(
         testing = granted & rung_exists[:, rung]
         tested.append(testing)
         failed = testing & ~passed[:, rung]
-    final = torch.where(active, _at(targets, state), choice)
+    final = torch.where(active, taken(targets, state), choice)
     on_ladder = active & (final != dense)
     kind = torch.where(on_ladder, (state > 0).long(), torch.where(active, 2, 0))
-    reached = _at(bounds, state.clamp_max(config.max_tests - 1))
+    reached = taken(bounds, state.clamp_max(config.max_tests - 1))
     lower = torch.where(on_ladder, reached, torch.nan)
     return DeviceCertified(final, kind, unmet, lower, ladder, bounds, torch.stack(tested, 1))
 
@@ -143,12 +146,12 @@ def read_certified(values: dict[str, np.ndarray], tau: float) -> Certified:
     for rung in range(values["tested"].shape[1]):
         for unit in np.flatnonzero(values["tested"][:, rung]):
             bound = float(values["bounds"][unit, rung])
-            tests.append(Test(int(unit), int(values["ladder"][unit, rung]), bound, bound >= tau))
+            tests.append(CertificateTest(int(unit), int(values["ladder"][unit, rung]), bound, bound >= tau))
     return Certified(
         values["choice"],
         values["lower_mass"],
         tuple(tests),
-        tuple(KINDS[kind] for kind in values["kind"]),
+        tuple(FALLBACK_KINDS[kind] for kind in values["kind"]),
         values["unmet"],
     )
 
@@ -159,13 +162,8 @@ def _grant(
     """Units that get their next rung while the slack lasts, lowest bound first, and what is left of it."""
     order = torch.where(failed, bounds, torch.inf).argsort(stable=True)
     wanted, price = failed[order], extra[order]
-    taken = []
+    grants = []
     for unit in range(len(order)):
-        taken.append(wanted[unit] & (price[unit] <= slack))
-        slack = torch.where(taken[-1], slack - price[unit], slack)
-    return torch.zeros_like(failed).scatter_(0, order, torch.stack(taken)), slack
-
-
-def _at(values: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """values [U, X] at place int64 [U] -> [U]."""
-    return values.gather(1, place.unsqueeze(1)).squeeze(1)
+        grants.append(wanted[unit] & (price[unit] <= slack))
+        slack = torch.where(grants[-1], slack - price[unit], slack)
+    return torch.zeros_like(failed).scatter_(0, order, torch.stack(grants)), slack

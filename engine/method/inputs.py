@@ -43,10 +43,3 @@ def first_real_keys(key_start: torch.Tensor | None, batch: int, device: torch.de
     if key_start is None:
         return constant(np.zeros(batch, np.int64), device)
     return key_start.to(torch.int64)
-
-
-def capped_logits(q: torch.Tensor, k: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
-    """Scaled logits in float32: q [P, D], k [K, D] -> [P, K]."""
-    logits = (q @ k.transpose(-1, -2)).float() if q.dtype != torch.float32 else q @ k.transpose(-1, -2)
-    logits *= scale
-    return softcap * torch.tanh(logits / softcap) if softcap else logits

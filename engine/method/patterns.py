@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
+from routesparse.engine.errors import PatternError
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
+from routesparse.kernels.families import DENSE, FAMILIES
 
 A_SHAPE_DENSITIES = (0.02, 0.05, 0.1, 0.2)
 VERTICAL_SLASH_DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5)
@@ -27,6 +31,9 @@ MAX_COLUMNS = 4_096  # single columns a row may gather; more are cheaper as bloc
 COLUMN_SHARE = 0.5  # of a vertical-slash candidate's density; the other half goes to slash bands
 COLUMN_LIMIT = 1 / 16  # of the keys: beyond it the density goes to bands alone
 LIBRARY_VERSION = 2
+
+
+Index = TypeVar("Index")
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,10 @@ class Candidate:
                 return f"{self.blocks} blocks of {self.block_k} a row"
             case "block_top_p":
                 return f"blocks to {self.share:g} of the score"
-            case _:
+            case "dense":
                 return "all"
+            case _:
+                raise PatternError(f"pattern {self.pattern!r} has no words for its budget; add them here")
 
 
 def library(segment: Segment) -> tuple[Candidate, ...]:
@@ -87,6 +96,45 @@ def _library(segment: Segment, rule: tuple[object, ...]) -> tuple[Candidate, ...
         candidates.append(Candidate(len(candidates), pattern, level, blocks, columns, share, segment.block_k))
     candidates.append(Candidate(len(candidates), "dense", 0, block_k=segment.block_k))
     return tuple(candidates)
+
+
+def check_built(candidates: Sequence[Candidate], built: Iterable[str]) -> None:
+    """Errors: PatternError for a candidate whose family has no index: it would be scored and run as dense."""
+    known = set(built)
+    for candidate in candidates:
+        if candidate.pattern not in known and candidate.pattern != "dense":
+            raise PatternError(
+                f"pattern {candidate.pattern!r} has no index among {', '.join(sorted(known))}; build one in "
+                "families.build_indices"
+            )
+
+
+def family_numbers(candidates: Sequence[Candidate], built: Iterable[str]) -> list[int]:
+    """The number that the kernels know each candidate's family by, DENSE for dense.
+
+    Errors: PatternError for a family without an index, or one that the kernels would take for another.
+    """
+    check_built(candidates, built)
+    return [DENSE if c.pattern == "dense" else _number(c.pattern) for c in candidates]
+
+
+def maps_of_families(built: Mapping[Pattern, Index]) -> tuple[Index, Index, Index, Index]:
+    """The four families' indices in the kernels' order. Errors: PatternError for one too many or too few."""
+    for pattern in built:
+        _number(pattern)
+    for pattern in FAMILIES:
+        check_built([Candidate(0, pattern, 0)], built)
+    closed, slash, top_k, top_p = (built[pattern] for pattern in FAMILIES)
+    return closed, slash, top_k, top_p
+
+
+def _number(pattern: str) -> int:
+    if pattern not in FAMILIES:
+        raise PatternError(
+            f"the kernels do not know pattern {pattern!r}, only {', '.join(FAMILIES)}; add it to "
+            "kernels/families.py and to the kernels of retained_mass, lower_plan and pictures"
+        )
+    return FAMILIES.index(pattern)
 
 
 def blocks_for_density(causal: np.ndarray, density: float) -> int:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine import fields
+from routesparse.engine.fields import FieldError
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,22 +57,41 @@ class ErrorPredictor:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ErrorPredictor:
-        """From a calibration file. Errors: TypeError, KeyError or ValueError for anything that is no set of trees."""
-        names = ("feature", "threshold", "left", "right", "value")
-        tables = {name: tuple(tuple(row) for row in values[name]) for name in names}
-        shapes = {tuple(len(row) for row in table) for table in tables.values()}
-        if len(shapes) != 1 or len(set(next(iter(shapes)))) != 1:
-            raise ValueError("the predictor's trees have different shapes")
-        nodes = len(tables["feature"][0])
-        for name, least, most in (
-            ("feature", LEAF, len(FEATURES) - 1),
-            ("left", 0, nodes - 1),
-            ("right", 0, nodes - 1),
-        ):
-            if not all(least <= entry <= most for row in tables[name] for entry in row):
-                raise ValueError(f"the predictor's {name} lies outside [{least}, {most}]")
-        return cls(
-            float(values["baseline"]), **tables, depth=int(values["depth"]), fit=dict(values.get("fit", {}))
+        """From a calibration file that ``check_trees`` let through."""
+        tables = {name: tuple(tuple(row) for row in values[name]) for name in TABLES}
+        return cls(float(values["baseline"]), **tables, depth=values["depth"], fit=values.get("fit", {}))
+
+
+TABLES = ("feature", "threshold", "left", "right", "value")
+
+
+def check_trees(values: Any, field: str) -> None:
+    """Errors: FieldError for tables of different shapes, entries outside them, or leaves that depth does not reach."""
+    anything = dict.fromkeys(TABLES, fields.items(fields.items(fields.plain, least=1), least=1))
+    fields.record(
+        {"baseline": fields.number(), "depth": fields.whole(), **anything}, {"fit": fields.an_object}
+    )(values, field)
+    trees, nodes = len(values["feature"]), len(values["feature"][0])
+    entry = {
+        "feature": fields.whole(LEAF, len(FEATURES) - 1),
+        "threshold": fields.number(),
+        "left": fields.whole(0, nodes - 1),
+        "right": fields.whole(0, nodes - 1),
+        "value": fields.number(),
+    }
+    for name, each in entry.items():
+        fields.items(fields.items(each, nodes), trees)(values[name], f"{field}.{name}")
+    reached = set()
+    for tree in range(trees):
+        feature, left, right = (values[name][tree] for name in ("feature", "left", "right"))
+        level, depth = {0}, 0
+        # A path longer than the tree has nodes goes in a circle.
+        while (inner := [n for n in level if feature[n] != LEAF]) and depth <= nodes:
+            level, depth = {child for n in inner for child in (left[n], right[n])}, depth + 1
+        reached.add(depth)
+    if max(reached) != values["depth"]:
+        raise FieldError(
+            f"{field}.depth", values["depth"], f"that of the deepest leaf ({max(reached)} by the tables)"
         )
 
 

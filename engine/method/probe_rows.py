@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.device import device_path
 from routesparse.engine.device.constants import to_device
 from routesparse.engine.method.segments import Segment
-from routesparse.kernels import route_triton
+from routesparse.kernels import probe_rows
 
 RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3
 
@@ -61,28 +60,10 @@ def place_rows(
     segment: Segment, config: RouterConfig, draws: torch.Tensor, first_keys: torch.Tensor
 ) -> ProbeRows:
     """The rows that draws [B, H, R + C] fall on, and the rows that are not drawn, on the draws' device."""
-    device = draws.device
-    batch, heads, _ = draws.shape
     recent_count = min(config.recent_rows, segment.rows)
     half = min(config.boundary_rows // 2, segment.body)
     sizes = (recent_count, config.routing_rows, config.certificate_rows, 2 * half)
-    if device_path.fused(draws):
-        rows = route_triton.place_rows(
-            draws, first_keys, sizes, body=segment.body, rows=segment.rows, position=segment.position
-        )
-        return ProbeRows(rows, sizes)
-    low = (first_keys - segment.position).clamp(0, max(0, segment.body - 1)).view(batch, 1, 1)
-    span = segment.body - low
-    jitter, uniform = draws.split((config.routing_rows, config.certificate_rows), -1)
-
-    recent = torch.arange(segment.rows - recent_count, segment.rows, device=device).expand(batch, heads, -1)
-    strata = torch.arange(config.routing_rows, device=device)
-    routing = low + ((strata + jitter) / config.routing_rows * span).long().clamp_max(span - 1)
-    certificate = low + (uniform * span).long().clamp_max(span - 1)
-    edges = [
-        torch.arange(half, device=device),
-        torch.arange(segment.body - half, segment.body, device=device),
-    ]
-    boundary = torch.maximum(torch.cat(edges).expand(batch, heads, -1), low)
-
-    return ProbeRows(torch.cat([recent, routing, certificate, boundary], dim=-1), sizes)
+    rows = probe_rows.place_rows(
+        draws, first_keys, sizes, body=segment.body, rows=segment.rows, position=segment.position
+    )
+    return ProbeRows(rows, sizes)

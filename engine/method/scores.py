@@ -1,42 +1,57 @@
-"""Candidate scores on the host: the gate statistic and the risk (paper section 3.3, eq. 4).
+"""The gate statistic g and the risk of eq. 4 (paper section 3.3): the only definition, for NumPy arrays and tensors.
 
     R(h, p, b | x) = 1 - g + alpha u + beta e,     g = min(mean over the routing rows, mean over the recent rows)
 
 The paper writes m-hat where g stands. A mean over all probe rows looked certified and lost three of four needles:
-it hides the rows that ask (CONTRIBUTING.md, "Decisions"). numpy only, so that replays run without torch.
+it hides the rows that ask (CONTRIBUTING.md, "Decisions"). The route kernel and the store's macro ``gate_statistic``
+compute the same g and are tested against this.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
+from routesparse.kernels.arrays import Array, namespace
+
+
+def gate_statistic(mass: Array, recent_mass: Array) -> Array:
+    """g: mass is a mean over body rows (m-hat; with the audited mean in its place this is g*, the truth behind the
+    conformal claim), recent_mass the mean over the recent rows, all of which the probe reads."""
+    return namespace(mass).minimum(mass, recent_mass)
+
+
+def risk(
+    gate: Array, disagreement: Array, alpha: float, predicted_error: Array | None = None, beta: float = 0.0
+) -> Array:
+    """R (eq. 4), at least 0. Errors: ValueError for beta without predicted errors."""
+    xp = namespace(gate)
+    found = 1.0 - gate + alpha * disagreement
+    if beta:
+        if predicted_error is None:
+            raise ValueError("beta > 0 needs an error predictor")
+        found = found + beta * predicted_error
+    return xp.clip(found, 0.0, None)
 
 
 @dataclass(frozen=True)
 class Scores:
     """Everything the router may read, for the U = B * H units of one layer and segment and C candidates.
 
-    The last candidate is dense: mass 1, disagreement 0. All arrays float64 [U, C].
+    The last candidate is dense: mass 1, disagreement 0. All arrays float64 [U, C], on the host or on the device.
     """
 
-    mass: np.ndarray  # m-hat, mean over the routing rows
-    recent_mass: np.ndarray
-    disagreement: np.ndarray  # u
-    density: np.ndarray
-    kernel_us: np.ndarray
-    predicted_error: np.ndarray | None = None  # e
+    mass: Array  # m-hat, mean over the routing rows
+    recent_mass: Array
+    disagreement: Array  # u
+    density: Array
+    kernel_us: Array
+    predicted_error: Array | None = None  # e
 
     @property
-    def gate(self) -> np.ndarray:
+    def gate(self) -> Array:
         """g."""
-        return np.minimum(self.mass, self.recent_mass)
+        return gate_statistic(self.mass, self.recent_mass)
 
-    def risk(self, alpha: float, beta: float) -> np.ndarray:
-        """R (eq. 4), at least 0. beta without a predictor is a ValueError: the calibration has to bring one."""
-        risk = 1.0 - self.gate + alpha * self.disagreement
-        if beta:
-            if self.predicted_error is None:
-                raise ValueError("beta > 0 needs an error predictor")
-            risk = risk + beta * self.predicted_error
-        return np.maximum(risk, 0.0)
+    def risk(self, alpha: float, beta: float) -> Array:
+        """R (eq. 4)."""
+        return risk(self.gate, self.disagreement, alpha, self.predicted_error, beta)

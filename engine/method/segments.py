@@ -9,17 +9,12 @@ on the *body*, the segment without its tail.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from routesparse.engine.config import RouterConfig
-
-if TYPE_CHECKING:
-    import torch
-
-    from routesparse.kernels.index_triton import Place
-
+from routesparse.kernels.geometry import SegmentGeometry
 
 LOCAL_BLOCKS = 1  # KV blocks before the diagonal that every plan reads (CONTRIBUTING.md, "Local context")
 
@@ -59,11 +54,9 @@ class Segment:
         """Position of the first row inside its KV block; the same for every query block."""
         return self.position % self.block_k
 
-    def place(self, first_keys: torch.Tensor) -> Place:
-        """The segment as the index kernels see it; first_keys int64 [B]."""
-        from routesparse.kernels.index_triton import Place
-
-        return Place(
+    def geometry(self, first_keys: torch.Tensor) -> SegmentGeometry:
+        """The segment as the kernels' operations see it; first_keys int64 [B]."""
+        return SegmentGeometry(
             self.position,
             self.rows,
             self.keys,

@@ -29,6 +29,7 @@ from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
+from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 if TYPE_CHECKING:
@@ -255,9 +256,7 @@ def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
 
 def _random_plan(inputs, segment, density, columns, generator):
     """A plan of random blocks (sink and diagonal kept) and columns, with its tile and column counts."""
-    from routesparse.engine.method.families.level_map import diagonal_and_sink
-
-    forced, causal = diagonal_and_sink(segment, inputs)
+    forced, causal = forced_and_causal(segment.geometry(inputs.first_keys()))
     heads = inputs.q.shape[1]
     device = forced.device
     shape = (1, heads, segment.query_blocks, segment.key_blocks)

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from routesparse.engine.method.router import admissible
+from routesparse.engine.rows import is_uncertified
+
 if TYPE_CHECKING:
     from routesparse.engine.decide.layer import Decision
 
@@ -23,14 +26,15 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
         if decision.routed.limited:
             return "dense by the router: least total risk under T_l"
         best_gate = float(scores.gate[unit, :dense].max())
-        if best_gate < gate:
+        if not admissible(best_gate, gate):
             return f"dense by the router: no sparse candidate reaches g >= {gate:.3f} (best {best_gate:.3f})"
         return "dense by the router: every sparse candidate with enough mass costs as much as dense"
     g = float(scores.gate[unit, place])
     bound = float(decision.certified.lower_mass[unit])
-    verdict = f"certificate {bound:.3f} {'>=' if bound >= tau else '<'} tau {tau:.3f}"
-    if decision.certified.unmet[unit]:
-        verdict += ", and T_l leaves no time to expand"
+    verdict = f"certificate {bound:.3f} >= tau {tau:.3f}"
+    if is_uncertified(decision.candidates[place].pattern, bound, tau):
+        why = "T_l leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
+        verdict = f"certificate {bound:.3f} < tau {tau:.3f}, and {why}: it ran uncertified"
     if decision.certified.fallback[unit] == "expand":
         first = tests[0]
         name = decision.candidates[first.candidate]
@@ -54,7 +58,7 @@ def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> s
             return f"certificate {test.lower_mass:.3f} < tau {tau:.3f}"
     g, cost = float(scores.gate[unit, place]), float(scores.kernel_us[unit, place])
     paid = float(scores.kernel_us[unit, chosen])
-    if g < gate and not decision.routed.limited:
+    if not admissible(g, gate) and not decision.routed.limited:
         side = "recent rows" if scores.recent_mass[unit, place] < scores.mass[unit, place] else "routing rows"
         return f"g {g:.3f} < {gate:.3f} ({side})"
     if cost >= paid:

@@ -15,6 +15,7 @@ import numpy as np
 
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
+from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.record import reasons as explain
 from routesparse.engine.rows import (
@@ -147,6 +148,7 @@ def _run(
     timings = prompt.timings()
     config = trace.config
     sparse = [c for c in choices if c.pattern != "dense"]
+    outcomes = Counter(c.outcome for c in choices)
     densities = [p.density for p in prompt.passes]
     covered = [a.covered for a in audits if a.covered is not None]
     profile = trace.profile if isinstance(trace.profile, str) else trace.profile.name
@@ -192,9 +194,9 @@ def _run(
         density=float(np.mean(densities)) if densities else None,
         units=len(choices),
         sparse_units=len(sparse),
-        expanded_units=sum(c.fallback == "expand" for c in choices),
-        dense_fallback_units=sum(c.fallback == "dense" for c in choices),
-        dense_router_units=sum(c.fallback is None and c.pattern == "dense" for c in choices),
+        expanded_units=outcomes["expanded"],
+        dense_fallback_units=outcomes["dense by fallback"],
+        dense_router_units=outcomes["dense by the router"],
         over_budget_layers=sum(row.over_budget for row in layers),
         audit_depth=trace.audit_depth,
         audit_rows=max((a.rows for a in audits), default=0),
@@ -247,7 +249,7 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
             predicted_error=None if predicted is None else float(predicted[unit, place]),
             risk=float(decision.risk[unit, place]),
             kernel_us=float(scores.kernel_us[unit, place]),
-            admissible=bool(scores.gate[unit, place] >= decision.gate),
+            admissible=bool(admissible(scores.gate[unit, place], decision.gate)),
             chosen=place == int(decision.certified.choice[unit]),
             reason=explain.candidate_reason(decision, unit, place, tau),
         )

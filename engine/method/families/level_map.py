@@ -9,58 +9,41 @@ import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.segments import LOCAL_BLOCKS, Segment
 from routesparse.engine.rows import Pattern
+from routesparse.kernels.retained_mass import RankedColumns
 
-NEVER = 255  # no budget of the family reads this block
+COLUMN_LEVELS = 8  # three bits beside a column's key hold its level
 
 
 @dataclass(frozen=True)
 class FamilyIndex:
     """One family's nested budgets. B and H may be 1 where the family does not depend on them.
 
-    levels: uint8 [B, H, M, N]; blocks beyond the diagonal are NEVER.
-    columns: int64 [B, H, V] best first, or None. column_counts[level] of them belong to a level.
+    levels: uint8 [B, H, M, N] (``kernels.level_maps``); columns: int64 [B, H, V] best first, or None, of which
+    column_counts[level] belong to a level; row_counts: int32 [B, H, M, levels], blocks that each query block reads at
+    each level, where the builder knows them.
     """
 
     pattern: Pattern
     levels: torch.Tensor
     columns: torch.Tensor | None = None
     column_counts: tuple[int, ...] = ()
-    row_counts: torch.Tensor | None = None  # int32 [B, H, M, levels]: blocks that each row reads, where known
-
-    @property
-    def column_levels(self) -> torch.Tensor:
-        """uint8 [V]: the smallest level that holds the column of each rank."""
-        assert self.columns is not None
-        rank = np.arange(self.columns.shape[-1])
-        levels = np.searchsorted(np.array(self.column_counts), rank, side="right")
-        return constant(levels.astype(np.uint8), self.columns.device)
+    row_counts: torch.Tensor | None = None
 
     @cached_property
-    def columns_by_key(self) -> torch.Tensor:
-        """int32 [B, H, V]: 8 times the key plus the smallest level that holds the column, ascending.
+    def ranked_columns(self) -> RankedColumns | None:
+        """The columns as the operations read them; None where the family has none.
 
-        Scoring asks first, inside what a graph captures, so that a replay renews it with the rest.
+        Scoring asks first, inside of what a graph captures, so that a replay renews it with the rest.
+        Errors: ValueError for more than COLUMN_LEVELS levels.
         """
-        assert self.columns is not None
-        if len(self.column_counts) > 8:
-            raise ValueError(f"{len(self.column_counts)} levels of columns; 3 bits hold 8")
-        return torch.add(self.column_levels.int(), self.columns.int(), alpha=8).sort(-1).values
-
-
-def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """(forced, causal), bool [B, 1, M, N]: blocks that every plan reads, and blocks at or before the diagonal.
-
-    Forced are the sink block, the diagonal blocks and LOCAL_BLOCKS before them.
-    With left padding the sink block is the one that holds the prompt's first real key; blocks before it are
-    outside ``causal`` too.
-    """
-    device = inputs.q.device
-    base = constant(segment.base_blocks(), device).view(1, 1, -1, 1)
-    last = constant(segment.last_blocks(), device).view(1, 1, -1, 1)
-    sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
-    block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
-    causal = (block <= last) & (block >= sink)
-    return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
+        if self.columns is None:
+            return None
+        if len(self.column_counts) > COLUMN_LEVELS:
+            raise ValueError(f"{len(self.column_counts)} levels of columns; {COLUMN_LEVELS} at most")
+        device = self.columns.device
+        counts = np.array(self.column_counts, np.int32)
+        of_rank = np.searchsorted(counts, np.arange(self.columns.shape[-1]), side="right").astype(np.uint8)
+        levels = constant(of_rank, device)
+        by_key = torch.add(levels.int(), self.columns.int(), alpha=COLUMN_LEVELS).sort(-1).values
+        return RankedColumns(self.columns, levels, constant(counts, device), by_key)

@@ -13,7 +13,7 @@ from routesparse.engine.bench.end_to_end import CASES, _ratios, _share
 from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.rivals import _block_mask
 from routesparse.engine.bench.transformer import Size, Transformer, _rotate
-from routesparse.engine.cli import main
+from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError
 from routesparse.kernels.interface import RowPlan, sparse_attention
 

@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from routesparse.engine.calibration.drift import DriftReference, describe_prompt, fit_component, fit_reference
+from routesparse.engine.calibration.drift import (
+    DriftReference,
+    check_reference,
+    describe_prompt,
+    fit_component,
+    fit_reference,
+)
+from routesparse.engine.fields import FieldError
 
 NAMES = [f"entropy {i}" for i in range(6)]
 
@@ -110,6 +117,7 @@ def test_a_reference_survives_json_and_a_broken_one_is_refused():
     ref = reference()
     values = json.loads(json.dumps(dataclasses.asdict(ref)))
     assert DriftReference.from_dict(values) == ref
+    check_reference(values, "drift")
     values["components"][0]["precision"].pop()
-    with pytest.raises(ValueError, match="does not fit its descriptors"):
-        DriftReference.from_dict(values)
+    with pytest.raises(FieldError, match=r"drift\.components\[0\]\.precision is .*, it must be a list of"):
+        check_reference(values, "drift")

@@ -37,6 +37,7 @@ CHOICE_KEYS = [
     "kernel_us",
     "fallback",
     "reason",
+    "uncertified",
 ]
 
 
@@ -92,6 +93,7 @@ class TestAnalyze:
             "layers",
             "heads",
             "segments",
+            "uncertified",
             "choices",
             "timings",
             "audit",
@@ -152,6 +154,31 @@ class TestAnalyze:
         code, _, err = run("analyze", prompt, "--model", model, "--break-even", 512)
         assert code == 0
         assert ("warning: 2 of 4 units fell back to dense, more than 25%" in err) == reported
+
+    def test_units_that_ran_uncertified_are_counted_and_named(self, run, model, home, prompt, monkeypatch):
+        original = analyze.analyze_prompt
+
+        def as_strict(*args, **kwargs):
+            """Head 1 of both layers, as the policy strict leaves them without time."""
+            record = original(*args, **kwargs)
+            missed = {"pattern": "a_shape", "lower_mass": record.run.tau - 0.1, "unmet": True}
+            passed = {"pattern": "a_shape", "lower_mass": record.run.tau}
+            choices = [dataclasses.replace(c, **(missed if c.head else passed)) for c in record.choices]
+            return dataclasses.replace(record, choices=tuple(choices))
+
+        monkeypatch.setattr(analyze, "analyze_prompt", as_strict)
+        arguments = ("analyze", prompt, "--model", model, "--break-even", 512)
+        told = "2 of 4 units ran uncertified, with a certificate below tau 0.9 (T_l left 2 of them no time to expand"
+        code, out, err = run(*arguments, "--json")
+        found = json.loads(out)
+        assert code == 0 and found["uncertified"] == 2
+        assert [(c["head"], c["uncertified"]) for c in found["choices"]] == [(0, False), (1, True)] * 2
+        warned = " ".join(err.split())
+        assert f"warning: {told}" in warned and "layer 0 head 1, layer 1 head 1" in warned
+        code, out, err = run(*arguments)
+        assert "uncertified 2 of 4 units" in out
+        assert [row["uncertified"] for row in json.loads(run("runs", "--json")[1])["runs"]] == [2, 2]
+        assert "2 of 4" in run("runs")[1]
 
 
 class TestBadInput:

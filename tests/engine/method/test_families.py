@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.method.bands import band_mass
 from routesparse.engine.method.descriptors import describe
-from routesparse.engine.method.families import NEVER, block_sparse
-from routesparse.engine.method.families.level_map import LOCAL_BLOCKS, diagonal_and_sink
+from routesparse.engine.method.families import block_sparse
 from routesparse.engine.method.probe_rows import CERTIFICATE
-from routesparse.engine.method.retained_mass import cover
-from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.method.retained_mass import candidate_mass
+from routesparse.engine.method.segments import LOCAL_BLOCKS, Segment, split
+from routesparse.kernels.causal_blocks import forced_and_causal as fast_forced_and_causal
+from routesparse.kernels.level_maps import NEVER, SCORE_BINS
+from routesparse.kernels.recent_marginals.naive import band_mass
 
 INPUTS = {
     "aligned-n640": {"n_q": 640},
@@ -36,7 +37,7 @@ def blocks_of_rows(segment, i):
 
 
 def forced_and_causal(inputs, segment):
-    """The twin of diagonal_and_sink, bool [B, M, N] each."""
+    """The twin of causal_blocks.forced_and_causal, bool [B, M, N] each."""
     shape = (inputs.q.shape[0], segment.query_blocks, segment.key_blocks)
     forced, causal = np.zeros(shape, bool), np.zeros(shape, bool)
     for b, i, j in itertools.product(*map(range, shape)):
@@ -67,7 +68,7 @@ def family(candidates, pattern):
 
 def test_sink_and_diagonal_blocks_are_those_of_a_loop(oracle, inputs):
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    forced, causal = diagonal_and_sink(segment, inputs)
+    forced, causal = fast_forced_and_causal(segment.geometry(inputs.first_keys()))
     wanted_forced, wanted_causal = forced_and_causal(inputs, segment)
     shape = (inputs.q.shape[0], 1, segment.query_blocks, segment.key_blocks)
     assert (forced.expand(shape)[:, 0].numpy() == wanted_forced).all()
@@ -101,7 +102,7 @@ def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, b
         distance = -((phase + x - d) // block_k)
         if 0 <= distance < segment.key_blocks:
             wanted[..., distance] += mass[..., d]
-    torch.testing.assert_close(band_mass(mass, segment), wanted)
+    torch.testing.assert_close(band_mass(mass, segment.phase, block_q, block_k), wanted)
 
 
 def test_slash_bands_are_kept_by_rank_and_follow_the_diagonal(oracle, inputs):
@@ -126,72 +127,86 @@ def test_columns_are_the_best_of_the_recent_rows_in_nested_counts(oracle, inputs
         mass = probe.column_mass[b, h]
         best = mass.sort(descending=True).values
         for level, budget in enumerate(budgets):
-            kept = index.columns[b, h, index.column_levels <= level]
+            kept = index.columns[b, h, index.ranked_columns.levels <= level]
             assert len(set(kept.tolist())) == len(kept) == budget.columns
             torch.testing.assert_close(mass[kept], best[: budget.columns])
 
 
-def test_pooled_scores_are_mean_query_times_mean_real_key(oracle, inputs):
+def test_block_scores_are_mean_query_times_mean_real_key_in_half_precision(oracle, inputs):
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    forced, causal = diagonal_and_sink(segment, inputs)
-    scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-    wanted_forced, wanted_causal = forced_and_causal(inputs, segment)
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
     for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
         first = int(inputs.first_keys()[b])
         k = inputs.k[b, h // inputs.groups].double()
         for i, j in itertools.product(range(segment.query_blocks), range(segment.key_blocks)):
-            if wanted_forced[b, i, j] or not wanted_causal[b, i, j]:
-                assert float(scores[b, h, i, j]) == (torch.inf if wanted_forced[b, i, j] else -torch.inf)
+            if forced[b, i, j] or not causal[b, i, j]:
                 continue
             rows = slice(segment.first + i * segment.block_q, segment.first + (i + 1) * segment.block_q)
             keys = k[max(first, j * segment.block_k) : (j + 1) * segment.block_k]
-            wanted = float(inputs.q[b, h, rows].double().mean(0) @ keys.mean(0)) * inputs.scale
-            assert float(scores[b, h, i, j]) == pytest.approx(wanted, abs=2e-5)
+            query = inputs.q[b, h, rows].double().mean(0) * inputs.scale
+            # Each operand is rounded by up to 2^-11 of its size, and the sum once more.
+            near = 2.0**-10 * float(query.abs() @ keys.mean(0).abs()) + 2.0**-11 * abs(
+                float(query @ keys.mean(0))
+            )
+            assert float(scores[b, h, i, j]) == pytest.approx(float(query @ keys.mean(0)), abs=near + 1e-6)
 
 
-def scores_of(oracle, inputs, segment):
-    forced, causal = diagonal_and_sink(segment, inputs)
-    return block_sparse.pooled_scores(inputs, segment, forced, causal)
+def bins_of(scores, b, h, i, free):
+    """(bin of each free block, count and weight of each bin): the row's scores in SCORE_BINS equal bins."""
+    row = scores[b, h, i, free].float()
+    width = (row.max() - row.min()).clamp_min(1e-20) / SCORE_BINS
+    bins = [min(int(x), SCORE_BINS - 1) for x in (row.max() - row) * (1.0 / width)]
+    count = np.bincount(bins, minlength=SCORE_BINS)
+    return bins, count, count * np.exp(-(np.arange(SCORE_BINS) + 0.5) * float(width))
 
 
-def test_block_sparse_keeps_the_best_blocks_of_each_row_forced_ones_first(oracle, inputs):
-    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
-    scores = scores_of(oracle, inputs, segment)
-    forced, causal = forced_and_causal(inputs, segment)
-
-    def keeps(budget, b, h, i):
-        row = scores[b, h, i].tolist()
-        return sorted(range(len(row)), key=lambda j: (-row[j], j))[: budget.blocks]
-
-    keeps.heads = inputs.q.shape[1]
-    wanted = levels_by_hand(forced, causal, family(candidates, "block_sparse"), keeps)
-    assert (indices["block_sparse"].levels.numpy() == wanted).all()
-
-
-def test_top_p_keeps_blocks_until_their_softmax_reaches_the_share(oracle, inputs):
-    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
-    scores = scores_of(oracle, inputs, segment).double()
-    forced, causal = forced_and_causal(inputs, segment)
-    edges = []  # levels differ only where a cumulative weight meets a share within rounding
+def keeps_bins(scores, forced, causal, holds):
+    """keeps(budget, ...) of a family that takes whole bins: holds(budget, places left, blocks, better, weights)."""
 
     def keeps(budget, b, h, i):
-        free = [j for j in range(segment.key_blocks) if causal[b, i, j] and not forced[b, i, j]]
-        weight = scores[b, h, i, free].softmax(0).tolist()
-        kept, total = [], 0.0
-        for place in sorted(range(len(free)), key=lambda p: -weight[p]):
-            if abs(total - budget.share) < 1e-5:
-                edges.append((b, h, i, free[place]))
-            if total < budget.share:
-                kept.append(free[place])
-            total += weight[place]
-        return kept
+        free = np.flatnonzero(causal[b, i] & ~forced[b, i])
+        if not len(free):
+            return []
+        bins, count, weight = bins_of(scores, b, h, i, free)
+        taken = holds(budget, int(forced[b, i].sum()), count, weight)
+        return [j for j, own in zip(free, bins, strict=True) if own < taken]
 
-    keeps.heads = inputs.q.shape[1]
-    wanted = levels_by_hand(forced, causal, family(candidates, "block_top_p"), keeps)
-    found = indices["block_top_p"].levels.numpy()
-    differs = {tuple(place) for place in np.argwhere(found != wanted).tolist()}
-    assert differs <= set(edges)
-    assert len(differs) < 3
+    keeps.heads = scores.shape[1]
+    return keeps
+
+
+def test_block_sparse_takes_whole_bins_of_scores_and_never_exceeds_its_budget(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
+
+    def holds(budget, always, count, weight):
+        return int((count.cumsum() <= budget.blocks - always).sum())
+
+    budgets = family(candidates, "block_sparse")
+    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
+    found = indices["block_sparse"]
+    assert (found.levels.numpy() == wanted).all()
+    for budget in budgets:
+        read = (found.levels <= budget.level).sum(-1)
+        assert torch.equal(read.int(), found.row_counts[..., budget.level])
+        assert (read <= torch.from_numpy(np.maximum(forced.sum(-1), budget.blocks)).unsqueeze(1)).all()
+
+
+def test_top_p_takes_bins_until_their_weight_reaches_the_share(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
+
+    def holds(budget, always, count, weight):
+        before = (weight.cumsum() - weight) / weight.sum()
+        assert np.abs(before[count > 0] - budget.share).min() > 1e-6  # no edge within rounding
+        return int((before < budget.share).sum())
+
+    budgets = family(candidates, "block_top_p")
+    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
+    assert (indices["block_top_p"].levels.numpy() == wanted).all()
 
 
 def test_lowered_budgets_of_a_family_are_nested(oracle, inputs):
@@ -222,10 +237,11 @@ def test_every_candidate_reads_sink_diagonal_and_local_blocks_in_every_row(oracl
 def poisoned(probe):
     """The probe with nonsense in every certificate row."""
     part = probe.rows.slice_of(CERTIFICATE)
-    block_mass, lse = probe.block_mass.clone(), probe.lse.clone()
-    block_mass[:, :, part] = torch.nan
-    lse[:, :, part] = torch.nan
-    return replace(probe, block_mass=block_mass, lse=lse)
+    names = ("block_mass", "lse", "entropy", "local", "spread")
+    changed = {name: getattr(probe, name).clone() for name in names}
+    for values in changed.values():
+        values[:, :, part] = torch.nan
+    return replace(probe, **changed)
 
 
 def test_builders_scores_and_descriptors_ignore_what_the_certificate_rows_saw(oracle, inputs, monkeypatch):
@@ -237,12 +253,12 @@ def test_builders_scores_and_descriptors_ignore_what_the_certificate_rows_saw(or
     for pattern, index in indices.items():
         assert torch.equal(rebuilt[pattern].levels, index.levels)
     assert torch.equal(rebuilt["vertical_slash"].columns, indices["vertical_slash"].columns)
-    good_cover = cover(inputs, segment, probe, indices, candidates)
-    bad_cover = cover(inputs, segment, bad, indices, candidates)
+    good_cover = candidate_mass(inputs, segment, probe, indices, candidates)
+    bad_cover = candidate_mass(inputs, segment, bad, indices, candidates)
     for kind in (0, 1, 3):
         assert torch.equal(bad_cover.group_mean(bad, kind), good_cover.group_mean(probe, kind))
     assert torch.equal(bad_cover.disagreement(bad), good_cover.disagreement(probe))
-    good, other = describe(probe, segment), describe(bad, segment)
+    good, other = describe(probe), describe(bad)
     for name in ("entropy", "local_band", "agreement"):
         assert torch.equal(getattr(other, name), getattr(good, name))
 
@@ -264,8 +280,8 @@ def test_changed_queries_at_certificate_rows_move_only_the_pooled_means(oracle):
     for pattern in ("a_shape", "vertical_slash"):
         assert torch.equal(indices_2[pattern].levels, indices[pattern].levels)
     assert torch.equal(indices_2["vertical_slash"].columns, indices["vertical_slash"].columns)
-    before = cover(inputs, segment, probe, indices, candidates)
-    after = cover(changed, segment, probe_2, indices_2, candidates)
+    before = candidate_mass(inputs, segment, probe, indices, candidates)
+    after = candidate_mass(changed, segment, probe_2, indices_2, candidates)
     chosen = [c.index for c in candidates if c.pattern in ("a_shape", "vertical_slash")]
     for kind in (0, 1, 3):
         torch.testing.assert_close(

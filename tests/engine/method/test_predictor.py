@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from routesparse.engine.calibrate.predictor_fit import _boost, fit_predictor
-from routesparse.engine.method.predictor import FEATURES, SIGNS, ErrorPredictor
+from routesparse.engine.fields import FieldError
+from routesparse.engine.method.predictor import FEATURES, SIGNS, ErrorPredictor, check_trees
 
 CPU = torch.device("cpu")
 
@@ -88,6 +89,20 @@ def test_a_predictor_survives_json(fitted):
 )
 def test_broken_tables_are_refused(fitted, damage):
     values = json.loads(json.dumps(dataclasses.asdict(fitted)))
+    check_trees(values, "e")
     damage(values)
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        ErrorPredictor.from_dict(values)
+    with pytest.raises(FieldError, match=r"^e\."):
+        check_trees(values, "e")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda v: v["left"][0].__setitem__(0, 0), lambda v: v.update(depth=v["depth"] - 1)],
+    ids=["circle", "above-the-leaves"],
+)
+def test_a_depth_that_ends_above_a_leaf_is_refused(fitted, damage):
+    """Predicting walks ``depth`` steps: it would stop at a node without a value."""
+    values = json.loads(json.dumps(dataclasses.asdict(fitted)))
+    damage(values)
+    with pytest.raises(FieldError, match=r"^e\.depth is \d+, it must be that of the deepest leaf"):
+        check_trees(values, "e")

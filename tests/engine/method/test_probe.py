@@ -9,13 +9,18 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.layer import decide
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
-from routesparse.engine.method.bands import band_mass
 from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, draw_rows
 from routesparse.engine.method.segments import split
 from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.block_lse import naive as block_lse
+from routesparse.kernels.recent_marginals import naive as recent_marginals
+from routesparse.kernels.recent_marginals.naive import band_mass
+from routesparse.kernels.retained_mass import ProbedRows
+from routesparse.kernels.retained_mass.naive import column_mass
 
 INPUTS = {
     "plain-n700": {"n_q": 700},
@@ -37,8 +42,8 @@ def inputs(request, oracle):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Many chunks of keys, so that their seams are met."""
-    monkeypatch.setattr(probe_module, "KEY_CHUNK", 96)
-    monkeypatch.setattr(probe_module, "RECENT_KEY_CHUNK", 112)
+    monkeypatch.setattr(block_lse, "KEY_CHUNK", 96)
+    monkeypatch.setattr(recent_marginals, "KEY_CHUNK", 112)
 
 
 def probed(oracle, inputs, config=None, segment=None):
@@ -81,7 +86,12 @@ def test_band_marginals_are_the_recent_rows_softmax_by_offset(oracle, inputs, sm
         position = segment.position + r
         diagonals[:, :, : position + 1] += weights[:, :, r, : position + 1].flip(-1)
     atol = ATOL * len(recent) * segment.block_q
-    torch.testing.assert_close(probe.band_mass.double(), band_mass(diagonals, segment), atol=atol, rtol=0)
+    torch.testing.assert_close(
+        probe.band_mass.double(),
+        band_mass(diagonals, segment.phase, segment.block_q, segment.block_k),
+        atol=atol,
+        rtol=0,
+    )
 
 
 def test_a_middle_segment_is_probed_on_its_own_rows_and_keys(oracle):
@@ -216,8 +226,10 @@ def test_nan_or_inf_in_queries_or_keys_is_refused(oracle, mode, name, value):
     getattr(inputs, name)[0, 0, 3 if name == "k" else -1] = value
     segment = split(700, 700, oracle.SMALL)[-1]
     rows = draw_rows(segment, 1, 4, oracle.SMALL, 0, inputs.first_keys())
+    config = replace(oracle.SMALL, probe=mode)
+    assert not run_probe(inputs, segment, rows, config).finite
     with pytest.raises(NumericsError, match="NaN or Inf in the attention scores"):
-        run_probe(inputs, segment, rows, replace(oracle.SMALL, probe=mode))
+        decide(inputs, segment, 0, config, 0.9, oracle.PROFILE, None)
 
 
 def test_large_but_finite_logits_are_no_error(oracle):
@@ -236,8 +248,11 @@ def test_a_pooled_row_gives_a_column_the_mean_of_its_block(oracle):
     probe = run_probe(inputs, segment, rows, config)
     blocks = 4
     columns = torch.arange(blocks * config.block_k).expand(*inputs.q.shape[:2], -1)
-    mass = probe_module.column_mass_of_rows(inputs, segment, probe, columns)
-    part = rows.slice_of(ROUTING)
+    part, boundary = rows.slice_of(ROUTING), rows.slice_of(BOUNDARY)
+    pooled = (part.start, part.stop, boundary.start)
+    probed = ProbedRows(rows.rows, probe.lse, probe.block_mass, probe.sink_mass, segment.first, pooled)
+    geometry = segment.geometry(inputs.first_keys())
+    mass = column_mass(inputs.q, inputs.k, probed, columns, geometry, inputs.scale, None)
     late = (rows.rows[:, :, part] + segment.position >= blocks * config.block_k).flatten(0, 1).all(0)
     assert late.any()
     whole = mass[:, :, part][:, :, late].unflatten(-1, (blocks, -1)).sum(-1)

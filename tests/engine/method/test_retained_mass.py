@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
-from routesparse.engine.method.retained_mass import cover
+from routesparse.engine.method.retained_mass import candidate_mass
 
 INPUTS = {
     "ragged-n713": {"n_q": 713},
@@ -23,7 +23,7 @@ INPUTS = {
 def case(request, oracle):
     inputs = oracle.draw_inputs(1, **request.param)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = cover(inputs, segment, probe, indices, candidates)
+    covered = candidate_mass(inputs, segment, probe, indices, candidates)
     plans = [oracle.plan_of_candidate(inputs, segment, candidates, indices, c.index) for c in candidates]
     return inputs, segment, rows, candidates, covered, plans
 
@@ -63,7 +63,7 @@ def test_density_is_the_plans_up_to_partial_blocks_with_and_without_padding(orac
     """The plan counts (query, key) pairs exactly, coverage whole tiles."""
     inputs = oracle.draw_inputs(2, n_q=1_600, batch=2, key_start=[0, 810])
     segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = cover(inputs, segment, probe, indices, candidates)
+    covered = candidate_mass(inputs, segment, probe, indices, candidates)
     visible = oracle.visible(inputs)[:, :, : segment.body]
     for candidate in candidates:
         plan = oracle.plan_of_candidate(inputs, segment, candidates, indices, candidate.index)
@@ -89,7 +89,7 @@ def test_masses_lie_between_zero_and_one_and_dense_keeps_everything(case):
 def test_disagreement_is_the_standard_deviation_of_the_three_groups_means(oracle):
     inputs = oracle.draw_inputs(3)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    covered = cover(inputs, segment, probe, indices, candidates)
+    covered = candidate_mass(inputs, segment, probe, indices, candidates)
     means = torch.stack(
         [covered.row_mass[:, :, rows.slice_of(kind)].mean(2) for kind in (RECENT, ROUTING, BOUNDARY)]
     )

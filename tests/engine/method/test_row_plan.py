@@ -8,6 +8,7 @@ import torch
 
 from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import split
+from routesparse.kernels.lower_plan import LISTED_SHARE
 
 INPUTS = {
     "ragged-n713": {"n_q": 713},
@@ -22,7 +23,7 @@ def lowered(oracle, inputs, choice=None):
     choice = (
         np.arange(shape[0] * shape[1]).reshape(shape) * 3 % 16 if choice is None else np.full(shape, choice)
     )
-    plan = lower(segment, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+    plan = lower(inputs, segment, indices, candidates, choice)
     return segment, candidates, indices, choice, plan
 
 
@@ -38,11 +39,17 @@ def test_the_plan_keeps_the_kernels_contract_and_the_segments_place(oracle, inpu
     assert (plan.block_q, plan.block_k) == (segment.block_q, segment.block_k)
 
 
-def test_tail_rows_are_dense_for_every_head_and_body_rows_are_not(oracle, inputs):
-    segment, candidates, _, choice, plan = lowered(oracle, inputs)
-    assert plan.dense_rows[:, :, segment.body_blocks :].all()
-    sparse = torch.from_numpy(choice != len(candidates) - 1)
-    assert not plan.dense_rows[:, :, : segment.body_blocks][sparse].any()
+def test_the_tail_and_crowded_rows_are_dense_and_no_other_row_of_a_sparse_head(oracle, inputs):
+    segment, candidates, indices, _, _ = lowered(oracle, inputs)
+    body, crowded = slice(0, segment.body_blocks), 0
+    for candidate in candidates[:-1]:
+        *_, plan = lowered(oracle, inputs, candidate.index)
+        alone = oracle.plan_of_candidate(inputs, segment, candidates, indices, candidate.index)
+        wanted = alone.block_count[:, :, body] > LISTED_SHARE * segment.key_blocks
+        assert torch.equal(plan.dense_rows[:, :, body], wanted)
+        assert plan.dense_rows[:, :, segment.body_blocks :].all()
+        crowded += int(wanted.sum())
+    assert crowded
 
 
 def test_a_dense_head_reads_everything_and_lists_nothing(oracle, inputs):
@@ -59,7 +66,10 @@ def test_each_head_gets_the_mask_of_its_own_candidate(oracle, inputs):
     mask = plan.to_mask()
     for b, h in np.ndindex(choice.shape):
         alone = oracle.plan_of_candidate(inputs, segment, candidates, indices, int(choice[b, h])).to_mask()
-        assert torch.equal(mask[b, h, : segment.body], alone[b, h, : segment.body])
+        rows = torch.arange(segment.body)
+        listed = rows[~plan.dense_rows[b, h, rows // segment.block_q]]
+        assert len(listed) or choice[b, h] == len(candidates) - 1
+        assert torch.equal(mask[b, h, listed], alone[b, h, listed])
 
 
 def test_columns_go_to_the_heads_that_chose_vertical_slash_only(oracle, inputs):
@@ -83,7 +93,7 @@ def test_segment_plans_join_to_the_plan_of_the_chunk(oracle):
     plans = []
     for segment in split(600, 650, config):
         _, _, _, candidates, indices = oracle.step_one_and_two(inputs, config, segment)
-        plans.append(lower(segment, indices, candidates, np.full((1, 4), 5), None, None, None))
+        plans.append(lower(inputs, segment, indices, candidates, np.full((1, 4), 5)))
     joined = RowPlan.concat(plans).validate()
     assert (joined.n_q, joined.n_k) == (600, 650)
     first = 0
@@ -100,5 +110,5 @@ def test_the_density_from_counts_is_the_plans_exact_density(oracle, kind):
     for place in range(len(candidates)):
         choice = np.full(inputs.q.shape[:2], place)
         choice[:, 0] = len(candidates) - 1
-        plan = lower(segment, indices, candidates, choice, inputs.key_start, None, None)
+        plan = lower(inputs, segment, indices, candidates, choice)
         torch.testing.assert_close(head_density(plan), plan.head_density(), atol=1e-12, rtol=0)

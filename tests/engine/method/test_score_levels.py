@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from routesparse.kernels import index_triton
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.level_maps import launch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -14,7 +15,7 @@ def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, pos
     """Rows of several pieces, of which some lie between the sink and the local blocks; one prompt is padded."""
     rows, keys = 8_900, 8_900 + position
     first_keys = torch.tensor([0, 1_234], device="cuda")
-    place = index_triton.Place(position, rows, keys, rows // 128, 128, 64, 1, first_keys)
+    place = SegmentGeometry(position, rows, keys, rows // 128, 128, 64, 1, first_keys)
     generator = torch.Generator("cuda").manual_seed(0)
     shape = (2, 3, place.query_blocks, place.key_blocks)
     scores = torch.randn(shape, device="cuda", generator=generator).half()
@@ -24,8 +25,8 @@ def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, pos
     shares = torch.tensor([0.5, 0.9, 0.98], device="cuda")
     found = []
     for ptx in (True, False):
-        monkeypatch.setattr(index_triton, "_knows_ptx", lambda ptx=ptx: ptx)
-        found.append(index_triton.score_levels(scores, place, budgets, shares, softcap))
+        monkeypatch.setattr(launch, "knows_ptx", lambda ptx=ptx: ptx)
+        found.append(launch.score_levels(scores, place, budgets, shares, softcap))
     for ours, portable in zip(*found, strict=True):
         assert (ours == portable).float().mean() > 0.999
     top_k, _, top_k_count, _ = found[0]

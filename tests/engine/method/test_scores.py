@@ -1,8 +1,13 @@
 """The gate statistic and eq. 4's risk on numbers that can be checked in the head. No GPU."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.router import cheapest_admissible, choose
 from routesparse.engine.method.scores import Scores
 
 
@@ -43,3 +48,17 @@ def test_risk_falls_in_the_gate_and_grows_in_disagreement(oracle):
     assert (worse.risk(0.5, 0) >= base.risk(0.5, 0)).all()
     assert (unsure.risk(0.5, 0) > base.risk(0.5, 0)).all()
     assert (unsure.risk(0.0, 0) == base.risk(0.0, 0)).all()
+
+
+def test_tensors_give_the_arrays_numbers_to_the_last_bit(oracle):
+    base = replace(oracle.random_scores(0), predicted_error=oracle.random_scores(1).disagreement)
+    there = Scores(**{name: torch.from_numpy(value) for name, value in vars(base).items()})
+    assert (there.gate.numpy() == base.gate).all()
+    assert (there.risk(0.5, 2.0).numpy() == base.risk(0.5, 2.0)).all()
+    gated = cheapest_admissible(there.gate, there.kernel_us, 0.8)
+    assert (gated.numpy() == cheapest_admissible(base.gate, base.kernel_us, 0.8)).all()
+    arrays, tensors = (
+        choose(s.gate, s.risk(0.5, 0.0), s.kernel_us, RouterConfig(), 0.8, 1e3) for s in (base, there)
+    )
+    assert (arrays.choice == tensors.choice.numpy()).all()
+    assert bool(arrays.limited) == bool(tensors.limited)

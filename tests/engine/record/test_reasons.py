@@ -31,7 +31,7 @@ def make(oracle):
         values = mass if best is None else np.minimum(mass, best)
         scores = replace(base.scores, mass=values, recent_mass=values - 0.01, kernel_us=cost)
         lower = next((low for place, low in reversed(tests) if place == choice), np.nan)
-        results = tuple(step_five.Test(0, place, low, low >= TAU) for place, low in tests)
+        results = tuple(step_five.CertificateTest(0, place, low, low >= TAU) for place, low in tests)
         certified = step_five.Certified(
             np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet])
         )
@@ -87,7 +87,14 @@ def test_a_limited_choice_names_the_limit(make):
 
 def test_an_unmet_certificate_says_that_time_is_missing(make):
     reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, TAU)
-    assert reason.endswith("certificate 0.700 < tau 0.900, and T_l leaves no time to expand")
+    assert reason.endswith(
+        "certificate 0.700 < tau 0.900, and T_l leaves no time to expand: it ran uncertified"
+    )
+
+
+def test_without_fallback_a_failed_certificate_says_that_it_ran_uncertified(make):
+    reason = choice_reason(make(12, [(12, 0.7)]), 0, TAU)
+    assert reason.endswith("certificate 0.700 < tau 0.900, and fallback is off: it ran uncertified")
 
 
 def test_candidates_that_were_passed_over_say_why(make):

@@ -67,6 +67,24 @@ def test_every_candidate_of_every_unit_is_scored_and_one_is_chosen(record):
     assert all(last[u] == widths[u] - 1 for u in widths)
 
 
+def test_with_fallback_no_unit_runs_uncertified(record):
+    assert record.uncertified == () and not any("uncertified" in c.reason for c in record.choices)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"fallback": False}, {"policy": "strict", "budget": LatencyBudget(0.7, "fraction")}],
+    ids=["no-fallback", "strict"],
+)
+def test_units_below_tau_ran_uncertified_and_say_so(oracle, changes):
+    record = run(oracle, audit="none", tau=0.86, **changes).trace.record()
+    missed = [c for c in record.choices if c.lower_mass is not None and c.lower_mass < record.run.tau]
+    assert missed and record.uncertified == tuple(missed)
+    for choice in record.choices:
+        assert ("ran uncertified" in choice.reason) == (choice in missed), choice.reason
+    assert record.run.unmet_units in (0, len(missed))
+
+
 def test_the_choice_repeats_its_candidates_numbers(record):
     scored = {(*unit_of(c), c.candidate): c for c in record.candidates}
     for choice in record.choices:

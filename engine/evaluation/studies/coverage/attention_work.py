@@ -16,6 +16,7 @@ import pandas as pd
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.evaluation.studies.coverage.controls import Candidates
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.router import admissible
 from routesparse.engine.method.segments import split
 
 TAU = 0.9
@@ -26,7 +27,7 @@ def decompose(units: pd.DataFrame, gate: float, profile: LatencyProfile) -> dict
     candidates = Candidates(units, gate)
     sparse, fallback = units["is_sparse"].to_numpy(), units["fallback"].to_numpy() == 2
     by_router = ~sparse & ~fallback
-    reached = (candidates.sparse & (candidates.gate >= gate)).any(1)
+    reached = (candidates.sparse & admissible(candidates.gate, gate)).any(1)
     read = _shares(candidates, profile)
     dense_layers = units.assign(by_router=by_router).groupby("layer")["by_router"].mean()
     return {
@@ -41,7 +42,7 @@ def decompose(units: pd.DataFrame, gate: float, profile: LatencyProfile) -> dict
             "sparse": float(units["entropy"][sparse].mean()),
             "dense_by_router": float(units["entropy"][by_router].mean()) if by_router.any() else None,
         },
-        "without_fixed_costs": _least(read, candidates, candidates.gate >= gate),
+        "without_fixed_costs": _least(read, candidates, admissible(candidates.gate, gate)),
         "by_true_mass": _least(read, candidates, candidates.target >= TAU),
     }
 
@@ -64,7 +65,7 @@ def _parts(profile: LatencyProfile, tokens: int, segment: int) -> tuple[float, f
     return nothing, float(profile.sparse_us(of, np.array(of.causal_tiles()), np.zeros(()))) - nothing
 
 
-def _least(read: np.ndarray, candidates: Candidates, admissible: np.ndarray) -> float:
-    """Mean over units of the least share that an admissible candidate reads."""
-    allowed = (admissible & candidates.sparse) | candidates.is_dense
+def _least(read: np.ndarray, candidates: Candidates, allowed: np.ndarray) -> float:
+    """Mean over units of the least share that an allowed candidate reads, dense among them."""
+    allowed = (allowed & candidates.sparse) | candidates.is_dense
     return float(np.where(allowed, read, np.inf).min(1).mean())

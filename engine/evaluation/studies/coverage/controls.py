@@ -20,6 +20,8 @@ from routesparse.engine.calibration.artifact import Calibration, conformal_delta
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.coverage.data import stacked
 from routesparse.engine.evaluation.studies.coverage.plan import BUCKETS, DOMAINS
+from routesparse.engine.method.router import admissible, cheapest_admissible
+from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.stats.coverage import summarise
 
 CONFIDENCE = 0.95
@@ -33,19 +35,25 @@ class Candidates:
     def __init__(self, units: pd.DataFrame, gate: float) -> None:
         self.units, self.gate_threshold = units, gate
         recent = stacked(units, "recent_all")
-        self.gate = np.minimum(stacked(units, "mass_all"), recent)
-        self.aligned = np.minimum(stacked(units, "aligned_all"), recent)
+        self.gate = gate_statistic(stacked(units, "mass_all"), recent)
+        self.aligned = gate_statistic(stacked(units, "aligned_all"), recent)
         self.true = stacked(units, "true_all")
-        self.target = np.minimum(self.true, recent)
+        self.target = gate_statistic(self.true, recent)
         self.cost = stacked(units, "kernel_us_all")
-        place = np.arange(self.cost.shape[1])
-        self.is_dense = place == units["dense"].to_numpy()[:, None]
-        self.sparse = (place < units["dense"].to_numpy()[:, None]) & np.isfinite(self.cost)
+        self.dense = units["dense"].to_numpy()
+        self.is_dense = self.only(self.dense)
+        self.sparse = (np.arange(self.cost.shape[1]) < self.dense[:, None]) & np.isfinite(self.cost)
 
     def choose(self, statistic: np.ndarray) -> np.ndarray:
-        """int64 [units]: the cheapest candidate whose statistic [units, C] reaches lambda; dense otherwise."""
-        admissible = (self.sparse & (statistic >= self.gate_threshold)) | self.is_dense
-        return np.asarray(np.where(admissible, self.cost, np.inf).argmin(1))
+        """int64 [units]: what the gate rule takes by another statistic than g, [units, C]."""
+        choice = np.empty(len(self.dense), np.int64)
+        # Short prompts have fewer candidates; the rule's last one is dense.
+        for dense in np.unique(self.dense):
+            rows, width = self.dense == dense, int(dense) + 1
+            choice[rows] = cheapest_admissible(
+                statistic[rows, :width], self.cost[rows, :width], self.gate_threshold
+            )
+        return choice
 
     def residuals(self, kept: np.ndarray, statistic: np.ndarray | None = None) -> list[np.ndarray]:
         """statistic - g* of the kept sparse candidates (bool [units, C]), one array per window."""
@@ -118,7 +126,9 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     kept = test.units["chosen"].to_numpy()
     deltas = {
         "selected": conformal_delta(fold_b.residuals(fold_b.only(made)), CONFIDENCE),
-        "all_admissible": conformal_delta(fold_b.residuals(fold_b.gate >= fold_b.gate_threshold), CONFIDENCE),
+        "all_admissible": conformal_delta(
+            fold_b.residuals(admissible(fold_b.gate, fold_b.gate_threshold)), CONFIDENCE
+        ),
         "all_candidates": conformal_delta(fold_b.residuals(fold_b.sparse), CONFIDENCE),
     }
     aligned = test.choose(test.aligned)

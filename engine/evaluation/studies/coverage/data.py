@@ -15,6 +15,7 @@ from routesparse.engine.calibration.drift import KINDS
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.journal import read
+from routesparse.engine.method.scores import gate_statistic
 
 FROZEN = ("gate", "profile", "config", "revision", "dtype")  # what all windows must share
 ENDED = "not finished: the run was ended from outside"
@@ -131,8 +132,8 @@ def _derived(units: pd.DataFrame) -> pd.DataFrame:
     for name, column in (("mass", "mass_all"), ("recent_mass", "recent_all"), ("true_mass", "true_all")):
         units[name] = stacked(units, column)[rows, chosen]
     units["is_sparse"] = units["chosen"] < units["dense"]
-    units["gate"] = np.minimum(units["mass"], units["recent_mass"])
-    units["target"] = np.minimum(units["true_mass"], units["recent_mass"])
+    units["gate"] = gate_statistic(units["mass"].to_numpy(), units["recent_mass"].to_numpy())
+    units["target"] = gate_statistic(units["true_mass"].to_numpy(), units["recent_mass"].to_numpy())
     units["residual"] = units["gate"] - units["target"]
     return units
 
@@ -165,8 +166,8 @@ def _measure(window: pd.Series, rows: pd.DataFrame) -> PromptMeasure:
                 layer=int(layer),
                 segment=int(segment),
                 chosen=unit["chosen"].to_numpy(),
-                gate=np.minimum(stacked(unit, "mass_all"), recent),
-                target=np.minimum(stacked(unit, "true_all"), recent),
+                gate=gate_statistic(stacked(unit, "mass_all"), recent),
+                target=gate_statistic(stacked(unit, "true_all"), recent),
                 disagreement=stacked(unit, "disagreement_all") if errors else np.zeros_like(recent),
                 entropy=unit["entropy"].to_numpy(),
                 error=stacked(unit, "error_all") if errors else None,

@@ -19,7 +19,13 @@ from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import Decision
 from routesparse.engine.evaluation.studies.coverage.plan import Planned
-from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound, row_lower_bound
+from routesparse.engine.method.certificate import (
+    bernstein_lower_bound,
+    betting_lower_bound,
+    error_of_a_test,
+    row_lower_bound,
+)
+from routesparse.engine.method.fallback import FALLBACK_KINDS
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
@@ -30,7 +36,6 @@ AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024
 SAMPLED_ROWS = 8
 OFFSET_BINS = 8  # of a row's place in its query block
-FALLBACK = {None: 0, "expand": 1, "dense": 2}
 AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows")
 
 
@@ -83,7 +88,7 @@ class UnitSession(RoutingSession):
             if unit in audits:
                 chosen = int(decision.certified.choice[unit])
                 rows = self._resampled(decision, unit, aligned[unit, :, chosen], self.config.certificate_rows)
-                error = (1.0 - self.config.confidence) / self.config.max_tests
+                error = error_of_a_test(self.config.confidence, self.config.max_tests)
                 row["aligned_lower"] = betting_lower_bound(rows, error)
                 row["omitted_by_offset"] = omitted_by_offset(
                     masses[unit, :, chosen], offset[unit], self.config
@@ -137,7 +142,7 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "chosen": chosen,
         "first": int(decision.routed.choice[unit]),
         "dense": len(true) - 1,
-        "fallback": FALLBACK[certified.fallback[unit]],
+        "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
         "density": scores.density[unit, chosen],
         "disagreement": scores.disagreement[unit, chosen],
         "entropy": decision.entropy[unit],
@@ -169,7 +174,7 @@ def claims(decision: Decision, unit: int, masses: np.ndarray, config: RouterConf
         return found
     for name, level in (("row_q", config.confidence), ("row_s", config.row_level)):
         found[f"{name}_covered"] = (masses[:, chosen] >= row_lower_bound(rows[:, chosen], level)).mean()
-    error = (1.0 - config.confidence) / config.max_tests
+    error = error_of_a_test(config.confidence, config.max_tests)
     return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], error)}
 
 
