@@ -62,6 +62,7 @@ GROUND = {
         "config",
         "doctor",
         "errors",
+        "fields",
         "paths",
         "prompts",
         "provenance",
