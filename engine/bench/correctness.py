@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from routesparse.engine.bench.timing import header
+from routesparse.engine.provenance import kernels_sha256
 from routesparse.kernels import reference
 from routesparse.kernels.attention import attend_in_triton, possible_loads
 from routesparse.kernels.interface import RowPlan
@@ -284,9 +285,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(findings) - failed} of {len(findings)} passed")
     if arguments.out is not None:
         command = "python -m routesparse.engine.bench.correctness"
-        arguments.out.write_text(
-            json.dumps({**header(0), "command": command, "findings": findings}, indent=1) + "\n"
-        )
+        told = {**header(0), "command": command, "kernels_sha256": kernels_sha256()}
+        arguments.out.write_text(json.dumps({**told, "findings": findings}, indent=1) + "\n")
     if failed:
         sys.exit(1)
 
