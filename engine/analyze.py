@@ -15,6 +15,7 @@ from routesparse.engine.audit.dense_forward import (
     sample_rows,
     with_forward_errors,
 )
+from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.decision import Computed
@@ -24,10 +25,11 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import Progress, no_progress, prepare_profile
 from routesparse.engine.prompts import Prompt
-from routesparse.engine.record.trace import RunInfo
+from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
+from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import AttentionRouter, attention_modules, routed_by
+from routesparse.engine.runtime.transformers import attention_modules, routed_by
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def analyze_prompt(
         mismatch = calibrated.mismatch(loaded.revision, config, loaded.dtype, profile)
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
-    session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256, graphs=graphs)
+    auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
+    session = RoutingSession(config, calibrated, profile, auditor, salt=prompt.sha256, graphs=graphs)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
     with routed_by(loaded.model, router), _counted(loaded, progress, "route"):
         routed = prefill(loaded.model, ids)
-    session.finish()
     dense = None
     if measure_dense or audit == "full":
         with _counted(loaded, progress, "dense"):

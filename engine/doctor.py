@@ -119,7 +119,7 @@ def _torch() -> Iterator[Check]:
                 "device", "ok", f"cuda:{index} {found.name}, {found.total_memory / 2**30:.0f} GiB, bfloat16"
             )
     else:
-        from routesparse.engine.profiles.measure import device_name
+        from routesparse.engine.device.names import device_name
 
         name = device_name(torch.device("cpu"))
         yield Check("device", "ok", f"{name}, {torch.get_num_threads()} threads, float32 (no GPU found)")
@@ -142,8 +142,8 @@ def _model(name: str) -> Iterator[Check]:
 def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
     import torch
 
+    from routesparse.engine.device.names import device_name
     from routesparse.engine.method.latency import LatencyProfile
-    from routesparse.engine.profiles.measure import device_name
 
     wanted = (device_name(torch.device(device)), dtype, head_dim, groups)
     threads = torch.get_num_threads() if device == "cpu" else 0

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision
+from routesparse.engine.decide.decision import Decision
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import ProbeRows

@@ -10,45 +10,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
-from routesparse.engine.runtime.session import RoutingSession, dense_attention
-from routesparse.engine.runtime.transformers import AttentionRouter
+from routesparse.engine.runtime.attention_router import AttentionRouter
 
 SAMPLED_ROWS = 512
-LAST_ROWS = 64  # the rows that ask are always among the sample
+LAST_ROWS = 64  # a prompt's last rows, usually its question, are always among the sample
 
 
-class DenseRouter:
+class DenseRouter(AttentionRouter):
     """Exact attention in every layer."""
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settings: Any) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``."""
-        window, _ = settings.pop("window"), settings.pop("layer")
-        return dense_attention(AttentionInputs(q, k, v, **settings), window)
+        return dense_attention(inputs, window)
 
 
-class SampledRouter:
+class SampledRouter(AttentionRouter):
     """Another router's attention, of which the given rows are kept: float32 [B, H, P, D] by layer."""
 
     def __init__(self, inner: AttentionRouter, rows: torch.Tensor) -> None:
         self.outputs: dict[int, torch.Tensor] = {}
         self._inner, self._rows = inner, rows
 
-    def serve(self, layers: int) -> None:
-        """See ``RoutingSession.serve``."""
-        if isinstance(self._inner, RoutingSession):
-            self._inner.serve(layers)
-
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settings: Any) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``."""
-        out = self._inner.attend(q, k, v, **settings)
-        self.outputs[settings["layer"]] = out[:, :, self._rows.to(out.device)].float().cpu()
+        out = self._inner.attend(inputs, layer=layer, window=window)
+        self.outputs[layer] = out[:, :, self._rows.to(out.device)].float().cpu()
         return out
+
+    def serve(self, layers: int) -> None:
+        """See ``AttentionRouter.serve``."""
+        self._inner.serve(layers)
+
+    def start(self) -> None:
+        """See ``AttentionRouter.start``."""
+        self._inner.start()
+
+    def finish(self) -> None:
+        """See ``AttentionRouter.finish``."""
+        self._inner.finish()
 
 
 def sample_rows(tokens: int, seed: int) -> torch.Tensor:

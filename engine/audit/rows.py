@@ -7,23 +7,41 @@ before the tail override. Dense units lose nothing and are not audited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.config import AuditDepth
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import AuditRow
+from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
-
-if TYPE_CHECKING:
-    from routesparse.engine.decide.layer import Decision
 
 AUDIT_ROWS = 512
 ROW_CHUNK = 64
 CHUNK_SCORES = 1 << 22  # rows x keys scored at once on a GPU, where short chunks would leave it idle
 ROUNDING = 1e-5  # allowance of the bound check, relative to the largest value norm (float32 sums)
+
+
+@dataclass(frozen=True)
+class RowAuditor(Auditor):
+    """Audits ``rows`` random body rows of every sparse unit; None: all of them."""
+
+    rows: int | None = AUDIT_ROWS
+
+    @property
+    def depth(self) -> AuditDepth:
+        """As the run's record names it."""
+        return "full" if self.rows is None else "rows"
+
+    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+        """See ``audit_units``."""
+        return audit_units(inputs, decision, self.rows, settings.seed, settings.config.row_level)
 
 
 def audit_units(
@@ -33,8 +51,6 @@ def audit_units(
 
     row_level: of the row statement, whose share of audited rows above it is then measured.
     """
-    from routesparse.engine.seeds import stable_seed
-
     segment = decision.segment
     generator = torch.Generator().manual_seed(stable_seed("audit", seed, decision.layer, segment.index))
     audits = []
@@ -119,8 +135,8 @@ def measure_rows(
         parts["sparse_norm"].append(sparse.norm(dim=-1))
     measured = {name: torch.cat(chunks).double().cpu().numpy() for name, chunks in parts.items()}
     top = float(v_max)
-    measured["paper"] = paper_error_bound(measured["mass"], np.float64(top))
-    measured["tight"] = tight_error_bound(measured["mass"], measured.pop("sparse_norm"), np.float64(top))
+    measured["paper"] = paper_error_bound(measured["mass"], top)
+    measured["tight"] = tight_error_bound(measured["mass"], measured.pop("sparse_norm"), top)
     measured["v_max"] = np.array(top)
     return measured
 

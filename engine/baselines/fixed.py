@@ -9,13 +9,13 @@ ask and the decoded ones included, which a dense tail or dense decoding would re
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
 from routesparse.engine.method.families.level_map import FamilyIndex
 from routesparse.engine.method.inputs import AttentionInputs
@@ -25,14 +25,14 @@ from routesparse.engine.method.probe_rows import draw_rows
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.rows import Pattern
-from routesparse.engine.runtime.session import dense_attention
+from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse")
 
 
-class FixedSession:
+class FixedSession(AttentionRouter):
     """An attention router with one decision; ``densities`` collects the kept share of every layer pass.
 
     The mean density meets ``density`` within a few percent: the aim is corrected from layer to layer.
@@ -49,30 +49,18 @@ class FixedSession:
         self.densities: list[float] = []
         self._aim = density
 
-    def attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layer: int,
-        scale: float,
-        key_start: torch.Tensor | None = None,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """As RoutingSession.attend: q [B, H, n_q, D] -> [B, H, n_q, D]; decoding and windowed layers run dense."""
-        inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
-        segments = split(q.shape[2], k.shape[2], self.config)
-        if q.shape[2] == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
+        """See ``AttentionRouter.attend``; decoding and layers with a sliding window run dense."""
+        rows, keys = inputs.q.shape[2], inputs.k.shape[2]
+        segments = split(rows, keys, self.config)
+        if rows == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
             return dense_attention(inputs, window)
         plans = [self._plan(inputs, segment, layer) for segment in segments]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
         self.densities.append(float(plan.head_density().mean()))
         # Columns overlap bands and the tail is dense, so a plan misses its aim by a factor that hardly changes.
         self._aim = min(1.0, self._aim * self.density / self.densities[-1])
-        return sparse_attention(q, k, v, plan, scale)[0]
+        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
 
     def _candidate(self, segment: Segment) -> Candidate:
         return fixed_candidate(segment, self.pattern, self._aim)
@@ -102,12 +90,16 @@ class WindowSession(FixedSession):
         super().__init__(replace(config, tail_tokens=0), "a_shape", 1.0)
         self.window_tokens = window_tokens
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **call: Any) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """As FixedSession.attend; a decoded row reads what a prefilled row would."""
         block = self.config.block_k
-        if q.shape[2] == 1 and k.shape[2] > self.window_tokens + block:
-            k, v = (torch.cat([x[:, :, :block], x[:, :, -self.window_tokens :]], dim=2) for x in (k, v))
-        return super().attend(q, k, v, **call)
+        if inputs.q.shape[2] == 1 and inputs.k.shape[2] > self.window_tokens + block:
+            k, v = (
+                torch.cat([x[:, :, :block], x[:, :, -self.window_tokens :]], dim=2)
+                for x in (inputs.k, inputs.v)
+            )
+            inputs = replace(inputs, k=k, v=v)
+        return super().attend(inputs, layer=layer, window=window)
 
     def _candidate(self, segment: Segment) -> Candidate:
         return Candidate(0, "a_shape", 0, self.window_tokens // segment.block_k, block_k=segment.block_k)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from routesparse.engine.bench.timing import header
+from routesparse.engine.provenance import kernels_sha256
 from routesparse.kernels import reference
 from routesparse.kernels.attention import attend_in_triton, possible_loads
 from routesparse.kernels.interface import RowPlan
@@ -177,7 +178,7 @@ def check(case: Case) -> Iterator[dict[str, Any]]:
         again = [attend_in_triton(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
         later_out, later_lse = attend_in_triton(q, later_k, later_v, plan, scale, loads)
         empty = expected_lse == -torch.inf
-        found = {
+        found: dict[str, Any] = {
             "case": case.name,
             "loads": loads,
             "shape": f"B{case.batch} H{case.heads}/{case.kv_heads} q{case.n_q} k{case.n_k} d{case.head_size}",
@@ -284,9 +285,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(findings) - failed} of {len(findings)} passed")
     if arguments.out is not None:
         command = "python -m routesparse.engine.bench.correctness"
-        arguments.out.write_text(
-            json.dumps({**header(0), "command": command, "findings": findings}, indent=1) + "\n"
-        )
+        told = {**header(0), "command": command, "kernels_sha256": kernels_sha256()}
+        arguments.out.write_text(json.dumps({**told, "findings": findings}, indent=1) + "\n")
     if failed:
         sys.exit(1)
 

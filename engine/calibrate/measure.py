@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
+from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.scores import gate_statistic
@@ -24,9 +26,6 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
-
-if TYPE_CHECKING:
-    from routesparse.engine.calibrate.prompts import Window
 
 AUDIT_ROWS = 512
 ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
@@ -78,28 +77,21 @@ class PromptMeasure:
         return np.concatenate([t.residual for t in self.truths]) if self.truths else np.zeros(0)
 
 
-class CalibrationSession(RoutingSession):
-    """A routing session whose audit looks at all candidates."""
+class CandidateAuditor(Auditor):
+    """Keeps the truth about all candidates of every unit, and leaves no row in the run's record."""
 
-    def __init__(
-        self,
-        config: RouterConfig,
-        profile: LatencyProfile | str,
-        salt: str,
-        audit_rows: int | None = AUDIT_ROWS,
-        error_rows: int = 0,
-    ) -> None:
-        """audit_rows: None audits the whole body. error_rows: 0 leaves the output errors out."""
-        super().__init__(config, profile=profile, audit="rows", salt=salt)
+    def __init__(self, rows: int | None, error_rows: int) -> None:
+        """rows: None audits the whole body. error_rows: 0 leaves the output errors out."""
         self.truths: list[UnitTruth] = []
-        self._rows, self._error_rows = audit_rows, error_rows
+        self._rows, self._error_rows = rows, error_rows
 
-    def _audit(self, inputs: AttentionInputs, decision: Decision) -> list[AuditRow]:
-        rows = draw_body_rows(inputs, decision, self._rows, self._seed())
-        true = candidate_masses(inputs, decision, rows, self.config).double().mean(2)
+    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+        """See ``Auditor.audit``."""
+        rows = draw_body_rows(inputs, decision, self._rows, settings.seed)
+        true = candidate_masses(inputs, decision, rows, settings.config).double().mean(2)
         error = None
         if self._error_rows:
-            some = draw_body_rows(inputs, decision, self._error_rows, self._seed())
+            some = draw_body_rows(inputs, decision, self._error_rows, settings.seed)
             error = candidate_errors(inputs, decision, some).flatten(0, 1).float().numpy()
         scores = decision.scores
         target = gate_statistic(true.flatten(0, 1).cpu().numpy(), scores.recent_mass)
@@ -127,7 +119,8 @@ def measure_window(
     error_rows: int = 0,
 ) -> PromptMeasure:
     """Route one window under ``config`` (its gate frozen) and audit it. The break-even length is not asked for."""
-    session = CalibrationSession(config, profile, window.sha256, audit_rows, error_rows)
+    auditor = CandidateAuditor(audit_rows, error_rows)
+    session = RoutingSession(config, profile=profile, auditor=auditor, salt=window.sha256)
     prefill(loaded, window.token_ids, session)
     record = session.trace.record()
     names, values = describe_prompt(record.choices)
@@ -140,7 +133,7 @@ def measure_window(
         density=float(record.run.density or 1.0),
         descriptor_names=names,
         descriptors=values,
-        truths=tuple(session.truths),
+        truths=tuple(auditor.truths),
     )
 
 

@@ -7,11 +7,11 @@ nothing in it waits. ``Pending.read`` waits and gives the ``Decision`` that reco
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
 from routesparse.engine.device.copies import Layout, Packed, Readout, pack
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import fallback
@@ -24,6 +24,9 @@ from routesparse.engine.method.scores import Scores
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
 from routesparse.kernels.interface import RowPlan
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
 
 
 @dataclass(frozen=True)

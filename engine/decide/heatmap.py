@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,9 +23,6 @@ from routesparse.engine.method.segments import Segment
 from routesparse.engine.record import masks
 from routesparse.engine.rows import Pattern
 from routesparse.kernels.pictures import pictures
-
-if TYPE_CHECKING:
-    from routesparse.engine.decide.decision import Decision
 
 MAX_COLUMNS = 1_024
 RECENT_STEP = 4
@@ -124,9 +120,3 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     )
     tensors = {"mass": mass, "positions": positions, "masks": packed}
     return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)
-
-
-def heatmaps(decision: Decision) -> tuple[Heatmap, ...]:
-    """One picture per unit of a decision that still has its probe, rows sorted by position."""
-    assert decision.probe is not None
-    return draw(decision.probe, decision.segment, decision.indices).leave().read()

@@ -78,12 +78,12 @@ def conformal_lower_mass(gate_statistic: np.ndarray, delta: float) -> np.ndarray
     return np.clip(gate_statistic - delta, 0.0, 1.0)
 
 
-def paper_error_bound(mass: np.ndarray, v_max: np.ndarray) -> np.ndarray:
+def paper_error_bound(mass: np.ndarray, v_max: np.ndarray | float) -> np.ndarray:
     """Eq. 5: ||aV - a~V|| <= 2 (1 - m) V_max."""
     return 2.0 * (1.0 - mass) * v_max
 
 
-def tight_error_bound(mass: np.ndarray, output_norm: np.ndarray, v_max: np.ndarray) -> np.ndarray:
+def tight_error_bound(mass: np.ndarray, output_norm: np.ndarray, v_max: np.ndarray | float) -> np.ndarray:
     """(1 - m)(||o~|| + V_max): the error is (1 - m) ||mean of kept - mean of omitted|| exactly, and the mean of the
     kept values is the sparse output o~ itself."""
     return (1.0 - mass) * (output_norm + v_max)

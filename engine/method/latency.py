@@ -23,6 +23,7 @@ import numpy as np
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.segments import Segment
+from routesparse.kernels.arrays import Array
 
 SCHEMA = 1
 # The density at which routed and dense attention are compared: what the demo model's prompts come to, needles too.
@@ -61,7 +62,7 @@ class LatencyProfile:
     created_at: str = ""
     command: str = ""
 
-    def sparse_us(self, segment: Segment, tiles: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    def sparse_us(self, segment: Segment, tiles: Array, columns: Array) -> Array:
         """Kernel time of one head, tail included: tiles and columns of the body, any shape -> the same shape."""
         tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
         fixed = self.row_us * segment.body_blocks + self.dense_tile_us * tail

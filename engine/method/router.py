@@ -28,8 +28,8 @@ class Routing:
     """choice int64 [U]; limited: eq. 6 decided (not the gate alone); over_budget: the cheapest plan exceeds T_l."""
 
     choice: Array
-    limited: Array | bool
-    over_budget: Array | bool
+    limited: Array
+    over_budget: Array
 
 
 def admissible(gate_statistic: Array, gate_threshold: float) -> Array:

@@ -15,6 +15,7 @@ from typing import Any
 
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, first_line, resolve, revision_of
+from routesparse.engine.runtime.refusals import check_family
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,6 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from routesparse.engine.runtime.transformers import check_supported
-
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
@@ -130,7 +129,7 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
         raise ModelError(
             f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use weights that fit"
         )
-    check_supported(model)
+    check_family(model.config)
     if not tokenizer.is_fast:
         raise ModelError(
             f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"

@@ -14,9 +14,8 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,16 +23,19 @@ import torch
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
+from routesparse.engine.decide.layer import begin, plan_of
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.names import device_name
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ProfileError
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
+from routesparse.engine.models.load import LoadedModel
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.interface import RowPlan, sparse_attention
-
-if TYPE_CHECKING:
-    from routesparse.engine.models.load import LoadedModel
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
@@ -130,8 +132,6 @@ def measure(
     relative errors; all coefficients are >= 0.
     mixes: (density, columns) of random plans. lengths: None for the device's own.
     """
-    from routesparse.engine.runtime.session import dense_attention
-
     cells: list[dict[str, Any]] = []
     setups: list[float] = []
     sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
@@ -213,20 +213,6 @@ def measure(
     )
 
 
-@cache
-def device_name(device: torch.device) -> str:
-    """What the device calls itself: the GPU's name, or the CPU's model."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return platform.processor() or platform.machine()
-
-
 def _key(device: torch.device, dtype: torch.dtype, head_dim: int, groups: int, config: RouterConfig) -> str:
     if dtype not in SHORT_NAMES:
         raise ProfileError(f"dtype {dtype} has no kernel; use float32, bfloat16 or float16")
@@ -246,8 +232,6 @@ def _find(name: str) -> Path:
 
 
 def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
-    from routesparse.engine.method.inputs import AttentionInputs
-
     def draw(count: int) -> torch.Tensor:
         return torch.randn(1, count, n, head_dim, generator=generator, device=device).to(dtype)
 
@@ -290,13 +274,9 @@ def _probe_once(
     inputs, segment, config: RouterConfig, free: LatencyProfile, graphs: Graphs[Computed]
 ) -> None:
     """Everything that a routing decision costs besides the kernel."""
-    from routesparse.engine.decide import layer
-
     policy = replace(config, policy="certified", budget=None, gate_threshold=0.5, tau=0.4)
-    pending = layer.begin(
-        inputs, segment, 0, policy, policy.effective_gate_threshold, free, None, graphs=graphs
-    )
-    layer.plan_of(pending, inputs)
+    settings = LayerSettings(policy, policy.effective_gate_threshold, free)
+    plan_of(begin(inputs, segment, 0, settings, graphs=graphs), inputs)
 
 
 def _free_profile(config: RouterConfig) -> LatencyProfile:

@@ -10,7 +10,7 @@ from routesparse.engine.method.router import admissible
 from routesparse.engine.rows import is_uncertified
 
 if TYPE_CHECKING:
-    from routesparse.engine.decide.layer import Decision
+    from routesparse.engine.decide.decision import Decision
 
 
 def choice_reason(decision: Decision, unit: int, tau: float) -> str:

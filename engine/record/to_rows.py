@@ -1,4 +1,4 @@
-"""From a trace to the records of a bundle: one row per table entry, keyed by (run, batch, layer, head, segment)."""
+"""From a prompt's layer passes to a bundle's records, keyed by (run, batch, layer, head, segment)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
-from routesparse.engine.record import reasons as explain
+from routesparse.engine.record.reasons import candidate_reason, choice_reason
 from routesparse.engine.rows import (
     AuditRow,
     CandidateScoreRow,
@@ -30,16 +30,16 @@ from routesparse.engine.rows import (
 )
 
 if TYPE_CHECKING:
+    from routesparse.engine.decide.decision import Decision
     from routesparse.engine.decide.heatmap import Heatmap
-    from routesparse.engine.decide.layer import Decision
-    from routesparse.engine.record.trace import PromptTrace, RunInfo, Trace
+    from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
 MOST_ROW_STEP = 3  # rows thin out first, then columns pool: lines of few rows still read as lines
 
 
-def record_prompt(trace: Trace, prompt: PromptTrace, info: RunInfo) -> RunRecord:
-    """Everything that one prompt of the trace left behind."""
+def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> RunRecord:
+    """Everything that one prompt left behind."""
     made_now = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     run_id = info.run_id or made_now
     choices: list[HeadChoiceRow] = []
@@ -50,14 +50,14 @@ def record_prompt(trace: Trace, prompt: PromptTrace, info: RunInfo) -> RunRecord
     for layer_pass in prompt.passes:
         for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
             for unit in range(decision.batch * decision.heads):
-                choices.append(_choice(trace, run_id, decision, unit, prompt.tokens))
-                candidates += _candidates(run_id, decision, unit, trace.config.tau)
+                choices.append(_choice(settings, run_id, decision, unit, prompt.tokens))
+                candidates += _candidates(run_id, decision, unit, settings.config.tau)
                 probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
-            events += _events(run_id, decision, trace.config.tau)
+            events += _events(run_id, decision, settings.config.tau)
     audits = tuple(replace(a, run_id=run_id) for p in prompt.passes for a in p.audits)
     layers = tuple(_layers(run_id, prompt))
     return RunRecord(
-        run=_run(trace, run_id, prompt, info, choices, audits, layers),
+        run=_run(settings, run_id, prompt, info, choices, audits, layers),
         layers=layers,
         choices=tuple(choices),
         candidates=tuple(candidates),
@@ -80,13 +80,13 @@ def _key(run_id: str, decision: Decision, unit: int) -> dict[str, Any]:
     }
 
 
-def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: int) -> HeadChoiceRow:
+def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, tokens: int) -> HeadChoiceRow:
     place = int(decision.certified.choice[unit])
     candidate, scores = decision.candidates[place], decision.scores
     sparse = bool(decision.sparse[unit])
     rows = decision.certificate_mass[unit, :, place]
     conformal = None
-    delta = _finite_delta(trace, tokens)
+    delta = _finite_delta(settings, tokens)
     if delta is not None and sparse:
         conformal = float(conformal_lower_mass(scores.gate_statistic[unit, place], delta))
     return HeadChoiceRow(
@@ -103,7 +103,7 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
         gate_statistic=float(scores.gate_statistic[unit, place]),
         lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
         conformal_lower_mass=conformal,
-        row_lower_mass=float(row_lower_bound(rows, trace.config.row_level)) if sparse else None,
+        row_lower_mass=float(row_lower_bound(rows, settings.config.row_level)) if sparse else None,
         disagreement=float(scores.disagreement[unit, place]),
         entropy=float(decision.entropy[unit]),
         local_band=float(decision.local_band[unit]),
@@ -112,22 +112,22 @@ def _choice(trace: Trace, run_id: str, decision: Decision, unit: int, tokens: in
         kernel_us=float(scores.kernel_us[unit, place]),
         tests=sum(t.unit == unit for t in decision.certified.tests),
         fallback=decision.certified.fallback[unit],
-        reason=explain.choice_reason(decision, unit, trace.config.tau),
+        reason=choice_reason(decision, unit, settings.config.tau),
         unmet=bool(decision.certified.unmet[unit]),
     )
 
 
-def _finite_delta(trace: Trace, tokens: int) -> float | None:
+def _finite_delta(settings: RunSettings, tokens: int) -> float | None:
     """delta_q for this length; an infinite one (not calibrated) promises nothing: not measured."""
-    if trace.calibration is None:
+    if settings.calibration is None:
         return None
-    delta = trace.calibration.delta(tokens, trace.config.confidence)
+    delta = settings.calibration.delta(tokens, settings.config.confidence)
     return delta if math.isfinite(delta) else None
 
 
-def _drift(trace: Trace, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> dict[str, Any]:
+def _drift(settings: RunSettings, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> dict[str, Any]:
     """How far this prompt lies from the calibration's; nothing where there is none, for its length, or for batches."""
-    reference = None if trace.calibration is None else trace.calibration.drift
+    reference = None if settings.calibration is None else settings.calibration.drift
     if reference is None or not choices or prompt.batch > 1:
         return {}
     found = reference.assess(describe_prompt(choices)[1], prompt.tokens)
@@ -137,7 +137,7 @@ def _drift(trace: Trace, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> d
 
 
 def _run(
-    trace: Trace,
+    settings: RunSettings,
     run_id: str,
     prompt: PromptTrace,
     info: RunInfo,
@@ -146,23 +146,23 @@ def _run(
     layers: tuple[LayerRow, ...],
 ) -> RunRow:
     timings = prompt.timings()
-    config = trace.config
+    config = settings.config
     sparse = [c for c in choices if c.pattern != "dense"]
     outcomes = Counter(c.outcome for c in choices)
     densities = [p.density for p in prompt.passes]
     covered = [a.covered for a in audits if a.covered is not None]
-    profile = trace.profile if isinstance(trace.profile, str) else trace.profile.name
+    profile = settings.profile if isinstance(settings.profile, str) else settings.profile.name
     return RunRow(
         run_id=run_id,
         created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         model=info.model,
         model_revision=info.model_revision,
         tokenizer_hash=info.tokenizer_hash,
-        calibration=None if trace.calibration is None else trace.calibration.name,
+        calibration=None if settings.calibration is None else settings.calibration.name,
         profile=profile,
         policy=config.policy,
         tau=config.tau,
-        gate_threshold=trace.gate_threshold,
+        gate_threshold=settings.gate_threshold,
         confidence=config.confidence,
         budget=None if config.budget is None else str(config.budget),
         probe_mode=config.probe,
@@ -198,7 +198,7 @@ def _run(
         dense_fallback_units=outcomes["dense by fallback"],
         dense_router_units=outcomes["dense by the router"],
         over_budget_layers=sum(row.over_budget for row in layers),
-        audit_depth=trace.audit_depth,
+        audit_depth=settings.audit_depth,
         audit_rows=max((a.rows for a in audits), default=0),
         coverage=float(np.mean(covered)) if covered else None,
         mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
@@ -207,8 +207,8 @@ def _run(
         logit_error=info.logit_error,
         kl_nats=info.kl_nats,
         calibration_mismatch=info.calibration_mismatch,
-        **_drift(trace, prompt, choices),
-        delta=_finite_delta(trace, prompt.tokens),
+        **_drift(settings, prompt, choices),
+        delta=_finite_delta(settings, prompt.tokens),
         unmet_units=sum(c.unmet is True for c in choices),
     )
 
@@ -251,7 +251,7 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
             kernel_us=float(scores.kernel_us[unit, place]),
             admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold)),
             chosen=place == int(decision.certified.choice[unit]),
-            reason=explain.candidate_reason(decision, unit, place, tau),
+            reason=candidate_reason(decision, unit, place, tau),
         )
 
 

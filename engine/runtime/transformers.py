@@ -14,50 +14,24 @@ import secrets
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.errors import PromptError, UnsupportedModelError
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.record.trace import Trace
+from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
-
-if TYPE_CHECKING:
-    from routesparse.engine.calibration.artifact import Calibration
-    from routesparse.engine.method.latency import LatencyProfile
-    from routesparse.engine.record.trace import Trace
+from routesparse.engine.runtime.session import RoutingSession
 
 NAME = "routesparse"
-
-
-class AttentionRouter(Protocol):
-    """What the attention function needs from a routing session (session.RoutingSession).
-
-    serve, start, finish and untouched are called where a router has them.
-    """
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        layer: int,
-        scale: float,
-        key_start: Tensor | None,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
-        """Causal attention of one layer, bottom-right aligned (n_q <= n_k).
-
-        q [B, Hq, n_q, D] of any strides, k and v [B, Hkv, n_k, D], key_start int32 [B] or None: the first
-        real key under left padding, sinks [Hq] or None. Returns [B, Hq, n_q, D].
-        """
-
-
 # Where route() leaves the router on every attention module of one model while its block runs.
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
@@ -84,10 +58,6 @@ def route(
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
-    from routesparse.engine.calibration.artifact import load_calibration
-    from routesparse.engine.models.load import revision_of_model
-    from routesparse.engine.runtime.session import RoutingSession
-
     check_supported(model)
     if config is None:
         config = RouterConfig(segment_tokens=default_segment(next(model.parameters()).is_cuda))
@@ -112,18 +82,17 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
         _routed_configs[key] = _routed_configs.get(key, 0) + 1
         for module in modules:
             module.__dict__[_ATTRIBUTE] = router
-        serve = getattr(router, "serve", None)
-        if serve is not None:
-            serve(len(modules))
+        router.serve(len(modules))
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
         # A routing session does not wait for a GPU in its layers; it does after the forward.
-        start, finish = (getattr(router, name, None) for name in ("start", "finish"))
-        hooks = [] if start is None else [model.register_forward_pre_hook(lambda *_: start())]
-        hooks += [] if finish is None else [model.register_forward_hook(lambda *_: finish())]
+        hooks = [
+            model.register_forward_pre_hook(lambda *_: router.start()),
+            model.register_forward_hook(lambda *_: router.finish()),
+        ]
         try:
             yield
         finally:
@@ -191,12 +160,11 @@ def attention(
     query [B, Hq, n_q, D] (not contiguous, RoPE applied), key and value [B, Hkv, n_k, D] (not repeated, cache
     included), attention_mask None or bool [B, n_k] from padding_mask. Returns [B, n_q, Hq, D] and None.
     """
-    router = module.__dict__.get(_ATTRIBUTE)
+    router: AttentionRouter | None = module.__dict__.get(_ATTRIBUTE)
     plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
-    if plain and not torch.is_grad_enabled() and getattr(module, "is_causal", True):
-        # A prompt below break-even asks in one layer, whose call is checked for all of them.
-        untouched = getattr(router, "untouched", None)
-        out = untouched and untouched(query, key, value, layer=module.layer_idx, scale=scaling)
+    if router is not None and plain and not torch.is_grad_enabled() and getattr(module, "is_causal", True):
+        # Only the first layer asks whether a prompt is worth routing; its call was checked for all of them.
+        out = router.untouched(query, key, value, layer=module.layer_idx, scale=scaling)
         if out is not None:
             return out.transpose(1, 2), None
     training = module.training and torch.is_grad_enabled()
@@ -206,18 +174,18 @@ def attention(
     n_k, head_dim = key.shape[2:]
     # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
     with torch.no_grad():
-        out = router.attend(
+        inputs = AttentionInputs(
             query,
             key,
             value,
-            layer=module.layer_idx,
             scale=head_dim**-0.5 if scaling is None else scaling,
             key_start=_first_keys(attention_mask),
-            # A window that covers every key masks nothing: such a layer is an ordinary one.
-            window=None if sliding_window is None or sliding_window >= n_k else sliding_window,
             softcap=softcap or None,
             sinks=s_aux,
         )
+        # A window that covers every key masks nothing: such a layer is an ordinary one.
+        window = None if sliding_window is None or sliding_window >= n_k else sliding_window
+        out = router.attend(inputs, layer=module.layer_idx, window=window)
     if torch.is_grad_enabled() and query.requires_grad:
         out = _NoBackward.apply(query, out)
     return out.transpose(1, 2), None
@@ -293,8 +261,6 @@ def _default_router(module: Any) -> AttentionRouter:
             "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
         )
     if key not in _default_routers:
-        from routesparse.engine.runtime.session import RoutingSession
-
         config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))
         _default_routers[key] = RoutingSession(config, salt=fresh_salt())
         weakref.finalize(module.config, _default_routers.pop, key, None)

@@ -22,15 +22,16 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide import layer
 from routesparse.engine.decide.decision import Computed, Pending
+from routesparse.engine.decide.layer import begin, plan_of
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.names import device_name
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.evaluation import study
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
-from routesparse.engine.profiles.measure import device_name
 from routesparse.engine.provenance import git_commit, versions
 
 # Costs of the right order; what is timed does not depend on them.
@@ -101,13 +102,13 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
     """Milliseconds a layer: decided_ms (medians), launched_ms without graphs, host_ms; parts in microseconds."""
     segments = split(inputs.q.shape[2], inputs.k.shape[2], config)
     device = inputs.q.device
+    settings = LayerSettings(config, config.effective_gate_threshold, COSTS)
     graphs: Graphs[Computed] = Graphs()
 
     def decide(kept: Graphs[Computed] | None) -> list[Pending]:
-        gate = config.effective_gate_threshold
-        pendings = [layer.begin(inputs, s, 0, config, gate, COSTS, None, graphs=kept) for s in segments]
+        pendings = [begin(inputs, s, 0, settings, graphs=kept) for s in segments]
         for pending in pendings:
-            layer.plan_of(pending, inputs)
+            plan_of(pending, inputs)
         return pendings
 
     timed = {

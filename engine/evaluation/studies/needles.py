@@ -29,8 +29,9 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.demo_model.tasks import GENERATION_TOKENS, Sample, fit_sample, score_all
 from routesparse.engine.evaluation import study
 from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import AttentionRouter, routed_by
+from routesparse.engine.runtime.transformers import routed_by
 
 TASKS = ("niah_single_2", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3", "niah_multiquery", "vt")
 METHODS = ("dense", "routed", "fixed", "window")

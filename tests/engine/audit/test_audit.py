@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.audit import rows as dense_audit
-from routesparse.engine.audit.rows import audit_units, measure_rows
+from routesparse.engine.audit import rows as row_audit
+from routesparse.engine.audit.rows import RowAuditor, audit_units, measure_rows
 from routesparse.engine.runtime.session import RoutingSession
 
 
@@ -105,7 +105,7 @@ def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
         seen.append((b, rows))
         return measured(inputs, decision, b, h, rows)
 
-    monkeypatch.setattr(dense_audit, "measure_rows", keep)
+    monkeypatch.setattr(row_audit, "measure_rows", keep)
     audits = audit_units(inputs, decision, 40, seed=0)
     assert all(a.rows == 40 for a in audits)
     for b, rows in seen:
@@ -118,7 +118,7 @@ def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
 
 def test_a_violated_bound_is_counted(oracle, case, monkeypatch):
     inputs, decision, _ = case
-    monkeypatch.setattr(dense_audit, "tight_error_bound", lambda mass, norm, v_max: 0.0 * mass)
+    monkeypatch.setattr(row_audit, "tight_error_bound", lambda mass, norm, v_max: 0.0 * mass)
     assert any(a.violations > 0 for a in audit_units(inputs, decision, None, seed=0))
 
 
@@ -130,19 +130,19 @@ def test_a_value_that_is_nan_violates_every_bound(oracle, case):
     assert all(a.violations == 20 for a in broken)
 
 
-@pytest.mark.parametrize(("depth", "rows"), [("rows", 64), ("full", None)])
-def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, depth, rows):
+@pytest.mark.parametrize(("rows", "depth"), [(64, "rows"), (None, "full")])
+def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, rows, depth):
     routed = RoutingSession(
         replace(oracle.SMALL, tau=0.5, gate_threshold=0.6, segment_tokens=320),
         profile=oracle.PROFILE,
-        audit=depth,
-        audit_rows=64,
+        auditor=RowAuditor(rows),
     )
     inputs = oracle.draw_inputs(2)
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    routed.attend(inputs, layer=0)
     record = routed.trace.record()
     sparse = {(c.layer, c.head, c.segment) for c in record.choices if c.pattern != "dense"}
     assert sparse and {(a.layer, a.head, a.segment) for a in record.audits} == sparse
+    assert record.run.audit_depth == depth
     assert record.run.audit_rows == (rows or max(c.body_tokens for c in record.choices))
 
 
@@ -150,9 +150,9 @@ def test_certificates_cover_on_real_attention(oracle, lab):
     """At least the promised .95 of the sparse units of 3 prompts x 8 layers x 8 heads."""
     audits = []
     for kind in ("prose", "code", "needle"):
-        routed = RoutingSession(lab.config, profile=oracle.PROFILE, audit="rows", audit_rows=512)
+        routed = RoutingSession(lab.config, profile=oracle.PROFILE, auditor=RowAuditor(512))
         for layer, inputs in lab.layers(kind).items():
-            routed.attend(inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale)
+            routed.attend(inputs, layer=layer)
         audits += routed.trace.record().audits
     assert len(audits) > 100
     assert sum(a.violations for a in audits) == 0

@@ -16,6 +16,7 @@ from routesparse.engine.audit.dense_forward import (
     sample_rows,
     with_forward_errors,
 )
+from routesparse.engine.audit.rows import RowAuditor
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.runtime.session import RoutingSession
 
@@ -29,10 +30,7 @@ def test_the_last_rows_are_always_sampled_and_the_others_once():
 
 
 def attend(router, inputs, layer=0):
-    return router.attend(
-        inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale, key_start=None, window=None,
-        softcap=None, sinks=None,
-    )  # fmt: skip
+    return router.attend(inputs, layer=layer)
 
 
 def test_the_dense_router_is_exact_and_the_sample_is_of_its_output(oracle):
@@ -47,7 +45,7 @@ def test_the_dense_router_is_exact_and_the_sample_is_of_its_output(oracle):
 def test_a_routed_layers_forward_error_is_the_relative_error_of_its_sampled_rows(oracle, config):
     inputs = oracle.draw_inputs(1)
     rows = sample_rows(700, 0)
-    session = RoutingSession(config, profile=oracle.PROFILE, audit="full")
+    session = RoutingSession(config, profile=oracle.PROFILE, auditor=RowAuditor(rows=None))
     routed, dense = SampledRouter(session, rows), SampledRouter(DenseRouter(), rows)
     mine, exact = attend(routed, inputs), attend(dense, inputs)
     record = with_forward_errors(session.trace.record(), routed.outputs, dense.outputs, rows)

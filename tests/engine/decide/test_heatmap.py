@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.decide import heatmap as heatmap_module
-from routesparse.engine.decide.heatmap import Heatmap, heatmaps
+from routesparse.engine.decide.heatmap import Heatmap, draw
 from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import split
@@ -18,7 +19,12 @@ from routesparse.engine.record import masks
 def decision(oracle):
     inputs = oracle.draw_inputs(0, n_q=333, n_k=901)
     segment = split(333, 901, oracle.SMALL)[-1]
-    return decide(inputs, segment, 0, oracle.SMALL, 0.5, oracle.PROFILE, None)
+    return decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.5, oracle.PROFILE))
+
+
+def heatmaps(decision):
+    """One picture per unit."""
+    return draw(decision.probe, decision.segment, decision.indices).leave().read()
 
 
 def test_there_is_one_picture_per_unit_with_its_own_rows(decision):

@@ -11,7 +11,6 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.profiles import measure as profiling
 from routesparse.engine.profiles.measure import measure, profile_for
-from routesparse.engine.runtime import session
 
 CONFIG = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
 SHAPE = {"head_dim": 8, "heads": 4, "kv_heads": 2, "config": CONFIG}
@@ -54,7 +53,7 @@ def fake_clock(monkeypatch):
         return dict.fromkeys(("best_us", "median_us", "p20_us", "p80_us"), taken["us"])
 
     monkeypatch.setattr(profiling, "sparse_attention", sparse)
-    monkeypatch.setattr(session, "dense_attention", dense)
+    monkeypatch.setattr(profiling, "dense_attention", dense)
     monkeypatch.setattr(profiling, "_probe_once", probe)
     monkeypatch.setattr(profiling, "_time_us", clock)
     monkeypatch.setitem(profiling.QUICK, "lengths", LENGTHS)

@@ -8,6 +8,7 @@ import pytest
 
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method import fallback as step_five
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.segments import split
@@ -21,7 +22,7 @@ def make(oracle):
     """make(choice, tests=(), fallback=None, ...) -> a decision of one unit whose numbers are set by hand."""
     inputs = oracle.draw_inputs(0, heads=1, kv_heads=1, n_q=400)
     segment = split(400, 400, oracle.SMALL)[-1]
-    base = decide(inputs, segment, 0, oracle.SMALL, 0.925, oracle.PROFILE, None)
+    base = decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.925, oracle.PROFILE))
     width = len(base.candidates)
     cost = np.linspace(10, 100, width)[None]
     mass = np.linspace(0.7, 0.98, width)[None]
@@ -118,7 +119,8 @@ def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy
     inputs = oracle.draw_inputs(1)
     segment = split(700, 700, config)[-1]
     limit = None if budget is None else 0.5 * 4 * oracle.PROFILE.dense_us(segment)
-    d = decide(inputs, segment, 0, config, config.effective_gate_threshold, oracle.PROFILE, limit)
+    settings = LayerSettings(config, config.effective_gate_threshold, oracle.PROFILE)
+    d = decide(inputs, segment, 0, settings, limit)
     for unit in range(4):
         words = [choice_reason(d, unit, 0.8)]
         words += [candidate_reason(d, unit, place, 0.8) for place in range(len(d.candidates))]

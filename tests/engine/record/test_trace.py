@@ -8,24 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from routesparse.engine.audit.rows import RowAuditor
 from routesparse.engine.calibration.artifact import Bucket, Calibration
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method.probe_rows import CERTIFICATE
-from routesparse.engine.record import to_rows as recording
-from routesparse.engine.record.trace import RunInfo
+from routesparse.engine.record import to_rows
+from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.runtime.session import RoutingSession
 
 
-def run(oracle, layers=2, calibration=None, audit="rows", **changes):
+def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     """A session after one routed prompt of 640 tokens in two segments, batch of two, the second padded."""
     settings = replace(
         oracle.SMALL, **{"tau": 0.82, "gate_threshold": 0.84, "segment_tokens": 320, **changes}
     )
-    routed = RoutingSession(settings, calibration, profile=oracle.PROFILE, audit=audit, audit_rows=50)
+    routed = RoutingSession(
+        settings, calibration, profile=oracle.PROFILE, auditor=audit_rows and RowAuditor(audit_rows)
+    )
     for layer in range(layers):
         x = oracle.draw_inputs(layer, n_q=640, batch=2, key_start=[0, 33])
-        routed.attend(x.q, x.k, x.v, layer=layer, scale=x.scale, key_start=x.key_start)
+        routed.attend(x, layer=layer)
     return routed
 
 
@@ -205,7 +208,7 @@ def test_coverage_is_the_share_of_audited_units_at_or_above_their_bound(record):
 
 
 def test_without_an_audit_nothing_is_claimed_about_errors(oracle):
-    record = run(oracle, layers=1, audit="none").trace.record()
+    record = run(oracle, layers=1, audit_rows=None).trace.record()
     assert record.audits == ()
     assert record.run.coverage is record.run.mean_error is record.run.max_error is None
     assert record.run.top1_agreement is record.run.dense_ms is None
@@ -262,7 +265,7 @@ def test_large_pictures_are_thinned_and_pooled_until_the_run_fits(routed, record
     def size(run):
         return sum(len(p.mass) + len(p.masks) for p in run.probes)
 
-    monkeypatch.setattr(recording, "PROBE_BYTES", size(record) // share)
+    monkeypatch.setattr(to_rows, "PROBE_BYTES", size(record) // share)
     small = routed.trace.record()
     assert size(record) // share // 4 < size(small) <= size(record) // share
     assert all(p.pool > 1 or p.rows < q.rows for p, q in zip(small.probes, record.probes, strict=True))
@@ -296,7 +299,7 @@ def test_before_the_first_prompt_there_is_nothing(oracle):
 def test_an_unrouted_prompt_is_recorded_as_dense_ran_untouched(oracle):
     routed = RoutingSession(replace(oracle.SMALL, break_even_tokens=10_000), profile=oracle.PROFILE)
     x = oracle.draw_inputs(0)
-    routed.attend(x.q, x.k, x.v, layer=0, scale=x.scale)
+    routed.attend(x, layer=0)
     run = routed.trace.record().run
     assert not run.routed and run.units == 0
     assert run.density is run.coverage is None

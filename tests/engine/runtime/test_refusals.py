@@ -6,8 +6,9 @@ import transformers
 from transformers import StaticCache
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.runtime import transformers as hf
-from routesparse.kernels.interface import RowPlan, sparse_attention
+from routesparse.engine.runtime.attention_router import AttentionRouter
 
 SHAPE = {
     "vocab_size": 97,
@@ -23,10 +24,9 @@ SHAPE = {
 IDS = torch.arange(3, 43)[None]
 
 
-class DenseRouter:
-    def attend(self, q, k, v, *, layer, scale, **features):
-        plan = RowPlan.dense(q.shape[0], q.shape[1], q.shape[2], k.shape[2], **features)
-        return sparse_attention(q, k, v, plan, scale=scale)[0]
+class DenseRouter(AttentionRouter):
+    def attend(self, inputs, *, layer, window=None):
+        return dense_attention(inputs, window)
 
 
 def llama(**overrides):

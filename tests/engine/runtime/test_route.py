@@ -155,7 +155,7 @@ def watched(monkeypatch):
     model, session, asked = llama(), RoutingSession(CONFIG), []
     attend = session.attend
     monkeypatch.setattr(
-        session, "attend", lambda *qkv, **call: (asked.append(call["layer"]), attend(*qkv, **call))[1]
+        session, "attend", lambda inputs, **call: (asked.append(call["layer"]), attend(inputs, **call))[1]
     )
     with hf.routed_by(model, session):
         yield model, session, asked
@@ -275,7 +275,7 @@ def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
     """As on a GPU, where the flag is read after the forward."""
     from routesparse.engine.device.copies import Copies
     from routesparse.engine.errors import NumericsError
-    from routesparse.engine.record.trace import PendingPass
+    from routesparse.engine.record.passes import PendingPass
     from routesparse.engine.runtime.session import RoutingSession
 
     model, session = llama(), RoutingSession(CONFIG)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.decide import layer as steps
 from routesparse.engine.method import patterns
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.patterns import library
+from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import split
 from routesparse.engine.runtime import session
 from routesparse.engine.runtime.session import RoutingSession
@@ -76,7 +77,7 @@ def test_every_head_may_choose_another_family_and_budget(oracle, config):
         segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
         for shift in range(len(candidates)):
             choice = np.array([[(shift + 3 * h) % len(candidates) for h in range(4)]])
-            plan = steps.lower(segment, indices, candidates, choice, None, None, None).validate()
+            plan = lower(segment, indices, candidates, choice, None, None, None).validate()
             for h in range(4):
                 alone = oracle.plan_of_candidate(inputs, segment, candidates, indices, int(choice[0, h]))
                 body = slice(0, segment.body)
@@ -195,10 +196,10 @@ def test_below_break_even_dense_runs_untouched_and_unprobed(oracle, start, confi
     def never(*_):
         raise AssertionError("probed")
 
-    monkeypatch.setattr(steps, "run_probe", never)
+    monkeypatch.setattr("routesparse.engine.decide.layer.run_probe", never)
     routed, call = start(replace(config, break_even_tokens=inputs.k.shape[2] + 1))
     out, _ = call(inputs)
-    assert torch.equal(out, session.dense_attention(inputs, None)) and not decisions(routed)
+    assert torch.equal(out, dense_attention(inputs, None)) and not decisions(routed)
     torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
 
 
@@ -207,7 +208,7 @@ def test_break_even_follows_the_profile_where_no_length_is_given(oracle, config)
     inputs = oracle.draw_inputs(3, n_q=640)
     for probe_us, routes in ((1.0, True), (1e9, False)):
         routed = RoutingSession(settings, profile=replace(oracle.PROFILE, probe_base_us=probe_us))
-        routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+        routed.attend(inputs, layer=0)
         assert bool(decisions(routed)) is routes
 
 
@@ -219,7 +220,7 @@ def test_whether_routing_pays_is_asked_once_for_all_layers_of_a_prompt(oracle, c
     for tokens, routes in ((640, False), (768, True), (640, False)):
         inputs = oracle.draw_inputs(3, n_q=tokens)
         for layer in range(3):
-            routed.attend(inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale)
+            routed.attend(inputs, layer=layer)
         assert len(decisions(routed)) == 3 * routes
     assert asked == [640, 768, 640]
 
@@ -231,7 +232,7 @@ def test_left_padding_moves_everything_and_changes_nothing(oracle, start, config
     """64 padding keys: the same rows are drawn, so scores, choices and outputs of the real rows are the same."""
     inputs, pad = oracle.draw_inputs(4, n_q=640), 64
     segment = split(640, 640, config)[-1]
-    monkeypatch.setattr(steps, "library", lambda _: library(segment))
+    monkeypatch.setattr("routesparse.engine.decide.layer.library", lambda _: library(segment))
 
     def padded(x):
         noise = torch.randn(1, x.shape[1], pad, x.shape[3], generator=torch.Generator().manual_seed(0))

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine.audit.rows import RowAuditor
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import LatencyBudget
-from routesparse.engine.decide import layer as steps
+from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import ConfigError, NumericsError
 from routesparse.engine.method.predictor import ErrorPredictor
+from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.segments import split
 from routesparse.engine.runtime import session
+from routesparse.engine.runtime.current_prompt import KEPT_PROMPTS
 from routesparse.engine.runtime.session import RoutingSession
 
 
@@ -99,7 +103,7 @@ def test_after_a_refused_prompt_a_chunk_joins_no_older_one(oracle, start):
     with pytest.raises(NumericsError):
         call(broken)
     late = oracle.draw_inputs(8, n_q=300, n_k=700)
-    out = routed.attend(late.q, late.k, late.v, layer=0, scale=late.scale)
+    out = routed.attend(late, layer=0)
     assert torch.allclose(out.double(), oracle.attention(late), atol=2e-5)
     (kept,) = routed.trace.prompts
     assert kept.tokens == 400 and len(decisions(routed)) == 1
@@ -115,7 +119,7 @@ def test_an_interrupted_decoding_step_forgets_no_finished_prompt(oracle, start):
     routed.finish()
     for _ in range(3):  # each was stopped before it ended
         routed.start()
-        routed.attend(token.q, token.k, token.v, layer=0, scale=token.scale)
+        routed.attend(token, layer=0)
     assert [prompt.tokens for prompt in routed.trace.prompts] == [400] and len(decisions(routed)) == 1
 
 
@@ -146,7 +150,7 @@ def test_kernels_start_on_the_device_of_the_queries(oracle, config, monkeypatch)
     monkeypatch.setattr(session.torch.cuda, "device_of", guard)
     routed = RoutingSession(config, profile=oracle.PROFILE)
     inputs = oracle.draw_inputs(1)
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    routed.attend(inputs, layer=0)
     assert [tensor is inputs.q for tensor in asked] == [True]
 
 
@@ -167,7 +171,7 @@ def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
     calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
     routed = RoutingSession(replace(config, gate_threshold=None), calibration, profile=oracle.PROFILE)
     inputs = oracle.draw_inputs(8)
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    routed.attend(inputs, layer=0)
     (found,) = decisions(routed)
     assert found.gate_threshold == 0.77
     np.testing.assert_allclose(found.risk, found.scores.risk(0.11, 0.0))
@@ -175,17 +179,17 @@ def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
 
 def test_a_long_session_keeps_its_last_prompts_only(oracle, start):
     routed, call = start()
-    for seed in range(session.KEPT_PROMPTS + 2):
+    for seed in range(KEPT_PROMPTS + 2):
         call(oracle.draw_inputs(seed, n_q=200))
-    assert len(routed.trace.prompts) == session.KEPT_PROMPTS
+    assert len(routed.trace.prompts) == KEPT_PROMPTS
 
 
 def test_the_router_never_sees_the_certificate_rows(oracle, config, monkeypatch):
     """Certificate rows that lose everything change no score, risk or routing, and fail every certificate."""
     inputs = oracle.draw_inputs(9)
     segment = split(700, 700, config)[-1]
-    before = steps.decide(inputs, segment, 0, config, 0.6, oracle.PROFILE, None)
-    run_probe = steps.run_probe
+    settings = LayerSettings(config, 0.6, oracle.PROFILE)
+    before = decide(inputs, segment, 0, settings)
 
     def poisoned(*arguments):
         probe = run_probe(*arguments)
@@ -194,8 +198,8 @@ def test_the_router_never_sees_the_certificate_rows(oracle, config, monkeypatch)
         probe.lse[:, :, part] = 1e9
         return probe
 
-    monkeypatch.setattr(steps, "run_probe", poisoned)
-    after = steps.decide(inputs, segment, 0, config, 0.6, oracle.PROFILE, None)
+    monkeypatch.setattr("routesparse.engine.decide.layer.run_probe", poisoned)
+    after = decide(inputs, segment, 0, settings)
     for name in ("mass", "recent_mass", "disagreement", "density", "kernel_us"):
         np.testing.assert_array_equal(getattr(after.scores, name), getattr(before.scores, name))
     assert (after.routed.choice == before.routed.choice).all() and before.sparse.any()
@@ -208,8 +212,8 @@ def test_rows_are_redrawn_for_every_layer_and_segment_and_the_same_on_every_run(
 
     def rows(layer, index, seed=0):
         place = replace(segment, index=index)
-        settings = replace(config, seed=seed)
-        return steps.decide(inputs, place, layer, settings, 0.6, oracle.PROFILE, None).probe.rows.rows
+        settings = LayerSettings(replace(config, seed=seed), 0.6, oracle.PROFILE)
+        return decide(inputs, place, layer, settings).probe.rows.rows
 
     first = rows(0, 0)
     assert (rows(0, 0) == first).all()
@@ -227,7 +231,7 @@ def test_every_prompt_of_a_session_draws_its_own_rows(oracle, config):
     inputs = oracle.draw_inputs(8)
     drawn = []
     for _ in range(2):
-        routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+        routed.attend(inputs, layer=0)
         drawn.append(certificate_rows_of(routed))
     assert not np.array_equal(*drawn)
 
@@ -237,7 +241,7 @@ def test_the_salt_makes_the_rows_the_prompts_own_and_repeatable(oracle, config):
     drawn = []
     for salt in ("one", "other", "one"):
         routed = RoutingSession(config, profile=oracle.PROFILE, salt=salt)
-        routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+        routed.attend(inputs, layer=0)
         drawn.append(certificate_rows_of(routed))
     assert np.array_equal(drawn[0], drawn[2])
     assert not np.array_equal(drawn[0], drawn[1])
@@ -264,7 +268,7 @@ def test_the_calibrations_predictor_enters_the_risk_and_the_record(oracle, confi
         replace(config, gate_threshold=None, beta=2.0), calibration, profile=oracle.PROFILE
     )
     inputs = oracle.draw_inputs(1)
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale)
+    routed.attend(inputs, layer=0)
     rows = routed.trace.record().candidates
     for row in rows:
         g = min(row.mass, row.recent_mass)
@@ -277,10 +281,10 @@ def test_the_calibrations_predictor_enters_the_risk_and_the_record(oracle, confi
 def test_a_padded_prompt_without_real_rows_in_a_segment_is_not_audited_there(oracle, config):
     """The second prompt's padding covers its whole first segment."""
     routed = RoutingSession(
-        replace(config, segment_tokens=256), profile=oracle.PROFILE, audit="rows", audit_rows=16
+        replace(config, segment_tokens=256), profile=oracle.PROFILE, auditor=RowAuditor(16)
     )
     inputs = oracle.draw_inputs(9, batch=2, n_q=512, key_start=[0, 300])
-    routed.attend(inputs.q, inputs.k, inputs.v, layer=0, scale=inputs.scale, key_start=inputs.key_start)
+    routed.attend(inputs, layer=0)
     audits = routed.trace.prompts[-1].passes[0].audits
     assert audits
     assert not [a for a in audits if a.batch_index == 1 and a.segment == 0]

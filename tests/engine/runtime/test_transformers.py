@@ -11,6 +11,7 @@ from transformers import AttentionInterface, DynamicCache
 
 from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
 from routesparse.engine.runtime import transformers as hf
+from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 TOKENS = 320
@@ -90,7 +91,7 @@ def relative(found, wanted):
 
 
 @dataclass
-class DenseRouter:
+class DenseRouter(AttentionRouter):
     """Everything dense; `forget` drops a feature, for negative controls."""
 
     forget: str = ""
@@ -101,12 +102,14 @@ class DenseRouter:
         """Query rows of each forward pass so far."""
         return [n_q for layer, n_q, _, _ in self.calls if layer == 0]
 
-    def attend(self, q, k, v, *, layer, scale, key_start, window, softcap, sinks):
-        features = {"key_start": key_start, "window": window, "softcap": softcap, "sinks": sinks}
+    def attend(self, inputs, *, layer, window=None):
+        q, k, v = inputs.q, inputs.k, inputs.v
+        features = {name: getattr(inputs, name) for name in ("key_start", "softcap", "sinks")}
+        features["window"] = window
         features.pop(self.forget, None)
         self.calls.append((layer, q.shape[2], k.shape[2], window))
         plan = self.plan(layer, q, k, features)
-        return sparse_attention(q, k, v, plan, scale=scale)[0]
+        return sparse_attention(q, k, v, plan, scale=inputs.scale)[0]
 
     def plan(self, layer, q, k, features):
         return RowPlan.dense(q.shape[0], q.shape[1], q.shape[2], k.shape[2], BLOCK_Q, BLOCK_K, **features)

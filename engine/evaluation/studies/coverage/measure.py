@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.names import device_name
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage import plan as trust_plan
 from routesparse.engine.evaluation.studies.coverage.journal import Journal, columns, encode
@@ -31,7 +32,6 @@ from routesparse.engine.evaluation.studies.coverage.plan import Planned
 from routesparse.engine.evaluation.studies.coverage.schedule import Schedule
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel, load_model
-from routesparse.engine.profiles.measure import device_name
 from routesparse.engine.provenance import git_commit, versions
 
 NOTE_EVERY = 50

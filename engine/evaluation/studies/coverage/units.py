@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.evaluation.studies.coverage.plan import Planned
 from routesparse.engine.method.certificate import (
     bernstein_lower_bound,
@@ -29,6 +31,7 @@ from routesparse.engine.method.fallback import FALLBACK_KINDS
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.seeds import stable_seed
 
@@ -44,71 +47,72 @@ def measure(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The window's row, and one row per unit."""
     started = time.perf_counter()
-    session = UnitSession(planned, config, profile)
+    auditor = UnitAuditor(errors=planned.part == "A")  # alpha and e are fitted on fold A
+    session = RoutingSession(config, profile=profile, auditor=auditor, salt=planned.window.sha256)
     prefill(loaded, planned.window.token_ids, session)
     window = {
         "density": session.trace.record().run.density,
-        "gate_threshold": session.trace.gate_threshold,
+        "gate_threshold": session.trace.settings.gate_threshold,
         "profile": profile.name,
         "dtype": loaded.dtype,
         "revision": loaded.revision,
         "config": config.digest(),
         "seconds": time.perf_counter() - started,
     }
-    return window, session.rows
+    return window, auditor.rows
 
 
-class UnitSession(RoutingSession):
-    """A routing session whose audit keeps one row per unit."""
+class UnitAuditor(Auditor):
+    """Keeps one row per unit for the study, and leaves none in the run's record."""
 
-    def __init__(self, planned: Planned, config: RouterConfig, profile: LatencyProfile) -> None:
-        super().__init__(config, profile=profile, audit="rows", salt=planned.window.sha256)
+    def __init__(self, errors: bool) -> None:
+        """errors: the output errors of all candidates are measured too."""
         self.rows: list[dict[str, Any]] = []
-        self._errors = planned.part == "A"  # alpha and e are fitted on fold A
+        self._errors = errors
 
-    def _audit(self, inputs: AttentionInputs, decision: Decision) -> list[Any]:
-        body = body_rows(inputs, decision, self._seed())
-        masses = candidate_masses(inputs, decision, body, self.config).flatten(0, 1).cpu().double().numpy()
-        last = aligned_rows(inputs, decision, self.config)
-        aligned = candidate_masses(inputs, decision, last, self.config).flatten(0, 1).cpu().double().numpy()
+    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+        """See ``Auditor.audit``."""
+        config, seed = settings.config, settings.seed
+        body = body_rows(inputs, decision, seed)
+        masses = candidate_masses(inputs, decision, body, config).flatten(0, 1).cpu().double().numpy()
+        last = aligned_rows(inputs, decision, config)
+        aligned = candidate_masses(inputs, decision, last, config).flatten(0, 1).cpu().double().numpy()
         errors = None
         if self._errors:
-            some = draw_body_rows(inputs, decision, ERROR_ROWS, self._seed())
+            some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
-        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, self._seed())}
-        offset = (body % self.config.block_q).flatten(0, 1).cpu().numpy()
+        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed)}
+        offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
         for unit in range(decision.heads):
             row = describe(decision, unit, masses[unit].mean(0))
-            row |= claims(decision, unit, masses[unit], self.config)
-            row["aligned_all"] = self._resampled(
-                decision, unit, aligned[unit], self.config.routing_rows
-            ).mean(0)
+            row |= claims(decision, unit, masses[unit], config)
+            row["aligned_all"] = _resampled(decision, unit, aligned[unit], config.routing_rows, seed).mean(0)
             if errors is not None:
                 row["disagreement_all"], row["error_all"] = decision.scores.disagreement[unit], errors[unit]
             if unit in audits:
                 chosen = int(decision.certified.choice[unit])
-                rows = self._resampled(decision, unit, aligned[unit, :, chosen], self.config.certificate_rows)
-                error = error_of_a_test(self.config.confidence, self.config.max_tests)
+                rows = _resampled(decision, unit, aligned[unit, :, chosen], config.certificate_rows, seed)
+                error = error_of_a_test(config.confidence, config.max_tests)
                 row["aligned_lower"] = betting_lower_bound(rows, error)
-                row["omitted_by_offset"] = omitted_by_offset(
-                    masses[unit, :, chosen], offset[unit], self.config
-                )
+                row["omitted_by_offset"] = omitted_by_offset(masses[unit, :, chosen], offset[unit], config)
                 row |= {name: getattr(audits[unit], name) for name in AUDITED}
-                row |= self._sampled(inputs, decision, unit)
+                row |= _sampled(inputs, decision, unit, seed)
             self.rows.append(row)
         return []
 
-    def _resampled(self, decision: Decision, unit: int, rows: np.ndarray, count: int) -> np.ndarray:
-        """``count`` of the rows with replacement: as many as a probe would read."""
-        rng = np.random.default_rng([self._seed(), decision.layer, unit])
-        return rows[rng.integers(0, len(rows), count)]
 
-    def _sampled(self, inputs: AttentionInputs, decision: Decision, unit: int) -> dict[str, np.ndarray]:
-        """Error and both bounds of a few random rows, relative to the row's output."""
-        rows = draw_body_rows(inputs, decision, SAMPLED_ROWS, self._seed())[0, unit].sort().values
-        found = measure_rows(inputs, decision, 0, unit, rows)
-        norm = np.maximum(found["norm"], 1e-12)
-        return {f"row_{name}": found[name] / norm for name in ("error", "paper", "tight")}
+def _resampled(decision: Decision, unit: int, rows: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """``count`` of the rows with replacement: as many as a probe would read."""
+    rng = np.random.default_rng([seed, decision.layer, unit])
+    return rows[rng.integers(0, len(rows), count)]
+
+
+def _sampled(inputs: AttentionInputs, decision: Decision, unit: int, seed: int) -> dict[str, np.ndarray]:
+    """Error and both bounds of a few random rows, relative to the row's output."""
+    rows = draw_body_rows(inputs, decision, SAMPLED_ROWS, seed)[0, unit].sort().values
+    found = measure_rows(inputs, decision, 0, unit, rows)
+    norm = np.maximum(found["norm"], 1e-12)
+    return {f"row_{name}": found[name] / norm for name in ("error", "paper", "tight")}
 
 
 def body_rows(inputs: AttentionInputs, decision: Decision, seed: int) -> torch.Tensor:
