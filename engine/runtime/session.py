@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.rows.auditor import Auditor
 from routesparse.engine.calibration.artifact import Calibration
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
@@ -78,7 +78,7 @@ class RoutingSession(AttentionRouter):
                 )
             config, gate_threshold = replace(config, alpha=calibration.alpha), calibration.gate
         self.config = config
-        depth = "none" if auditor is None else auditor.depth
+        depth: AuditDepth = "none" if auditor is None else auditor.depth
         self.trace = Trace(RunSettings(config, gate_threshold, calibration, profile, depth, salt))
         self._auditor = auditor
         self._prompt = CurrentPrompt(self.trace)
