@@ -13,8 +13,8 @@ from plotly.subplots import make_subplots
 
 from routesparse.app import design, numbers
 from routesparse.app.calibration_text import QUANTILES
-from routesparse.engine.calibration import Calibration
-from routesparse.engine.drift import DriftReference
+from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.calibration.drift import DriftReference
 
 _DASHES = dict(zip(QUANTILES, ("dot", "dash", "solid"), strict=True))
 

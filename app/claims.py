@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app import glossary, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 
 
 def claims_html(choice: pd.Series, run: RunRow) -> str:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from routesparse.app import compare_figures, compare_tables, design, exports, glossary
 from routesparse.app.compare_sides import Sides
-from routesparse.engine import comparison
+from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from routesparse.app import compare_figures, design, grid_figure, numbers
 from routesparse.app.compare_sides import Side, Sides
-from routesparse.engine.comparison import METRICS, Difference
+from routesparse.engine.stats.comparison import METRICS, Difference
 
 _METRIC_NAMES = {
     "density": "kept share of the causal area",

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app import design, glossary, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 
 _NO_CLAIM = "does not apply"
 

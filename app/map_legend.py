@@ -7,7 +7,7 @@ import pandas as pd
 
 from routesparse.app import design
 from routesparse.app.map_figure import FALLBACK_STEPS, Cells, value_text
-from routesparse.engine.records import PATTERNS
+from routesparse.engine.rows import PATTERNS
 
 
 def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:

@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app import design, exports, glossary, numbers, profile_figures, states, view
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app import design, exports, head_charts, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.engine.coverage_stats import clustered_interval
+from routesparse.engine.stats.coverage import clustered_interval
 
 COLUMNS = ("group", "runs", "prompts", "units", "mean", "sd", "least", "most", "low", "high")
 

@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app import numbers, states, view
 from routesparse.app.view import View
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

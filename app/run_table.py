@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app import numbers
 from routesparse.app.glossary import TERMS
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 
 # Columns of settings; one that is the same in all runs is said once above the table.

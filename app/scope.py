@@ -13,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app import numbers, run_header, switch
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

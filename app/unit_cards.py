@@ -19,7 +19,7 @@ from routesparse.app import (
     view,
     zoom,
 )
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

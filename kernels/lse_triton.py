@@ -1,6 +1,6 @@
 """The block log-sum-exps of the probe on Triton: the rows are put in order of position, then meet the keys they see.
 
-The slow twin is ``engine/probe.py``. Triton is imported inside the functions.
+The slow twin is ``engine/method/probe.py``. Triton is imported inside the functions.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def band_kernel(
     """Band masses of N distances from recent_kernel's sums, PARTS of each; step s of tile t, which is RATIO steps wide,
     is step nearest + s - t * RATIO of all.
 
-    Band D weighs an offset by how many rows of a query block it serves (engine/bands.py): that rises from 0 to STEP
+    Band D weighs an offset by how many rows of a query block it serves (method/bands.py): that rises from 0 to STEP
     along step D - 1, and falls again along step D + LAST - 1, LAST = block_q / STEP.
     """
     unit = tl.program_id(1).to(tl.int64)

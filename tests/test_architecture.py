@@ -23,10 +23,10 @@ READ_SIDE = (
     "app/**/*.py",
     "engine/__init__.py",
     "engine/errors.py",
-    "engine/records.py",
+    "engine/rows.py",
     "engine/config.py",
     "engine/paths.py",
-    "engine/router.py",
+    "engine/method/router.py",
     "engine/store/*.py",
     "engine/jobs/*.py",
 )
@@ -127,7 +127,7 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
 
 
 def test_transformers_stays_in_the_interface_and_model_loading() -> None:
-    homes = ("engine/hf.py", "engine/models.py")
+    homes = ("engine/runtime/transformers.py", "engine/models/load.py")
     assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))
 
 

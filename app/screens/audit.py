@@ -28,7 +28,7 @@ from routesparse.app import (
 )
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -20,7 +20,7 @@ from routesparse.app import (
     view,
 )
 from routesparse.app.access import access
-from routesparse.engine.calibration import Calibration, known, load_calibration
+from routesparse.engine.calibration.artifact import Calibration, known, load_calibration
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView

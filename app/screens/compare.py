@@ -26,9 +26,9 @@ from routesparse.app import (
 )
 from routesparse.app.access import access
 from routesparse.app.compare_sides import Sides
-from routesparse.engine import comparison
-from routesparse.engine.calibration import known
+from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
+from routesparse.engine.stats import comparison
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -21,7 +21,7 @@ from routesparse.app import (
     view,
 )
 from routesparse.app.access import access
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import head_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -25,7 +25,7 @@ from routesparse.app import (
 from routesparse.app.access import access
 from routesparse.app.session_memory import remembered
 from routesparse.app.view import METRICS, View
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.sprite import probe_sprite
 

@@ -14,7 +14,7 @@ import streamlit as st
 from routesparse.app import boundary, exports, jobs_view, navigate, numbers, run_table, states
 from routesparse.app.access import Access, access
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, spool
 
 _MOST_COMPARED = 6

@@ -22,25 +22,25 @@ EQUATIONS = (
         3,
         "S = Q[I] · pool(K)ᵀ / √d",
         "The shared probe: a few query rows I against all keys.",
-        "engine/probe.py",
+        "engine/method/probe.py",
     ),
     (
         4,
         "R = 1 − g + α u + β e,  g = min(m̂, recent mean)",
         "Risk of a candidate. The paper has m̂ where g stands: a mean over rows hides the rows that ask.",
-        "engine/risk.py",
+        "engine/method/scores.py",
     ),
     (
         5,
         "‖aV − ãV‖₂ ≤ 2 (1 − m) V_max",
         "A row's output error is bounded by the mass that it misses.",
-        "engine/certificate.py",
+        "engine/method/certificate.py",
     ),
     (
         6,
         "min Σ R  subject to  Σ t ≤ T_ℓ",
         "The router: one candidate per head, least risk within the layer's time.",
-        "engine/router.py",
+        "engine/method/router.py",
     ),
 )
 _EQUATION = re.compile(r"\(.*?equation (\d)")

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
-from routesparse.engine.builders.level_map import FamilyIndex, diagonal_and_sink
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.layer import stable_seed
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.execute import lower
-from routesparse.engine.layer import stable_seed
-from routesparse.engine.patterns import MAX_COLUMNS, Candidate, blocks_for_density
-from routesparse.engine.probe import AttentionInputs, run_probe
-from routesparse.engine.probe_rows import draw_rows
-from routesparse.engine.records import Pattern
-from routesparse.engine.segments import Segment, split
-from routesparse.engine.session import dense_attention
+from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
+from routesparse.engine.method.families.level_map import FamilyIndex, diagonal_and_sink
+from routesparse.engine.method.patterns import MAX_COLUMNS, Candidate, blocks_for_density
+from routesparse.engine.method.probe import AttentionInputs, run_probe
+from routesparse.engine.method.probe_rows import draw_rows
+from routesparse.engine.method.row_plan import lower
+from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.rows import Pattern
+from routesparse.engine.runtime.session import dense_attention
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.engine import layer
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decision import Computed, Pending
-from routesparse.engine.graphs import Graphs
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.segments import split
+from routesparse.engine.decide import layer
+from routesparse.engine.decide.decision import Computed, Pending
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.probe import AttentionInputs
+from routesparse.engine.method.segments import split
 
 # What a tile costs changes which plan is chosen, not how long choosing takes.
 _PROFILE = LatencyProfile(

@@ -7,9 +7,9 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.evaluation.result_files import read, source, write_page
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.method.latency import LatencyProfile
 
-# Of the prompts on which a lost digit was found and the plans were changed (builders/level_map.py, LOCAL_BLOCKS).
+# Of the prompts on which a lost digit was found and the plans were changed (method/families/level_map.py, LOCAL_BLOCKS).
 DEVELOPMENT_SEED = 0
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.evaluation.result_files import read, write_page
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.segments import split
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.segments import split
 
 PROFILES = paths.DATA / "profiles"
 LLAMA = "cuda-*-d128-g4-*.json"

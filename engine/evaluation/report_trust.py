@@ -168,7 +168,7 @@ def _controls(result: dict[str, Any]) -> list[str]:
         f"{told('routed_choice', 'all_admissible')} (after step 5 {told('kept_choice', 'all_admissible')}); from all "
         f"candidates, {told('routed_choice', 'all_candidates')}. A router that scores the last row of each query "
         f"block covers {aligned}. Code under the prose calibration has {_share(across['code'], 3)}, where prose has "
-        f"{_share(across['prose'], 3)}. The docstring of `engine/evaluation/trust_controls.py` explains each.",
+        f"{_share(across['prose'], 3)}. The docstring of `engine/evaluation/studies/coverage/controls.py` explains each.",
         "",
         f"**Drift alarm**, level {drift['level']:g} fixed before these windows were drawn. It went off on "
         f"{inside['alarms']} of {inside['windows']} windows of the calibrated domain, {inside['rate']:.1%} "

@@ -1,6 +1,6 @@
 """What the pages read: typed functions over the store, DataFrames for tables and records for single things.
 
-Column names are those of engine/records.py, units included; NULL (not measured) arrives as NaN or None.
+Column names are those of engine/rows.py, units included; NULL (not measured) arrives as NaN or None.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine import masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import Pattern, RunRow
+from routesparse.engine.record import masks
+from routesparse.engine.rows import Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -55,7 +55,7 @@ class Heatmap:
     row_pool: int  # probe rows per heatmap row
     block_pool: int  # key blocks per heatmap column
     levels: dict[Pattern, np.ndarray] | None = (
-        None  # uint8 [rows, mask columns] per family, see engine/masks.py
+        None  # uint8 [rows, mask columns] per family, see engine/record/masks.py
     )
     mask_pool: int = 1  # key blocks per mask column
     first_block: int = 0  # where a part of the picture begins, in key blocks and in probe rows

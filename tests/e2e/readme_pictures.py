@@ -9,7 +9,7 @@ import serve
 from playwright.sync_api import Browser, sync_playwright
 
 from routesparse.engine import paths
-from routesparse.engine.records import RunRecord
+from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import read_bundle
 
 FOLDER = paths.DATA / "pictures"

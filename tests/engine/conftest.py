@@ -65,7 +65,7 @@ def home(model, tmp_path, monkeypatch):
 @pytest.fixture
 def run(capsys):
     """Run one command; returns exit code, stdout, stderr."""
-    from routesparse.engine import cli
+    from routesparse.engine.cli import main as cli
 
     def call(*arguments):
         code = cli.main([str(argument) for argument in arguments])
@@ -78,8 +78,8 @@ def run(capsys):
 @pytest.fixture(params=AUDITED.values(), ids=AUDITED.keys())
 def decided(request, oracle):
     """(inputs, decision, config) of a last segment: plain, chunk, padded, soft cap and sinks."""
-    from routesparse.engine.layer import decide
-    from routesparse.engine.segments import split
+    from routesparse.engine.decide.layer import decide
+    from routesparse.engine.method.segments import split
 
     inputs = oracle.draw_inputs(1, **request.param)
     settings = replace(oracle.SMALL, tau=0.4, gate=0.5)
@@ -98,8 +98,8 @@ def start(oracle, config, monkeypatch):
     """start(config?) -> (session, call): call(inputs, layer) attends and keeps the plans that were lowered."""
 
     def make(settings=config, **extra):
-        from routesparse.engine import layer as steps
-        from routesparse.engine.session import RoutingSession
+        from routesparse.engine.decide import layer as steps
+        from routesparse.engine.runtime.session import RoutingSession
         from routesparse.kernels.interface import RowPlan
 
         routed = RoutingSession(settings, profile=oracle.PROFILE, **extra)

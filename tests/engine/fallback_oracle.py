@@ -1,13 +1,13 @@
-"""Step 5 unit by unit in numpy: the slow twin of engine/fallback.py."""
+"""Step 5 unit by unit in numpy: the slow twin of engine/method/fallback.py."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from routesparse.engine.certificate import bernstein_lower_bound, betting_lower_bound
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.fallback import NEXT_BUDGET, Certified, Test
-from routesparse.engine.risk import Scores
+from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
+from routesparse.engine.method.fallback import NEXT_BUDGET, Certified, Test
+from routesparse.engine.method.scores import Scores
 
 
 def certify(

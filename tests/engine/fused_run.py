@@ -41,13 +41,18 @@ def _moved(value: Any, device: str) -> Any:
 
 def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
     """(twin on the CPU, fused) by name, both on the CPU."""
-    from routesparse.engine import coverage, descriptors, device_path, execute, heatmap, masks
-    from routesparse.engine.builders import build_indices
-    from routesparse.engine.builders.block_sparse import pooled_scores
-    from routesparse.engine.builders.level_map import diagonal_and_sink
-    from routesparse.engine.certificate_device import betting_lower_bound
-    from routesparse.engine.probe import pool_keys, run_probe
-    from routesparse.engine.probe_rows import CERTIFICATE, draw_shares, place_rows
+    from routesparse.engine.decide import heatmap
+    from routesparse.engine.device import device_path
+    from routesparse.engine.method import descriptors
+    from routesparse.engine.method import retained_mass as coverage
+    from routesparse.engine.method import row_plan as execute
+    from routesparse.engine.method.certificate_device import betting_lower_bound
+    from routesparse.engine.method.families import build_indices
+    from routesparse.engine.method.families.block_sparse import pooled_scores
+    from routesparse.engine.method.families.level_map import diagonal_and_sink
+    from routesparse.engine.method.probe import pool_keys, run_probe
+    from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
+    from routesparse.engine.record import masks
     from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
 
     oracle = _oracle()
@@ -203,14 +208,16 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
 
     The means are sums in another order, so they are compared on their own.
     """
-    from routesparse.engine import device_path, fallback, layer, router_device, unit_route
-    from routesparse.engine.coverage import Coverage
-    from routesparse.engine.decision import DeviceScores
-    from routesparse.engine.descriptors import Descriptors
-    from routesparse.engine.probe import Probe
-    from routesparse.engine.probe_rows import CERTIFICATE, ProbeRows
-    from routesparse.engine.readout import Readout, Stamps
-    from routesparse.engine.segments import split
+    from routesparse.engine.decide import layer, unit_route
+    from routesparse.engine.decide.decision import DeviceScores
+    from routesparse.engine.device import device_path
+    from routesparse.engine.device.readout import Readout, Stamps
+    from routesparse.engine.method import fallback, router_device
+    from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.probe_rows import CERTIFICATE, ProbeRows
+    from routesparse.engine.method.retained_mass import Coverage
+    from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -330,8 +337,9 @@ def block_lse(
 
 def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:
     """A whole decision, row plan included: (on the CPU, fused) by name."""
-    from routesparse.engine import device_path, layer
-    from routesparse.engine.segments import split
+    from routesparse.engine.decide import layer
+    from routesparse.engine.device import device_path
+    from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     inputs = oracle.draw_inputs(3, **kind)

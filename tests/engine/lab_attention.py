@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.hf import routed_by
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.layer import Decision, decide
-from routesparse.engine.models import load_model
-from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.segments import split
-from routesparse.engine.session import dense_attention
+from routesparse.engine.decide.layer import Decision, decide
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.probe import AttentionInputs
+from routesparse.engine.method.segments import split
+from routesparse.engine.models.load import load_model
+from routesparse.engine.runtime.session import dense_attention
+from routesparse.engine.runtime.transformers import routed_by
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 TOKENS = 2_048

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.execute import lower
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.layer import stable_seed
-from routesparse.engine.patterns import library
-from routesparse.engine.probe import AttentionInputs, run_probe
-from routesparse.engine.probe_rows import draw_rows
-from routesparse.engine.segments import split
+from routesparse.engine.decide.layer import stable_seed
+from routesparse.engine.method.families import build_indices
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.patterns import library
+from routesparse.engine.method.probe import AttentionInputs, run_probe
+from routesparse.engine.method.probe_rows import draw_rows
+from routesparse.engine.method.row_plan import lower
+from routesparse.engine.method.segments import split
 
 # The tensors are small: threads would cost more than they bring, and far more on busy cores.
 torch.set_num_threads(1)
@@ -161,7 +161,7 @@ def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, pla
 
 def random_scores(seed: int, units: int = 8, width: int = 9):
     """A router instance with nested budgets: more cost, more mass; dense last with mass 1."""
-    from routesparse.engine.risk import Scores
+    from routesparse.engine.method.scores import Scores
 
     g = np.random.default_rng(seed)
     cost = np.sort(g.uniform(5, 100, (units, width)), 1)

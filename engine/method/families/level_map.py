@@ -1,0 +1,114 @@
+"""The shape that all pattern families share: a level map of KV blocks, and (vertical-slash only) ranked columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from routesparse.engine.device import device_path
+from routesparse.engine.device.readout import constant
+from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.probe import AttentionInputs, Probe
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
+
+NEVER = 255  # no budget of the family reads this block
+LOCAL_BLOCKS = 1  # KV blocks before the diagonal that every plan reads (CONTRIBUTING.md, "Local context")
+
+
+@dataclass(frozen=True)
+class FamilyIndex:
+    """One family's nested budgets. B and H may be 1 where the family does not depend on them.
+
+    levels: uint8 [B, H, M, N]; blocks beyond the diagonal are NEVER.
+    columns: int64 [B, H, V] best first, or None. column_counts[level] of them belong to a level.
+    """
+
+    pattern: Pattern
+    levels: torch.Tensor
+    columns: torch.Tensor | None = None
+    column_counts: tuple[int, ...] = ()
+    row_counts: torch.Tensor | None = None  # int32 [B, H, M, levels]: blocks that each row reads, where known
+
+    @property
+    def column_levels(self) -> torch.Tensor:
+        """uint8 [V]: the smallest level that holds the column of each rank."""
+        assert self.columns is not None
+        rank = np.arange(self.columns.shape[-1])
+        levels = np.searchsorted(np.array(self.column_counts), rank, side="right")
+        return constant(levels.astype(np.uint8), self.columns.device)
+
+    @cached_property
+    def columns_by_key(self) -> torch.Tensor:
+        """int32 [B, H, V]: 8 times the key plus the smallest level that holds the column, ascending.
+
+        Scoring asks first, inside what a graph captures, so that a replay renews it with the rest.
+        """
+        assert self.columns is not None
+        if len(self.column_counts) > 8:
+            raise ValueError(f"{len(self.column_counts)} levels of columns; 3 bits hold 8")
+        return torch.add(self.column_levels.int(), self.columns.int(), alpha=8).sort(-1).values
+
+
+def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """(forced, causal), bool [B, 1, M, N]: blocks that every plan reads, and blocks at or before the diagonal.
+
+    Forced are the sink block, the diagonal blocks and LOCAL_BLOCKS before them.
+    With left padding the sink block is the one that holds the prompt's first real key; blocks before it are
+    outside ``causal`` too.
+    """
+    device = inputs.q.device
+    base = constant(segment.base_blocks(), device).view(1, 1, -1, 1)
+    last = constant(segment.last_blocks(), device).view(1, 1, -1, 1)
+    sink = (inputs.first_keys() // segment.block_k).view(-1, 1, 1, 1)
+    block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
+    causal = (block <= last) & (block >= sink)
+    return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
+
+
+def build_unprobed(
+    inputs: AttentionInputs, segment: Segment, candidates: tuple[Candidate, ...]
+) -> dict[Pattern, FamilyIndex]:
+    """The indices that need no probe: every family's but vertical-slash."""
+    from routesparse.engine.method.families import a_shape, block_sparse
+
+    windows, blocks, shares = (_of(candidates, p) for p in ("a_shape", "block_sparse", "block_top_p"))
+    if device_path.fused(inputs.q):
+        window = a_shape.build_fused(segment.place(inputs.first_keys()), windows)
+        top_k, top_p = block_sparse.build_fused(inputs, segment, blocks, shares)
+    else:
+        forced, causal = diagonal_and_sink(segment, inputs)
+        window = a_shape.build(segment, forced, causal, windows)
+        scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
+        top_k = block_sparse.build(scores, causal, blocks)
+        top_p = block_sparse.build_top_p(scores, causal, shares)
+    return {"a_shape": window, "block_sparse": top_k, "block_top_p": top_p}
+
+
+def build_indices(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    candidates: tuple[Candidate, ...],
+    unprobed: dict[Pattern, FamilyIndex] | None = None,
+) -> dict[Pattern, FamilyIndex]:
+    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
+
+    unprobed: ``build_unprobed``'s, where they are built already.
+    """
+    from routesparse.engine.method.families import vertical_slash
+
+    found = build_unprobed(inputs, segment, candidates) if unprobed is None else unprobed
+    bands = _of(candidates, "vertical_slash")
+    if device_path.fused(inputs.q):
+        slash = vertical_slash.build_fused(segment.place(inputs.first_keys()), probe, bands)
+    else:
+        slash = vertical_slash.build(segment, probe, *diagonal_and_sink(segment, inputs), bands)
+    return {"a_shape": found["a_shape"], "vertical_slash": slash, **found}
+
+
+def _of(candidates: tuple[Candidate, ...], pattern: str) -> list[Candidate]:
+    return [c for c in candidates if c.pattern == pattern]

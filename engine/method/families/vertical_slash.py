@@ -1,0 +1,54 @@
+"""Vertical-slash: single columns and diagonal bands, ranked by the recent rows' attention (MInference, sec. 3.2).
+
+Columns are ranked by summed mass over the recent rows, leaving out the offsets that every plan's diagonal reads;
+diagonals as bands of KV blocks (method/bands.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.readout import constant
+from routesparse.engine.method.families.level_map import NEVER, FamilyIndex
+from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.segments import Segment
+from routesparse.kernels import index_triton
+
+
+def build(
+    segment: Segment,
+    probe: Probe,
+    forced: torch.Tensor,
+    causal: torch.Tensor,
+    budgets: list[Candidate],
+) -> FamilyIndex:
+    """Level l keeps the best ``budgets[l].columns`` columns and ``budgets[l].blocks`` bands of each head."""
+    base = constant(segment.base_blocks(), causal.device).view(-1, 1)
+    distance = (base - torch.arange(segment.key_blocks, device=causal.device)).clamp_min(0)
+    levels = _band_levels(probe.band_mass, budgets)[:, :, distance]
+    levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+    return _with_columns(levels, probe, budgets)
+
+
+def build_fused(place: index_triton.Place, probe: Probe, budgets: list[Candidate]) -> FamilyIndex:
+    """``build``, the map by a kernel."""
+    levels = index_triton.slash_levels(_band_levels(probe.band_mass, budgets), place)
+    return _with_columns(levels, probe, budgets)
+
+
+def _band_levels(bands: torch.Tensor, budgets: list[Candidate]) -> torch.Tensor:
+    """The smallest level that keeps each band: uint8 [B, H, N] of band masses [B, H, N]."""
+    rank = np.arange(bands.shape[-1])
+    level = np.searchsorted(np.array([c.blocks for c in budgets]), rank, side="right")
+    of_rank = constant(np.where(level < len(budgets), level, NEVER).astype(np.uint8), bands.device)
+    order = bands.argsort(dim=-1, descending=True, stable=True)
+    return torch.empty_like(bands, dtype=torch.uint8).scatter_(-1, order, of_rank.expand(bands.shape))
+
+
+def _with_columns(levels: torch.Tensor, probe: Probe, budgets: list[Candidate]) -> FamilyIndex:
+    """The index of a level map and the best columns."""
+    most = min(max(c.columns for c in budgets), probe.column_mass.shape[-1])
+    columns = probe.column_mass.topk(most, dim=-1).indices
+    return FamilyIndex("vertical_slash", levels, columns, tuple(min(c.columns, most) for c in budgets))
