@@ -9,7 +9,7 @@ from routesparse.engine import paths
 from routesparse.engine.evaluation.result_files import read, source, write_page
 from routesparse.engine.method.latency import LatencyProfile
 
-# Of the prompts on which a lost digit was found and the plans were changed (method/families/level_map.py, LOCAL_BLOCKS).
+# Of the prompts whose wrong digits led to a change of every plan (LOCAL_BLOCKS of method/families/level_map.py).
 DEVELOPMENT_SEED = 0
 
 
@@ -62,7 +62,7 @@ def needles() -> list[str]:
     result = read("needles.json")
     lines = [
         f"**Answers on needles**, {result['tokens']:,} tokens, RULER's partial credit in percent, density in "
-        "brackets. Below break-even by the shipped profile a prompt would run dense, so routing is forced here. "
+        "brackets, with the break-even check off. "
         f"Controls: fixed gives every head the family {result['fixed_pattern'].replace('_', '-')} at the routed run's "
         f"density; window keeps the first block and {result['window_tokens']:,} local tokens in every row. "
         f"{source(result)}.{_development(result)}",

@@ -16,8 +16,9 @@ SCOPE = [
     "",
     "A *unit* is one head of one layer in one segment. The audit that every figure here rests on recomputes the "
     "sparse output in float32 from the run's own Q, K, V and plan; it does not read the output that the kernel wrote. "
-    "Intervals resample documents. Documents of code and docs are pieces of a few projects, so intervals over "
-    "projects would be wider.",
+    "The break-even check was off, so that windows of 4,096 tokens, which would run dense, were routed too. Intervals "
+    "resample documents. Documents of code and docs are pieces of a few projects, so intervals over projects would be "
+    "wider.",
     "",
 ]
 
@@ -168,7 +169,7 @@ def _controls(result: dict[str, Any]) -> list[str]:
         f"{told('routed_choice', 'all_admissible')} (after step 5 {told('kept_choice', 'all_admissible')}); from all "
         f"candidates, {told('routed_choice', 'all_candidates')}. A router that scores the last row of each query "
         f"block covers {aligned}. Code under the prose calibration has {_share(across['code'], 3)}, where prose has "
-        f"{_share(across['prose'], 3)}. The docstring of `engine/evaluation/studies/coverage/controls.py` explains each.",
+        f"{_share(across['prose'], 3)}. `engine/evaluation/studies/coverage/controls.py` explains each.",
         "",
         f"**Drift alarm**, level {drift['level']:g} fixed before these windows were drawn. It went off on "
         f"{inside['alarms']} of {inside['windows']} windows of the calibrated domain, {inside['rate']:.1%} "
