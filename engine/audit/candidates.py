@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision, stable_seed
+from routesparse.engine.decide.layer import Decision
 from routesparse.engine.method import retained_mass as coverage
-from routesparse.engine.method.probe import AttentionInputs, capped_logits, row_queries, run_probe
+from routesparse.engine.method.inputs import AttentionInputs, capped_logits
+from routesparse.engine.method.probe import row_queries, run_probe
 from routesparse.engine.method.probe_rows import ProbeRows
+from routesparse.engine.seeds import stable_seed
 
 ROWS_AT_ONCE = 4_096
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.method.probe import AttentionInputs
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.runtime.session import RoutingSession, dense_attention
 from routesparse.engine.runtime.transformers import AttentionRouter

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
-from routesparse.engine.method.probe import AttentionInputs, capped_logits
+from routesparse.engine.method.inputs import AttentionInputs, capped_logits
 from routesparse.engine.rows import AuditRow
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def audit_units(
 
     row_level: of the row statement, whose share of audited rows above it is then measured.
     """
-    from routesparse.engine.decide.layer import stable_seed
+    from routesparse.engine.seeds import stable_seed
 
     segment = decision.segment
     generator = torch.Generator().manual_seed(stable_seed("audit", seed, decision.layer, segment.index))

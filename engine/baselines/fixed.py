@@ -15,17 +15,18 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import stable_seed
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
 from routesparse.engine.method.families.level_map import FamilyIndex, diagonal_and_sink
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.patterns import MAX_COLUMNS, Candidate, blocks_for_density
-from routesparse.engine.method.probe import AttentionInputs, run_probe
+from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import draw_rows
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.rows import Pattern
 from routesparse.engine.runtime.session import dense_attention
+from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse")

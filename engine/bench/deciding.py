@@ -12,8 +12,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import layer
 from routesparse.engine.decide.decision import Computed, Pending
 from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.method.segments import split
 
 # What a tile costs changes which plan is chosen, not how long choosing takes.

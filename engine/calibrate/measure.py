@@ -17,8 +17,8 @@ from routesparse.engine.audit.candidates import candidate_errors, candidate_mass
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import Decision
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession

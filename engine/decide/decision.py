@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
-from routesparse.engine.device.readout import Layout, Packed, Readout, pack
+from routesparse.engine.device.copies import Layout, Packed, Readout, pack
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import fallback, router
 from routesparse.engine.method.fallback import DeviceCertified, read_certified

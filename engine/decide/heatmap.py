@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import Copies, constant
+from routesparse.engine.device.constants import constant
+from routesparse.engine.device.copies import Copies
 from routesparse.engine.method.families import NEVER, FamilyIndex
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING

@@ -6,7 +6,6 @@ waits for the host to read a value.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import torch
@@ -16,19 +15,23 @@ from routesparse.engine.decide import unit_route
 from routesparse.engine.decide.decision import Computed, Decision, DeviceScores, Pending, packed_decision
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.device import device_path
+from routesparse.engine.device.constants import to_device
+from routesparse.engine.device.copies import Packed, Readout
 from routesparse.engine.device.graphs import Graphs, beside
-from routesparse.engine.device.readout import Packed, Readout, Stamps, to_device
+from routesparse.engine.device.timing import Stamps
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method import descriptors, fallback, router_device
 from routesparse.engine.method import retained_mass as coverage
 from routesparse.engine.method.families import build_indices, build_unprobed
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library
 from routesparse.engine.method.predictor import PredictorTables
-from routesparse.engine.method.probe import AttentionInputs, Probe, run_probe
+from routesparse.engine.method.probe import Probe, run_probe
 from routesparse.engine.method.probe_rows import CERTIFICATE, RECENT, ROUTING, draw_shares, place_rows
 from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import Segment
+from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan
 
 
@@ -237,9 +240,3 @@ def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
         inputs.softcap,
         inputs.sinks,
     )
-
-
-def stable_seed(*parts: int | str) -> int:
-    """A 63-bit seed from its parts, the same on every machine."""
-    digest = hashlib.sha256(":".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

@@ -14,7 +14,8 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import packed_layout
-from routesparse.engine.device.readout import Packed, constant
+from routesparse.engine.device.constants import constant
+from routesparse.engine.device.copies import Packed
 from routesparse.engine.method.certificate import BET_CAP, BISECTIONS
 from routesparse.engine.method.descriptors import Descriptors
 from routesparse.engine.method.fallback import NEXT_BUDGET

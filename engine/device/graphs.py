@@ -17,8 +17,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from routesparse.engine.device.readout import holding, to_device, wait_for_copies
-from routesparse.engine.method.probe import AttentionInputs
+from routesparse.engine.device.constants import holding, to_device
+from routesparse.engine.device.copies import wait_for_copies
+from routesparse.engine.method.inputs import AttentionInputs
 
 T = TypeVar("T")
 KEPT = 32  # graphs; each holds its level maps

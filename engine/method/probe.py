@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import constant
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method.bands import band_mass
+from routesparse.engine.method.inputs import AttentionInputs, capped_logits
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels import lse_triton, probe_triton
@@ -33,40 +31,6 @@ LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out
 LOCAL_BAND_TOKENS = 512
 KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
 RECENT_KEY_CHUNK = 4_096
-
-
-@dataclass(frozen=True)
-class AttentionInputs:
-    """One layer's attention inputs. q [B, H, n_q, D]; k, v [B, Hkv, n_k, D]; query head h reads KV head h // G."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    scale: float
-    key_start: torch.Tensor | None = None  # int [B], left padding
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None  # [H]
-    table: torch.Tensor | None = None  # int64 [2]: addresses of q and k in their place (device/graphs.py)
-
-    @property
-    def groups(self) -> int:
-        """G, query heads per KV head."""
-        return self.q.shape[1] // self.k.shape[1]
-
-    def first_keys(self) -> torch.Tensor:
-        """int64 [B]: the first real key of each prompt."""
-        return self._first_keys
-
-    @cached_property
-    def _first_keys(self) -> torch.Tensor:
-        return first_real_keys(self.key_start, self.q.shape[0], self.q.device)
-
-
-def first_real_keys(key_start: torch.Tensor | None, batch: int, device: torch.device) -> torch.Tensor:
-    """int64 [B]: the first real key of each prompt; key_start int [B], None without padding."""
-    if key_start is None:
-        return constant(np.zeros(batch, np.int64), device)
-    return key_start.to(torch.int64)
 
 
 @dataclass(frozen=True)
@@ -188,13 +152,6 @@ def column_mass_of_rows(
             part = probe.rows.slice_of(kind)
             out[:, :, part] = mean[:, :, part].where(out[:, :, part] > 0, 0.0)
     return out
-
-
-def capped_logits(q: torch.Tensor, k: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
-    """Scaled logits in float32: q [P, D], k [K, D] -> [P, K]."""
-    logits = (q @ k.transpose(-1, -2)).float() if q.dtype != torch.float32 else q @ k.transpose(-1, -2)
-    logits *= scale
-    return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
 def _key_chunks(keys: int, block_k: int, size: int) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import to_device
+from routesparse.engine.device.constants import to_device
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels import route_triton
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import constant
+from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families import FamilyIndex
 from routesparse.engine.method.families.level_map import diagonal_and_sink
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import AttentionInputs, Probe, column_mass_of_rows
+from routesparse.engine.method.probe import Probe, column_mass_of_rows
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import FAMILIES, Pattern

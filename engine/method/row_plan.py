@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import constant
+from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families import NEVER, FamilyIndex
+from routesparse.engine.method.inputs import first_real_keys
 from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import first_real_keys
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import FAMILIES, Pattern
 from routesparse.kernels import lower_triton

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from routesparse.kernels.index_triton import Place
 
 
+LOCAL_BLOCKS = 1  # KV blocks before the diagonal that every plan reads (CONTRIBUTING.md, "Local context")
+
+
 @dataclass(frozen=True)
 class Segment:
     """Rows [first, first + rows) of a chunk whose first row sits at key position ``position - first``."""
@@ -58,7 +61,6 @@ class Segment:
 
     def place(self, first_keys: torch.Tensor) -> Place:
         """The segment as the index kernels see it; first_keys int64 [B]."""
-        from routesparse.engine.method.families.level_map import LOCAL_BLOCKS
         from routesparse.kernels.index_triton import Place
 
         return Place(

@@ -25,7 +25,7 @@ from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.device.readout import Laps
+from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
@@ -245,7 +245,7 @@ def _find(name: str) -> Path:
 
 
 def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
-    from routesparse.engine.method.probe import AttentionInputs
+    from routesparse.engine.method.inputs import AttentionInputs
 
     def draw(count: int) -> torch.Tensor:
         return torch.randn(1, count, n, head_dim, generator=generator, device=device).to(dtype)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from routesparse.engine.config import AuditDepth, RouterConfig
     from routesparse.engine.decide.decision import Decision, Pending
     from routesparse.engine.decide.heatmap import Heatmap
-    from routesparse.engine.device.readout import Copies, Laps
+    from routesparse.engine.device.copies import Copies
+    from routesparse.engine.device.timing import Laps
     from routesparse.engine.method.latency import LatencyProfile
 
 

@@ -17,17 +17,19 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide import layer as steps
 from routesparse.engine.decide.decision import Computed
+from routesparse.engine.device.copies import Copies
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.device.readout import Copies, Laps
+from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import CalibrationError, ConfigError, NumericsError
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.method.row_plan import head_density
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.profiles.measure import device_name, profile_for
 from routesparse.engine.record.trace import PendingPass, PromptTrace, Trace
 from routesparse.engine.rows import AuditRow
+from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 KEPT_PROMPTS = 4  # of a session; older ones are dropped, so that a long-lived session stays small
@@ -198,7 +200,7 @@ class RoutingSession:
         """The current prompt's seed: the configuration's own for the first prompt of an unsalted session."""
         if not self.trace.salt and self._prompts == 1:
             return self.config.seed
-        return steps.stable_seed(self.config.seed, self.trace.salt, self._prompts)
+        return stable_seed(self.config.seed, self.trace.salt, self._prompts)
 
     def _worth_routing(self, inputs: AttentionInputs, layer: int) -> list[Segment] | None:
         """The segments of this call, or None where dense attention is as fast; decided once for all layers."""

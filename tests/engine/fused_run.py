@@ -211,7 +211,8 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     from routesparse.engine.decide import layer, unit_route
     from routesparse.engine.decide.decision import DeviceScores
     from routesparse.engine.device import device_path
-    from routesparse.engine.device.readout import Readout, Stamps
+    from routesparse.engine.device.copies import Readout
+    from routesparse.engine.device.timing import Stamps
     from routesparse.engine.method import fallback, router_device
     from routesparse.engine.method.descriptors import Descriptors
     from routesparse.engine.method.probe import Probe

@@ -12,8 +12,8 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import Decision, decide
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import load_model
 from routesparse.engine.runtime.session import dense_attention

@@ -8,14 +8,15 @@ import numpy as np
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import stable_seed
 from routesparse.engine.method.families import build_indices
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library
-from routesparse.engine.method.probe import AttentionInputs, run_probe
+from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import draw_rows
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import split
+from routesparse.engine.seeds import stable_seed
 
 # The tensors are small: threads would cost more than they bring, and far more on busy cores.
 torch.set_num_threads(1)

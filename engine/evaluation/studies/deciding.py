@@ -25,10 +25,10 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide import layer
 from routesparse.engine.decide.decision import Computed, Pending
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.device.readout import Laps
+from routesparse.engine.device.timing import Laps
 from routesparse.engine.evaluation import study
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.method.segments import split
 from routesparse.engine.profiles.measure import device_name
 from routesparse.engine.provenance import git_commit, versions

@@ -6,6 +6,56 @@ level that reads it (``NEVER`` for none). Budgets of a family are nested, so lev
 The sink block, every diagonal block and the block before them have level 0.
 """
 
-from routesparse.engine.method.families.level_map import NEVER, FamilyIndex, build_indices, build_unprobed
+from __future__ import annotations
+
+from routesparse.engine.device import device_path
+from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
+from routesparse.engine.method.families.level_map import NEVER, FamilyIndex, diagonal_and_sink
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
 
 __all__ = ["NEVER", "FamilyIndex", "build_indices", "build_unprobed"]
+
+
+def build_unprobed(
+    inputs: AttentionInputs, segment: Segment, candidates: tuple[Candidate, ...]
+) -> dict[Pattern, FamilyIndex]:
+    """The indices that need no probe: every family's but vertical-slash."""
+    windows, blocks, shares = (_of(candidates, p) for p in ("a_shape", "block_sparse", "block_top_p"))
+    if device_path.fused(inputs.q):
+        window = a_shape.build_fused(segment.place(inputs.first_keys()), windows)
+        top_k, top_p = block_sparse.build_fused(inputs, segment, blocks, shares)
+    else:
+        forced, causal = diagonal_and_sink(segment, inputs)
+        window = a_shape.build(segment, forced, causal, windows)
+        scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
+        top_k = block_sparse.build(scores, causal, blocks)
+        top_p = block_sparse.build_top_p(scores, causal, shares)
+    return {"a_shape": window, "block_sparse": top_k, "block_top_p": top_p}
+
+
+def build_indices(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    candidates: tuple[Candidate, ...],
+    unprobed: dict[Pattern, FamilyIndex] | None = None,
+) -> dict[Pattern, FamilyIndex]:
+    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
+
+    unprobed: ``build_unprobed``'s, where they are built already.
+    """
+    found = build_unprobed(inputs, segment, candidates) if unprobed is None else unprobed
+    bands = _of(candidates, "vertical_slash")
+    if device_path.fused(inputs.q):
+        slash = vertical_slash.build_fused(segment.place(inputs.first_keys()), probe, bands)
+    else:
+        slash = vertical_slash.build(segment, probe, *diagonal_and_sink(segment, inputs), bands)
+    return {"a_shape": found["a_shape"], "vertical_slash": slash, **found}
+
+
+def _of(candidates: tuple[Candidate, ...], pattern: str) -> list[Candidate]:
+    return [c for c in candidates if c.pattern == pattern]

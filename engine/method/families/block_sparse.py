@@ -10,10 +10,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from routesparse.engine.device.readout import constant
+from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families.level_map import NEVER, FamilyIndex
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import AttentionInputs, pool_keys
+from routesparse.engine.method.probe import pool_keys
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels import index_triton, probe_triton
 

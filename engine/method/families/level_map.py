@@ -8,15 +8,12 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from routesparse.engine.device import device_path
-from routesparse.engine.device.readout import constant
-from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import AttentionInputs, Probe
-from routesparse.engine.method.segments import Segment
+from routesparse.engine.device.constants import constant
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.segments import LOCAL_BLOCKS, Segment
 from routesparse.engine.rows import Pattern
 
 NEVER = 255  # no budget of the family reads this block
-LOCAL_BLOCKS = 1  # KV blocks before the diagonal that every plan reads (CONTRIBUTING.md, "Local context")
 
 
 @dataclass(frozen=True)
@@ -67,48 +64,3 @@ def diagonal_and_sink(segment: Segment, inputs: AttentionInputs) -> tuple[torch.
     block = torch.arange(segment.key_blocks, device=device).view(1, 1, 1, -1)
     causal = (block <= last) & (block >= sink)
     return ((block == sink) | (block >= base - LOCAL_BLOCKS)) & causal, causal
-
-
-def build_unprobed(
-    inputs: AttentionInputs, segment: Segment, candidates: tuple[Candidate, ...]
-) -> dict[Pattern, FamilyIndex]:
-    """The indices that need no probe: every family's but vertical-slash."""
-    from routesparse.engine.method.families import a_shape, block_sparse
-
-    windows, blocks, shares = (_of(candidates, p) for p in ("a_shape", "block_sparse", "block_top_p"))
-    if device_path.fused(inputs.q):
-        window = a_shape.build_fused(segment.place(inputs.first_keys()), windows)
-        top_k, top_p = block_sparse.build_fused(inputs, segment, blocks, shares)
-    else:
-        forced, causal = diagonal_and_sink(segment, inputs)
-        window = a_shape.build(segment, forced, causal, windows)
-        scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-        top_k = block_sparse.build(scores, causal, blocks)
-        top_p = block_sparse.build_top_p(scores, causal, shares)
-    return {"a_shape": window, "block_sparse": top_k, "block_top_p": top_p}
-
-
-def build_indices(
-    inputs: AttentionInputs,
-    segment: Segment,
-    probe: Probe,
-    candidates: tuple[Candidate, ...],
-    unprobed: dict[Pattern, FamilyIndex] | None = None,
-) -> dict[Pattern, FamilyIndex]:
-    """Every family's index for one layer and segment, all heads at once (step 2 of the paper's table).
-
-    unprobed: ``build_unprobed``'s, where they are built already.
-    """
-    from routesparse.engine.method.families import vertical_slash
-
-    found = build_unprobed(inputs, segment, candidates) if unprobed is None else unprobed
-    bands = _of(candidates, "vertical_slash")
-    if device_path.fused(inputs.q):
-        slash = vertical_slash.build_fused(segment.place(inputs.first_keys()), probe, bands)
-    else:
-        slash = vertical_slash.build(segment, probe, *diagonal_and_sink(segment, inputs), bands)
-    return {"a_shape": found["a_shape"], "vertical_slash": slash, **found}
-
-
-def _of(candidates: tuple[Candidate, ...], pattern: str) -> list[Candidate]:
-    return [c for c in candidates if c.pattern == pattern]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from routesparse.engine.device.readout import constant
+from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families.level_map import NEVER, FamilyIndex
 from routesparse.engine.method.patterns import Candidate
 from routesparse.engine.method.probe import Probe

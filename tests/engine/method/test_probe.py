@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import stable_seed
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
 from routesparse.engine.method.bands import band_mass
 from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, draw_rows
 from routesparse.engine.method.segments import split
+from routesparse.engine.seeds import stable_seed
 
 INPUTS = {
     "plain-n700": {"n_q": 700},

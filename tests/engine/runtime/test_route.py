@@ -273,7 +273,7 @@ def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
     """As on a GPU, where the flag is read after the forward."""
-    from routesparse.engine.device.readout import Copies
+    from routesparse.engine.device.copies import Copies
     from routesparse.engine.errors import NumericsError
     from routesparse.engine.record.trace import PendingPass
     from routesparse.engine.runtime.session import RoutingSession

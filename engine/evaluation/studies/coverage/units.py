@@ -17,13 +17,14 @@ from routesparse.engine.audit.candidates import candidate_errors, candidate_mass
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.layer import Decision, stable_seed
+from routesparse.engine.decide.layer import Decision
 from routesparse.engine.evaluation.studies.coverage.plan import Planned
 from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound, row_lower_bound
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.probe import AttentionInputs
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.seeds import stable_seed
 
 AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024

@@ -1,4 +1,4 @@
-"""What leaves the device: packing, constants and laps. CPU only; test_no_sync.py has the GPU's side."""
+"""Constants, packed copies and laps. CPU only; test_no_sync.py has the GPU's side."""
 
 import time
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.device import readout
+from routesparse.engine.device import constants
+from routesparse.engine.device.constants import constant, holding
+from routesparse.engine.device.copies import Readout, pack
+from routesparse.engine.device.timing import Laps, Stamps
 
 
 def test_packed_tensors_come_back_with_their_names_shapes_and_types():
@@ -17,7 +20,7 @@ def test_packed_tensors_come_back_with_their_names_shapes_and_types():
         "tested": torch.tensor([[True, False]]),
         "none": torch.zeros(0, 7),
     }
-    found = readout.Readout(readout.pack(tensors)).numpy()
+    found = Readout(pack(tensors)).numpy()
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
         wanted = tensor.numpy()
@@ -28,31 +31,31 @@ def test_packed_tensors_come_back_with_their_names_shapes_and_types():
 def test_a_constant_is_moved_once_and_told_apart_by_value_type_and_shape():
     cpu = torch.device("cpu")
     values = np.arange(6)
-    first = readout.constant(values, cpu)
-    assert readout.constant(values.copy(), cpu) is first
+    first = constant(values, cpu)
+    assert constant(values.copy(), cpu) is first
     values[0] = 9
-    assert readout.constant(values, cpu)[0] == 9 and first[0] == 0
-    assert readout.constant(np.arange(6).reshape(2, 3), cpu).shape == (2, 3)
-    assert readout.constant(np.arange(6, dtype=np.int32), cpu).dtype == torch.int32
+    assert constant(values, cpu)[0] == 9 and first[0] == 0
+    assert constant(np.arange(6).reshape(2, 3), cpu).shape == (2, 3)
+    assert constant(np.arange(6, dtype=np.int32), cpu).dtype == torch.int32
 
 
 def test_held_constants_outlive_the_cache_and_are_found_again(monkeypatch):
     """A captured graph reads them by address, so its second run must move nothing and meet the same tensors."""
     cpu, held = torch.device("cpu"), {}
-    with readout.holding(held):
-        first = readout.constant(np.arange(4), cpu)
-    readout._constant.cache_clear()
-    monkeypatch.setattr(readout, "_constant", None)
-    with readout.holding(held):
-        assert readout.constant(np.arange(4), cpu) is first
+    with holding(held):
+        first = constant(np.arange(4), cpu)
+    constants._constant.cache_clear()
+    monkeypatch.setattr(constants, "_constant", None)
+    with holding(held):
+        assert constant(np.arange(4), cpu) is first
     monkeypatch.undo()
-    assert readout.constant(np.arange(4), cpu) is not first
+    assert constant(np.arange(4), cpu) is not first
 
 
 @pytest.mark.parametrize("kind", ["laps", "stamps"])
 def test_laps_are_the_times_between_their_marks_in_microseconds(kind):
     cpu = torch.device("cpu")
-    laps = readout.Laps(cpu) if kind == "laps" else readout.Stamps(cpu, laps=2)
+    laps = Laps(cpu) if kind == "laps" else Stamps(cpu, laps=2)
     for seconds in (0.02, 0.06):
         time.sleep(seconds)
         laps.lap()
