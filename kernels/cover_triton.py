@@ -1,6 +1,7 @@
 """Scoring on Triton: masses, tiles and columns of every candidate, static shapes, no host sync.
 
-The slow twin is the engine's ``coverage.cover``, which is what a CPU runs. Triton is imported inside the functions.
+The slow twin is the engine's ``retained_mass.cover``, which is what a CPU runs. Triton is imported inside the
+functions.
 """
 
 from __future__ import annotations

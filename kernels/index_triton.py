@@ -1,7 +1,10 @@
 """The builders on Triton: level maps, static shapes, no host sync.
 
-Each function has its slow twin in the engine (``builders/``), which is what a CPU runs; only ``score_levels`` differs
-from its twin, by the width of a bin. Triton is imported inside the functions.
+Each function has its slow twin in the engine (``method/families/``), which is what a CPU runs; only ``score_levels``
+differs from its twin, by the width of a bin. Triton is imported inside the functions.
+
+Block budgets end at edges of 256 score bins instead of at a rank: no sort is needed, and top-k never exceeds its
+budget.
 """
 
 from __future__ import annotations

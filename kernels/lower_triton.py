@@ -1,6 +1,6 @@
 """Step 6 on Triton: the row plan of the chosen budgets, static shapes, no host sync.
 
-The slow twin is the engine's ``execute.lower``, which is what a CPU runs. Triton is imported inside the functions.
+The slow twin is the engine's ``row_plan.lower``, which is what a CPU runs. Triton is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import torch
 from routesparse.kernels.index_triton import Place
 from routesparse.kernels.interface import RowPlan
 
-# A row of the plan that keeps a larger share of the longest row's blocks is dense: it saves too little to be listed.
+# A row that keeps more than this share of the longest row's blocks is dense on a GPU: it saves too little to be listed.
+# Dense heads are rows of the same launch.
 LISTED_SHARE = 0.625
 BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200
 

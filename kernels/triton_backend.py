@@ -2,9 +2,9 @@
 
 Three kernels share it, chosen by compute capability and by what the tensors allow, never by a device's name:
 ``hopper_kernel`` (capability 9, head sizes 64 and 128, 16-bit), and ``triton_kernel`` with TMA descriptors or with
-pointers, of which the first attention of a kind measures the faster. Nothing else synchronises with the host: the
-launch grid depends on shapes only, and programs take the rows from a device permutation. Triton is imported when the
-first attention runs, never before.
+pointers, of which the first attention of a kind in a process measures the faster. Scales must be positive. Nothing
+else synchronises with the host: the launch grid depends on shapes only, and programs take the rows from a device
+permutation. Triton is imported when the first attention runs, never before.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from routesparse.engine.runtime.session import RoutingSession, dense_attention
 from routesparse.engine.runtime.transformers import AttentionRouter
 
 SAMPLED_ROWS = 512
-LAST_ROWS = 64  # the rows that ask are always among the sample
+LAST_ROWS = 64  # always in the sample: a prompt usually ends with its question
 
 
 class DenseRouter:

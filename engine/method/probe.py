@@ -27,7 +27,9 @@ from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, 
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels import lse_triton, probe_triton
 
-LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
+# Offsets below this are left out of the column marginals: every plan reads the diagonal blocks, so a column ranked for
+# its mass there would buy nothing.
+LOCAL_OFFSETS = 128
 LOCAL_BAND_TOKENS = 512
 KEY_CHUNK = 1_024  # keys scored at a time: a KV head's chunk of scores stays in the CPU's cache
 RECENT_KEY_CHUNK = 4_096

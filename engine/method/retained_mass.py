@@ -3,6 +3,10 @@
 A row's mass under level b of a family is the block mass at blocks with level <= b, plus, for vertical-slash, the
 mass of columns of level <= b whose block the row does not already read: exactly the mass of the plan that would
 run, before the tail override. All budgets come from one pass over the family's level map.
+
+No second pass over the keys is needed. The retained mass of a block pattern is a sum of block masses, and the probe's
+first pass (a log-sum-exp per KV block of every probe row) holds these already. Only the recent rows (for columns and
+diagonals) and the ranked columns are scored again.
 """
 
 from __future__ import annotations

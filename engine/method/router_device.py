@@ -5,6 +5,8 @@ rounds that each try many multipliers at once close in on the smallest feasible 
 applies the best single move or pair of moves that fits the remaining slack. A pair's second half is looked up: per
 head the lowest risk change at a cost change of at most x is a prefix minimum over its candidates sorted by cost, so
 a round takes U * C * U look-ups instead of (U * C)^2 sums. ``router.py`` is the oracle.
+
+On a GPU this solver is taken whatever ``config.solver`` says: the other two run on the host.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     R(h, p, b | x) = 1 - g + alpha u + beta e,     g = min(mean over the routing rows, mean over the recent rows)
 
-The paper writes m-hat where g stands. A mean over all probe rows looked certified and lost three of four needles:
-it hides the rows that ask (CONTRIBUTING.md, "Decisions"). numpy only, so that replays run without torch.
+The paper writes m-hat, the mean over the routing rows, where g stands. A mean over many rows hides the few rows that
+ask a question: on needle prompts it looked certified while three of four needles were lost. numpy only, so that replays
+run without torch.
 """
 
 from __future__ import annotations
