@@ -54,7 +54,7 @@ def _cpu() -> tuple[str, str, str]:
     return (
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} CPU threads; "
-        f"{min(kept):.0%} to {max(kept):.0%} of the causal area is kept ([CPU](data/results/CPU.md))",
+        f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md))",
         "A claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the predicted "
         f"break-even of {report_cpu.shipped_break_even():,} tokens they run dense. The latency model predicts "
         f"{min(planned):.2f} to {max(planned):.2f} times the measured time.",

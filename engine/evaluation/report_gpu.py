@@ -55,7 +55,7 @@ def _routed_runs() -> list[dict[str, Any]]:
 
 def _routed_densities() -> str:
     kept = [run["density"] for run in _routed_runs()]
-    return f"{min(kept):.0%} to {max(kept):.0%} of the causal area"
+    return f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area"
 
 
 def _at_routed_density() -> str:
@@ -63,14 +63,14 @@ def _at_routed_density() -> str:
     ends = _compiled_ends()
     name = f"sparse {ROUTED_DENSITY:.0%}"
     if (131_072, name) in ends:
-        return f"at {ROUTED_DENSITY:.0%} it is {ends[131_072, name]['speedup_over_cudnn']:.2f}x"
+        return f"at {100 * ROUTED_DENSITY:.0f} % it is {ends[131_072, name]['speedup_over_cudnn']:.2f}x"
     kernels = _rows("kernel_h200.json")
     known = [kernels[131_072, f"sparse {percent}%"] for percent in (5, 10, 20)]
     slope, fixed = np.polyfit([row["density"] for row in known], [row["median_ms"] for row in known], 1)
     layer_ms = slope * ROUTED_DENSITY + fixed + _within_prefill_ms(5)
     seconds = ends[131_072, "no attention"]["seconds"] + LLAMA_LAYERS * layer_ms / 1e3
     gain = ends[131_072, "cudnn"]["seconds"] / seconds
-    return f"at {ROUTED_DENSITY:.0%} it would be about {gain:.1f}x, estimated from the kernel's times"
+    return f"at {100 * ROUTED_DENSITY:.0f} % it would be about {gain:.1f}x, estimated from the kernel's times"
 
 
 def _deciding_times() -> tuple[str, str, str]:
