@@ -112,7 +112,15 @@ def targets() -> list[str]:
         "|---|---|---|",
     ]
     lines += [f"| {what} | {target} | {reached} |" for what, target, reached in _reached()]
-    return [*lines, "", f"Measured at these commits: {_commits()}.", ""]
+    picture = "../pictures/gpu_throughput.png"
+    return [
+        *lines,
+        "",
+        f"Measured at these commits: {_commits()}.",
+        "",
+        f"![Throughput by length, and a prefill of the 8B shape with forced plans]({picture})",
+        "",
+    ]
 
 
 def _commits() -> str:
