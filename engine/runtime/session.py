@@ -2,6 +2,11 @@
 
 No module-level state: every ``with route(model)`` has its own session, and every record is keyed by layer and
 head, so sessions of several models, ranks or threads never meet.
+
+Whether routing pays is the same for all layers of a plain prompt. So the first layer asks the session, and below
+break-even the others call the dense kernel at once (``untouched``): asking in each layer cost some 50 us of Python on
+the host of an H200, 7 % of the bundled model's prefill of 4,096 tokens. Padded prompts, sliding windows, chunks and
+gradients ask in every layer.
 """
 
 from __future__ import annotations
