@@ -1,4 +1,4 @@
-"""Who may import whom: ARCHITECTURE's table and directions, read from the syntax trees, and run for real.
+"""Who may import whom: directions and libraries, read from the syntax trees, and run for real.
 
 Top-level imports of an importable module count double: they run on machines without a GPU or without torch.
 """

@@ -19,7 +19,7 @@ from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
 
 SAMPLED_ROWS = 512
-LAST_ROWS = 64  # a prompt's last rows, usually its question, are always among the sample
+LAST_ROWS = 64  # always in the sample: a prompt usually ends with its question
 
 
 class DenseRouter(AttentionRouter):

@@ -3,6 +3,9 @@
 Rows are uniform draws from the body, by a seed of their own, independently of every other step; ``None`` rows audits
 the whole body. Everything is float32 on the run's own queries, keys and values and on the candidate's own level map,
 before the tail override. Dense units lose nothing and are not audited.
+
+With 512 rows the audited mean has a standard error of about .003, which does not matter beside the .03 by which the
+in-prompt bound falls short.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.rows.auditor import Auditor
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings

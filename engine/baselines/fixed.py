@@ -2,8 +2,8 @@
 
 ``FixedSession(config, "vertical_slash", 0.2)`` keeps a fifth of the causal area in every head, with indices built
 online from the same probe. The tail is dense, as in routing, unless ``config.tail_tokens`` is 0.
-``WindowSession`` is the control that must lose mid-context needles: sink and local window in every row, the rows that
-ask and the decoded ones included, which a dense tail or dense decoding would rescue.
+``WindowSession`` is the control that must lose mid-context needles: sink and local window in every row, also in
+the tail and in decoded rows; a dense tail or dense decoding would read the needles and hide the loss.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The unit is the prompt. Residuals g - g* are taken for the candidate that the fr
 all candidates loses ten points of coverage: winner's curse), with g* = min(true body mean, true recent mean) from
 the dense audit. delta_q is the pooled quantile with equal prompt weights at level q (K + 1)/K, at least 0, infinite
 where that level exceeds 1 (K prompts are too few). numpy only; the numbers come from ``calibrate/fit.py``.
+
+A calibration belongs to a kernel backend and a dtype, and a dense tile's relative cost must agree within COST_FACTOR:
+costs decide which candidate is "cheapest", so they are part of the policy that delta certifies.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ towards its diagonal. A calibration on several domains has one component each; t
 The reference distances are those of calibration prompts from a component fitted *without their document*: windows of
 one book resemble each other, and a test prompt comes from another book. p = (1 + #{reference >= distance})/(K + 1); the
 alarm goes off at p <= ALARM_LEVEL, so on about that share of prompts that are like the calibration's. numpy only.
+
+The level was fixed before the test windows of data/results/coverage.json were drawn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,19 @@
 """The six steps of the paper's table, in order, for one layer and one prompt segment (section 3.4).
 
 ``compute`` shows steps 1 to 5 and the first half of step 6, the row plan; ``execute`` (method/attend.py) runs the plan.
-Everything between the queries and the row plan is tensor operations on the inputs' device; on a GPU nothing in it
-waits for the host to read a value.
+Everything between the queries and the row plan is tensor operations on the inputs' device, one code path for CPU and
+GPU; on a GPU nothing in it waits for the host to read a value. The record leaves in one asynchronous copy and is read
+when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
+Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
+
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads, microseconds): 1,790 replayed as a graph, 1,890
+launched one by one. Log-sum-exps 496; means of blocks 340 (queries alone 270, at the memory's rate); recent rows and
+bands 221; top and sorts of columns 170; scores 134 and their matrix product 58; masses of the probe rows by level 130;
+lowering 61; masses of rows 59 and of single columns 56; placing of rows 53; slash map 57; pictures 17; router and
+certificate 26. It was 3,930 with some 430 launches. The log-sum-exps fill the multiprocessors, so the means do not run
+beside them: a stream of higher priority moved 210 us from one part to the other and changed the whole by nothing (1,785
+for 1,778). What is left to try: columns by bins of their mass instead of top-k and sort; slash map and columns as two
+branches (57 us).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 On a GPU copies are queued on a stream of their own (pinned memory), beside the attention kernel that follows; on a CPU
 they are plain copies.
+
+The stream of their own matters: records leave while the attention kernel runs, and a replayed graph waits only for
+the copies of its last replay.
 """
 
 from __future__ import annotations

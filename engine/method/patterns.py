@@ -5,6 +5,10 @@ nested prefixes of one ranking, in the kernel's own units: KV blocks (tokens in 
 single columns. The grid is placed by density, the kept share of the causal area, so the same rule serves
 every length; for a family whose rows keep x KV blocks each, the density of a segment is sum_i min(x, c_i) /
 sum_i c_i with c_i the causal blocks of query block i.
+
+The densities run from 2 to 50 %. Beside the paper's families there is block-sparse by cumulative score (top-p).
+Columns are limited to a sixteenth of the keys: on a CPU a gathered column costs about twice a key inside a block, and
+wider column sets were hardly ever the cheapest.
 """
 
 from __future__ import annotations

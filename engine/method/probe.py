@@ -26,7 +26,9 @@ from routesparse.kernels.logits import row_queries
 from routesparse.kernels.recent_marginals import recent_marginals
 from routesparse.kernels.row_mass import row_mass
 
-LOCAL_OFFSETS = 128  # offsets that every plan's diagonal blocks cover; left out of the column marginals
+# Offsets below this are left out of the column marginals: every plan reads the diagonal blocks, so a column ranked for
+# its mass there would buy nothing.
+LOCAL_OFFSETS = 128
 LOCAL_BAND_TOKENS = 512
 
 

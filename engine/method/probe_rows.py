@@ -1,11 +1,15 @@
 """Which query rows the probe reads (paper section 3.2, step 1).
 
-Four groups of rows with separate jobs (CONTRIBUTING.md, "Probe"):
+Four groups of rows with separate jobs:
 
 - recent: the last rows of the segment, all of them (a census). Builders rank with them.
 - routing: one uniform draw in each of R equal strata of the body. They score candidates; builders never read them.
 - certificate: C independent uniform draws from the body. Only the certificate reads them.
 - boundary: rows beside the segment's edges, for the disagreement u and for diagnosis.
+
+Random rows follow from the configuration's seed and a salt, so that an unlucky draw does not recur on every prompt.
+The command line takes the prompt's hash as salt. ``route()`` takes a fresh one per block, since a hash of ids that
+lie on a GPU would have to be waited for; ``trace.salt`` says which.
 """
 
 from __future__ import annotations

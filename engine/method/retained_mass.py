@@ -1,4 +1,9 @@
-"""m-hat of every candidate on every probe row, its tiles, and the disagreement u (paper section 3.2, step 2)."""
+"""m-hat of every candidate on every probe row, its tiles, and the disagreement u (paper section 3.2, step 2).
+
+No second pass over the keys is needed. The retained mass of a block pattern is a sum of block masses, and the probe's
+first pass (a log-sum-exp per KV block of every probe row) holds these already. Only the recent rows (for columns and
+diagonals) and the ranked columns are scored again.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     R(h, p, b | x) = 1 - g + alpha u + beta e,     g = min(mean over the routing rows, mean over the recent rows)
 
-The paper writes m-hat where g stands. A mean over all probe rows looked certified and lost three of four needles:
-it hides the rows that ask (CONTRIBUTING.md, "Decisions"). The route kernel and the store's macro ``gate_statistic``
-compute the same g and are tested against this.
+The paper writes m-hat, the mean over the routing rows, where g stands. A mean over many rows hides the few rows that
+ask a question: on needle prompts it looked certified while three of four needles were lost. The route kernel and the
+store's macro ``gate_statistic`` compute the same g and are tested against this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which stored latency profiles may fit a model, judged by their names. No torch: the web process asks this.
 
 A profile's file is named ``<device>-t<threads>-<dtype>-d<head size>-g<query heads per KV head>-b<block_q>x<block_k>-
-<probe>.json`` (measure.py); one measured with another group size serves too.
+<probe>.json`` (measure.py). A profile fits where device, dtype, head size and blocks agree; the group size may differ.
 """
 
 from __future__ import annotations

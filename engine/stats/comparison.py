@@ -2,7 +2,7 @@
 
 Runs of the same prompt are paired unit by unit; runs of different prompts are not, and only their means can be
 compared. Either way the intervals resample whole layers: they say how the difference varies over this model's heads,
-not over prompts, of which there is one on each side.
+not over prompts, of which there is one on each side. The entropy of a head's choice weighs each domain equally.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Coverage as a statistic (CONTRIBUTING.md, "Coverage"): selected sparse units, the prompt as the unit of evidence.
+"""Coverage as a statistic: over selected sparse units, with the prompt as the unit of evidence.
 
 Heads of one prompt share rows and windows of one document share an author: 10,000 (row, head) pairs can be worth ten.
 So a prompt counts once, with the share of its units that are covered; spread and minimum are over prompts; intervals

@@ -3,6 +3,9 @@
 The truths: the in-prompt certificate speaks about the body's mean mass (``audited_mass``); the conformal one about
 g* = min(body mean, recent mean), whose recent part is a census of the probe and so known exactly; the row statement
 about single rows (``row_covered``, the share of audited rows at or above it). Dense units make no claim.
+
+So g* needs no second audit. "All runs" means runs of the same model revision. The store knows prompts, not documents:
+intervals on pages resample prompts, those of the studies documents.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 A bundle's probe holds, beside the mass, what each budget of each family reads (record/masks.py); the decision says
 which budget ran. Dense units read every key before the row. The tail's rows are dense in every head and not counted.
+
+"How many heads still read a block" is a mean over the rows that come after it. A block that *any* such row reads
+would be 95 to 100 % of blocks on every sample run, and the very last rows are the tail, which reads everything.
 """
 
 from __future__ import annotations

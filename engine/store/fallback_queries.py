@@ -1,6 +1,6 @@
 """What fell back, over one run or many: units and planned time by kind and layer, and every failed certificate.
 
-Kinds are kept apart as METHOD asks: ``expanded``, ``dense by fallback``, ``dense by the router``, and ``kept``: the
+Kinds are kept apart: ``expanded``, ``dense by fallback``, ``dense by the router``, and ``kept``: the
 router's sparse choice stood. Units are routed units only, so prompts below break-even and tails are not in them.
 """
 

@@ -13,6 +13,25 @@ causal whatever the plan says. Base-2 online softmax as in ``triton_kernel``.
 
 ``tiles`` and ``boxes`` are two views of the same shared memory: a tile is what the matrix unit reads, a box is what one
 copy fills.
+
+A barrier wait stands between the softmax and the wait for P V, because the assembler otherwise moves the softmax
+behind it. The output leaves by TMA from the shared memory where the queries lay: a thread of the product holds 16 of
+a sector's 32 bytes, so direct stores moved each sector twice; this gained 2 to 3 % at a density of 5 %.
+
+How shared memory changes hands: the producer writes, waits for its own warps and arrives at the slot's barrier
+(release); the consumers wait for that phase (acquire) before they read, and arrive at the slot's other barrier only
+behind a matrix product that all four of their warps have issued. compute-sanitizer: memcheck finds nothing in any
+kernel; racecheck reports these transfers, and does so for correct ones too (tests/kernels/attention/handover.py), so
+its report here proves no race and its silence would prove none absent. A further barrier for the rows, which no copy completes,
+changed nothing and is not kept.
+
+What a row costs. A line through 5, 10 and 20 % density at 65,536 tokens gives a row of 128 queries the time of six KV
+blocks beside its own, and the blocks alone 612 TFLOP/s, above the 586 of cuDNN (data/results/GPU.md has both fits; at
+131,072 tokens the line is rough, because the clock moves with the length of a run). So what is missing at 5 %, where
+a row has 27 blocks, is the fixed part: one and a half blocks are masked (half of the diagonal, and half a tile where
+their number is odd), queries and output move as many bytes as a pair of blocks, and a row's first and last product
+have nothing beside them. Power explains none of it: runs in a row sit at the limit, but cuDNN's do as well, at the
+same clock (690 W, 1,635 to 1,680 MHz for 1,590 to 1,665). CHANGELOG.md lists what was tried against the fixed part.
 """
 
 from triton.experimental import gluon

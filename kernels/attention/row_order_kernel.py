@@ -1,6 +1,10 @@
 """The order in which the attention kernels take a plan's rows, as a counting sort in one program per KV head.
 
 Importing this module imports Triton, so only ``row_order`` does, inside a function.
+
+Rows of one KV head stay together, longest first. Mixing all heads cost 16 to 22 % at 131,072 tokens on an H200,
+because the keys left the L2 cache. Ordering by 256 steps of a row's length takes one launch of 13 us; a sort with ten
+small operations took 80.
 """
 
 from __future__ import annotations

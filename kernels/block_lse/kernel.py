@@ -3,6 +3,11 @@
 Importing this module imports Triton, so only the launcher does, inside a function. Rows of one KV head, in order
 of position, form tiles of ROWS; the rows that see a tile of keys are then those from some tile on. Positions and row
 numbers are int32, addresses int64.
+
+487 us on an H200 at 131,072 tokens and 32 heads, with ``lg2.approx`` and one fused multiply-add an element; 650
+before. The time follows the number of instructions beside the products, not waiting: 376 without the maximum, 388
+without exp2, 328 without either sum. A kernel with a producer warpgroup came to 450 for 365 lines and is not kept.
+Rows are placed by counting the rows before each, without a sort.
 """
 
 from __future__ import annotations

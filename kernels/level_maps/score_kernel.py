@@ -4,6 +4,9 @@ Importing this module imports Triton, so only the launcher does, inside function
 block and walks over its row up to the diagonal. Bins are counted, and levels looked up, in shared memory by a few
 lines of PTX: Triton's own histogram spends some 60 instructions on each element, its gather some 20. The interpreter
 knows no PTX and takes Triton's.
+
+One warp a row, up to the diagonal, takes 107 us where Triton's histogram took 560 (a single run while tuning, H200,
+131,072 tokens, 32 heads). 512 bins cost 1.5 times as much as 256.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ floor((phase + x - d) / block_k) = -D, x = 0 .. block_q - 1; hence
     band(D) = sum_d diagonal_mass(d) * #{x : floor((phase + x - d) / block_k) = -D}
 
 is the mass that band D brings to all rows of a query block if the diagonals continue, and costs one tile.
-The paper ranks single diagonals, of which one costs two or three tiles of a query block.
+The paper ranks single diagonals; but a single diagonal costs two or three tiles of a query block, so the band, which
+costs one, is what a budget should count.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 Importing this module imports Triton, so only the launcher does, inside functions. Level maps as in ``level_maps``.
 Whether a level reads a block is a float here, clamped to [0, 1]: that is one saturated addition, and its product with
 a mass one more instruction of the same pipe, where a comparison and a selection would keep a slower one busy.
+
+Single columns get their masses from a kernel of their own (65 us on an H200 at 131,072 tokens and 32 heads): beside
+the gather of levels every tile waited at thirteen barriers. Tiles and columns are counted in closed form: a family's
+bands serve all query blocks alike, so the levels of the last row, summed by phase, say how often each KV block is
+read. That takes 12 us for every candidate, where counting the maps took 120.
 """
 
 from __future__ import annotations

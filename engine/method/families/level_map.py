@@ -1,4 +1,10 @@
-"""The shape that all pattern families share: a level map of KV blocks, and (vertical-slash only) ranked columns."""
+"""The shape that all pattern families share: a level map of KV blocks, and (vertical-slash only) ranked columns.
+
+A level map holds for every query block and KV block the smallest budget, counted from 0, that reads the KV block. The
+paper builds indices for each (pattern, budget); one map holds all budgets of a family, because they are nested. So
+one gather scores every budget on the probe rows, one product counts their tiles, and one comparison lowers any of them
+to a row plan.
+"""
 
 from __future__ import annotations
 

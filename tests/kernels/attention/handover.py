@@ -5,7 +5,8 @@
 One warp group stores a word, meets at its own barrier and arrives at an mbarrier; the other waits for that phase,
 reads the word, meets and arrives at a second mbarrier, for which the writer waits before it stores again. Nothing else
 is in the kernel, no copy either. The words read are checked. What racecheck says of ``hopper_kernel``, which hands its
-rows and tiles over in this way, is to be read beside what it says here (CONTRIBUTING.md, "compute-sanitizer").
+rows and tiles over in this way, is to be read beside what it says here: a transfer that happens once is clean, one that
+comes round again is reported, and so is one beside a TMA copy. The tool does not follow these barriers.
 """
 
 from __future__ import annotations

@@ -5,6 +5,13 @@ dense: a sparse head pays for every query block whatever it reads. ``without_fix
 where only
 the share of the tiles that are read counts, ``by_true_mass`` that with the audited truth in place of g and tau in
 place of lambda: what is left to gain from a better kernel, and from a perfect probe.
+
+At 8,192 tokens the work is .43 on prose, code and dialog. A quarter of the units is dense by the router, nearly all
+because dense costs less than the cheapest candidate that passes: on the CPU a sparse head pays 160 us per query block
+whatever it reads, so it gains only below a density of .60 (.52 at 4,096 tokens, .67 at 16,384). These units sit in
+the flat heads of layers 0 and 6 (mean probe entropy 2.9 for 1.2). Without that cost the same gate would read .36;
+with the true mass in place of g and tau in place of lambda, .29. The rest is the margin lambda - tau = .04 that the
+certificate needs with 128 rows. At 16,384 tokens the work is .32.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ All windows are routed by the default policy at one frozen lambda in float32 (TF
 profile, so that the selected candidates are those of the CPU default wherever this runs; --twins measures some windows
 on both kinds of device to show it. Each window is written as it comes (``journal.py``), failed windows with
 their reason. A window that fails on one kind of device is tried once on the other.
+
+CPU and GPU processes share the work. The truth of a unit is the whole body, or one row of each of 1,024 strata of it:
+independent rows would add their own noise to delta.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 Calibration windows come from the calibration documents by ``--seed``, test windows from the test documents by
 ``--test-seed``. The order is that of need: a run that is cut short has finished the first lots. The file holds one
 JSON object a line: a header, then a window each, its token ids as compressed uint16.
+
+The plan is made where the texts are; the measuring runs where the processors are and needs this file alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the router decided on 40 prompts, to the last bit, so that two versions of this project can be compared.
 
-python -m routesparse.engine.evaluation.decisions record NEW.json --like data/results/decisions.json
-python -m routesparse.engine.evaluation.decisions compare data/results/decisions.json NEW.json
+python -m routesparse.engine.evaluation.studies.decisions record NEW.json --like data/results/decisions.json
+python -m routesparse.engine.evaluation.studies.decisions compare data/results/decisions.json NEW.json
 
 A recording holds its own problems (token ids, configuration, salt), so ``--like`` asks another version the same
 questions; ``--texts FOLDER`` makes new ones from FOLDER/{prose,code,dialog}/calibration/*.txt and generated needles.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from routesparse.engine.evaluation import decisions
+from routesparse.engine.evaluation.studies import decisions
 
 
 @pytest.fixture
