@@ -18,7 +18,7 @@ from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.device.timing import Stamps
-from routesparse.engine.method import fallback, router
+from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.descriptors import Descriptors
 from routesparse.engine.method.probe import Probe
@@ -83,8 +83,8 @@ def route_by_kernel(
         dense_us=profile.dense_us(segment),
         alpha=config.alpha,
         gate_threshold=settings.gate_threshold,
-        dense_share=router.DENSE_SHARE,
-        next_budget=fallback.NEXT_BUDGET,
+        dense_share=policy.DENSE_SHARE,
+        next_budget=policy.NEXT_BUDGET,
         tau=config.tau,
         target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
         bet_cap=BET_CAP,

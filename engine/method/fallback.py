@@ -18,13 +18,11 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.certificate import in_prompt_lower_mass
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import admissible
 from routesparse.engine.method.solvers import taken
 from routesparse.engine.rows import FallbackKind
 
-NEXT_BUDGET = (
-    1.25  # an expansion must cost at least this much more, or it buys too little mass to be worth a test
-)
 FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
 

@@ -16,11 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.policy import DENSE_SHARE
 from routesparse.engine.method.solvers import solve, taken
 from routesparse.kernels.arrays import Array, namespace
-
-# Of its cost, at which dense is compared: a sparse candidate that costs as much as dense is never taken.
-DENSE_SHARE = 1 - 1e-9
 
 
 @dataclass(frozen=True)

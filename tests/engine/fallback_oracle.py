@@ -6,7 +6,8 @@ import numpy as np
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
-from routesparse.engine.method.fallback import NEXT_BUDGET, CertificateTest, Certified
+from routesparse.engine.method.fallback import CertificateTest, Certified
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.scores import Scores
 
 

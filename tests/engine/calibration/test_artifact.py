@@ -22,6 +22,7 @@ from routesparse.engine.calibration.artifact import (
 )
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import CalibrationError
+from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
 
@@ -195,6 +196,25 @@ def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
 @pytest.mark.parametrize("name", RISK_ONLY)
 def test_what_only_the_risk_reads_may_differ_where_the_gate_alone_chooses(name):
     CALIBRATION.check("0123456789abcdef", replace(CONFIG, **{name: CHANGES[name]}))
+
+
+@pytest.mark.parametrize("name", sorted(policy.constants()))
+def test_a_calibration_made_with_another_constant_is_refused_by_its_name(name):
+    """The solver's constants count only where eq. 6 may run."""
+    config = replace(CONFIG, budget=LatencyBudget(0.5, "fraction"))
+    calibration = replace(CALIBRATION, stamp=stamp_of(config) | {name: 7.5})
+    with pytest.raises(CalibrationError, match=f"made with {name} 7.5, .*; calibrate again"):
+        calibration.check("0123456789abcdef", config)
+
+
+def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses():
+    stamp = CALIBRATION.stamp | dict.fromkeys(policy.solver_constants(), 7.5)
+    replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
+
+
+def test_a_calibration_from_before_constants_were_stamped_is_still_used():
+    stamp = {name: CALIBRATION.stamp[name] for name in STAMPED}
+    replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
 
 
 def test_a_stamp_that_lacks_a_value_is_refused():

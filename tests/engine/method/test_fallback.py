@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import fallback
-from routesparse.engine.method.fallback import NEXT_BUDGET
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.scores import Scores
 
 CONFIG = RouterConfig(tau=0.8, confidence=0.95, max_tests=3)
