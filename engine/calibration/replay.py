@@ -25,8 +25,8 @@ def replay(
 ) -> pd.DataFrame:
     """The choices of policy "certified" without a time limit: one row per unit, columns as in the store.
 
-    candidates: rows of compare_queries.candidates. ``conformal_lower_mass`` is NaN where delta is infinite and for
-    dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
+    candidates: rows of compare_queries.candidates_of_run. ``conformal_lower_mass`` is NaN where delta is infinite and
+    for dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
     Errors: InputError where the run recorded no candidates, or not the same ones for every unit.
     """
     width = candidates["candidate"].nunique()

@@ -11,7 +11,7 @@ from routesparse.engine.store.owner_view import OwnerView
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
-def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
+def choices_of_runs(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Every decision of the runs with what was audited of it (NULL where it was not)."""
     return store.frame(
         f"""
@@ -29,7 +29,7 @@ def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def candidates(store: OwnerView, run_id: str) -> pd.DataFrame:
+def candidates_of_run(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Every candidate of every unit of one run, sorted by unit and candidate: what a replay of the router reads."""
     return store.frame(
         f"""

@@ -15,20 +15,29 @@ from typing import Any
 
 import pyarrow as pa
 
-from routesparse.engine import rows as records
 from routesparse.engine.errors import BundleError
-from routesparse.engine.rows import RunRecord
+from routesparse.engine.rows import (
+    AuditRow,
+    CandidateScoreRow,
+    FallbackEventRow,
+    HeadChoiceRow,
+    LayerRow,
+    ProbeRow,
+    PromptRow,
+    RunRecord,
+    RunRow,
+)
 
 # table name -> (record class, field of RunRecord that holds its rows)
 TABLES: dict[str, tuple[type, str]] = {
-    "run": (records.RunRow, "run"),
-    "layer_run": (records.LayerRow, "layers"),
-    "head_choice": (records.HeadChoiceRow, "choices"),
-    "candidate_score": (records.CandidateScoreRow, "candidates"),
-    "fallback_event": (records.FallbackEventRow, "fallbacks"),
-    "audit": (records.AuditRow, "audits"),
-    "probe": (records.ProbeRow, "probes"),
-    "prompt": (records.PromptRow, "prompt"),
+    "run": (RunRow, "run"),
+    "layer_run": (LayerRow, "layers"),
+    "head_choice": (HeadChoiceRow, "choices"),
+    "candidate_score": (CandidateScoreRow, "candidates"),
+    "fallback_event": (FallbackEventRow, "fallbacks"),
+    "audit": (AuditRow, "audits"),
+    "probe": (ProbeRow, "probes"),
+    "prompt": (PromptRow, "prompt"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}

@@ -72,7 +72,7 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
     ids = list(dict.fromkeys(ids))
     if len(ids) < 2:
         return problems
-    found = compare_queries.choices(store, ids)
+    found = compare_queries.choices_of_runs(store, ids)
     sides = []
     for run_id in ids:
         run = queries.run(store, run_id)
@@ -86,7 +86,7 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
-    candidates = compare_queries.candidates(store, run.run_id)
+    candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
             calibration = load_calibration(name)

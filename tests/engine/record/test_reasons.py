@@ -9,7 +9,7 @@ import pytest
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method import fallback as step_five
+from routesparse.engine.method.fallback import CertificateTest, Certified
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.segments import split
 from routesparse.engine.record.reasons import candidate_reason, choice_reason
@@ -32,10 +32,8 @@ def make(oracle):
         values = mass if best is None else np.minimum(mass, best)
         scores = replace(base.scores, mass=values, recent_mass=values - 0.01, kernel_us=cost)
         lower = next((low for place, low in reversed(tests) if place == choice), np.nan)
-        results = tuple(step_five.CertificateTest(0, place, low, low >= TAU) for place, low in tests)
-        certified = step_five.Certified(
-            np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet])
-        )
+        results = tuple(CertificateTest(0, place, low, low >= TAU) for place, low in tests)
+        certified = Certified(np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet]))
         return replace(
             base,
             scores=scores,

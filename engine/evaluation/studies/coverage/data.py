@@ -15,7 +15,7 @@ from routesparse.engine.calibration.drift import KINDS
 from routesparse.engine.config import renamed
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.coverage.journal import read
+from routesparse.engine.evaluation.studies.coverage.journal import read_journal
 from routesparse.engine.method.scores import gate_statistic
 
 FROZEN = ("gate_threshold", "profile", "config", "revision", "dtype")  # what all windows must share
@@ -94,7 +94,7 @@ def load(folders: Sequence[Path]) -> Measured:
     reasons: dict[tuple[str, str], str] = {}
     seen: set[tuple[str, str, str]] = set()
     for folder in folders:
-        for record in read(folder):
+        for record in read_journal(folder):
             record = renamed(record, {"gate": "gate_threshold"})
             kind = record.pop("kind")
             if kind == "study":
