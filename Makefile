@@ -15,7 +15,9 @@ test: .venv/.installed
 check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy app engine kernels
+	@mkdir -p .mypy_cache/named/routesparse
+	@for folder in app engine kernels; do ln -sfn $(CURDIR)/$$folder .mypy_cache/named/routesparse/$$folder; done
+	$(BIN)/mypy
 
 screenshots: .venv/.installed
 	$(BIN)/python tests/e2e/screenshots.py

@@ -8,26 +8,28 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.calibration import Calibration, load_calibration
-from routesparse.engine.config import AuditDepth, RouterConfig
-from routesparse.engine.decision import Computed
-from routesparse.engine.dense_reference import (
+from routesparse.engine.audit.dense_forward import (
     DenseRouter,
     SampledRouter,
     logit_errors,
     sample_rows,
     with_forward_errors,
 )
+from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.decide.decision import Computed
+from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.graphs import Graphs
-from routesparse.engine.hf import AttentionRouter, attention_modules, routed_by
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.models import LoadedModel
-from routesparse.engine.profiling import Progress, no_progress, prepare_profile
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.profiles.measure import Progress, no_progress, prepare_profile
 from routesparse.engine.prompts import Prompt
-from routesparse.engine.records import PromptRow, RunRecord
-from routesparse.engine.session import RoutingSession
-from routesparse.engine.trace import RunInfo
+from routesparse.engine.record.passes import RunInfo
+from routesparse.engine.rows import PromptRow, RunRecord
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import attention_modules, routed_by
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,10 @@ def analyze_prompt(
     """Prefill the prompt with routing and return everything it left behind.
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
-    and the next token with a dense forward pass (dense_reference.py). The time of auditing a unit is not part of
+    and the next token with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of
     total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
     prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
-    measured), "route", "dense" and "write". graphs: of earlier prompts of this model (session.py).
+    measured), "route", "dense" and "write". graphs: of earlier prompts of this model (runtime/session.py).
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -73,13 +75,13 @@ def analyze_prompt(
         mismatch = calibrated.mismatch(loaded.revision, config, loaded.dtype, profile)
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
-    session = RoutingSession(config, calibrated, profile, audit, salt=prompt.sha256, graphs=graphs)
+    auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
+    session = RoutingSession(config, calibrated, profile, auditor, salt=prompt.sha256, graphs=graphs)
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
     with routed_by(loaded.model, router), _counted(loaded, progress, "route"):
         routed = prefill(loaded.model, ids)
-    session.finish()
     dense = None
     if measure_dense or audit == "full":
         with _counted(loaded, progress, "dense"):

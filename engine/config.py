@@ -1,7 +1,7 @@
 """RouterConfig: the paper's symbols with plain names, validated where they are made.
 
-Units stand in the names. The symbols in the comments are those of the paper (sections 3.1 to 3.5) and of
-CONTRIBUTING.md, "Decisions".
+Units stand in the names. The symbols in the comments are those of the paper (sections 3.1 to 3.5); engine/README.md
+has them as a table.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class LatencyBudget:
 
 
 def default_segment(on_gpu: bool) -> int:
-    """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token."""
+    """Tokens of a segment where nobody names them: deciding costs a GPU by the segment and a CPU by the token.
+
+    At 131,072 tokens on an H200, deciding on eight segments took 9.7 ms a layer and on one 1.8 ms.
+    """
     return 131_072 if on_gpu else 16_384
 
 
@@ -84,7 +87,7 @@ class RouterConfig:
     gate: float | None = None  # lambda; None: gate_threshold's rule, or the calibration's frozen value
     budget: LatencyBudget | None = None  # T_l; None: no ceiling (policy "certified" only)
     segment_tokens: int = 16_384
-    tail_tokens: int = 128  # the last rows of the prompt are dense: they ask the question
+    tail_tokens: int = 128  # the last rows of the prompt are dense: they usually ask the question
     block_q: int = 128  # rows of a query block
     block_k: int = 64  # B: keys of a KV block, and the pool width g of the pooled probe
     probe: ProbeMode = "exact"
@@ -148,7 +151,10 @@ class RouterConfig:
 
         A head whose certificate rows all had mass x would pass the in-prompt test only with
         x >= tau + ln(s / (1 - q)) / C (the bound's resolution). A gate below that wastes a test on a candidate that
-        cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1.
+        cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1. At the default
+        setting that is .94. tau + (1 - tau)/4 = .925, tried before, lies below the resolution: with .94 the share of
+        units that expanded fell from .20 to .08 on prose and from .26 to .14 on code at equal density (development
+        checkpoint, 4,096 tokens, 4 windows a domain).
         """
         if self.gate is not None:
             return self.gate

@@ -119,7 +119,7 @@ def _torch() -> Iterator[Check]:
                 "device", "ok", f"cuda:{index} {found.name}, {found.total_memory / 2**30:.0f} GiB, bfloat16"
             )
     else:
-        from routesparse.engine.profiling import device_name
+        from routesparse.engine.device.names import device_name
 
         name = device_name(torch.device("cpu"))
         yield Check("device", "ok", f"{name}, {torch.get_num_threads()} threads, float32 (no GPU found)")
@@ -127,7 +127,7 @@ def _torch() -> Iterator[Check]:
 
 def _model(name: str) -> Iterator[Check]:
     """The model loads, and a latency profile fits it."""
-    from routesparse.engine.models import load_model
+    from routesparse.engine.models.load import load_model
 
     try:
         model = load_model(name)
@@ -142,8 +142,8 @@ def _model(name: str) -> Iterator[Check]:
 def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
     import torch
 
-    from routesparse.engine.latency import LatencyProfile
-    from routesparse.engine.profiling import device_name
+    from routesparse.engine.device.names import device_name
+    from routesparse.engine.method.latency import LatencyProfile
 
     wanted = (device_name(torch.device(device)), dtype, head_dim, groups)
     threads = torch.get_num_threads() if device == "cpu" else 0
@@ -166,7 +166,7 @@ def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
 
 
 def _calibrations() -> Check:
-    from routesparse.engine.calibration import load_calibration
+    from routesparse.engine.calibration.artifact import load_calibration
 
     files = sorted((paths.DATA / "calibrations").glob("*.json"))
     try:

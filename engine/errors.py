@@ -49,5 +49,9 @@ class DiskFullError(StoreError, InputError):
     """No space left: what was being written is gone, everything finished is kept. Exit code 2: free some space."""
 
 
+class PatternError(RouteSparseError):
+    """A pattern family that was added in one place and not in another; treating it as a known one would be wrong."""
+
+
 class NumericsError(InputError):
     """The model produced NaN or Inf; routing it would hide the defect. Exit code 2: the weights need a look."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 
 from routesparse.engine import paths
 
@@ -34,3 +36,17 @@ def git_commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None if result.returncode == 0 else None
+
+
+def kernels_sha256(folder: Path | None = None) -> str:
+    """Sixteen hex digits that change with any Python file of kernels/: its name below the folder, or its text.
+
+    Line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell whether these
+    are about the kernels as they are. folder: the repository's kernels/ unless named.
+    """
+    folder = paths.REPOSITORY / "kernels" if folder is None else folder
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
+        text = "\n".join(path.read_text("utf-8").splitlines())
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{text}\0".encode())
+    return digest.hexdigest()[:16]

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-# As the command line does (engine/cli.py): browser, worker and tests share two cores.
+# As the command line does (engine/cli/main.py): browser, worker and tests share two cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # Reasons that may skip a test, with where they occur; anything else is a hole in the suite.

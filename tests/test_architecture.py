@@ -1,4 +1,4 @@
-"""Who may import whom: ARCHITECTURE's table and directions, read from the syntax trees, and run for real.
+"""Who may import whom: directions and libraries, read from the syntax trees, and run for real.
 
 Top-level imports of an importable module count double: they run on machines without a GPU or without torch.
 """
@@ -9,7 +9,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -23,13 +23,124 @@ READ_SIDE = (
     "app/**/*.py",
     "engine/__init__.py",
     "engine/errors.py",
-    "engine/records.py",
+    "engine/rows.py",
     "engine/config.py",
     "engine/paths.py",
-    "engine/router.py",
+    "engine/method/router.py",
     "engine/store/*.py",
     "engine/jobs/*.py",
 )
+
+
+# Libraries that take long to import, or that not every machine has: functions may import them.
+HEAVY = (
+    "duckdb",
+    "huggingface_hub",
+    "pandas",
+    "plotly",
+    "psutil",
+    "pyarrow",
+    "safetensors",
+    "scipy",
+    "sklearn",
+    "streamlit",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "triton",
+)
+MOST_LEVELS = 12  # in one of the three folders
+# Numbers and records that are about one family by right: rivals, and studies of one.
+MAY_NAME_FAMILIES = ("engine/method/families/", "engine/baselines/", "engine/evaluation/")
+
+# What stands directly in a folder; everything else has a room.
+GROUND = {
+    "app": {"__init__", "__main__", "main"},
+    "engine": {
+        "__init__",
+        "analyze",
+        "config",
+        "doctor",
+        "errors",
+        "fields",
+        "paths",
+        "prompts",
+        "provenance",
+        "rows",
+        "seeds",
+    },
+}
+# Who may import whom. A file stands in the longest entry that its path begins with; it imports its own room and those
+# named here. Files directly in engine/ are the ground floor: configuration, errors, paths, rows.
+_DECIDING = ("engine", "engine/device", "engine/method", "kernels")
+_ROUTING = (
+    *_DECIDING,
+    "engine/audit",
+    "engine/calibration",
+    "engine/decide",
+    "engine/models",
+    "engine/profiles",
+    "engine/record",
+    "engine/runtime/refusals.py",
+)
+_RUNNING = (*_ROUTING, "engine/runtime", "engine/audit/dense_forward.py", "engine/stats", "engine/store")
+_STUDYING = (
+    *_RUNNING,
+    "engine/analyze.py",
+    "engine/baselines",
+    "engine/bench",
+    "engine/calibrate",
+    "engine/demo_model",
+    "engine/jobs",
+)
+_READING = (
+    "engine",
+    "engine/calibration",
+    "engine/jobs",
+    "engine/method",
+    "engine/models",
+    "engine/profiles",
+    "engine/stats",
+    "engine/store",
+)
+ROOMS: dict[str, tuple[str, ...]] = {
+    "kernels": (),
+    "engine": (),
+    "engine/device": ("engine", "kernels"),
+    "engine/method": ("engine", "engine/device", "kernels"),
+    "engine/stats": ("engine",),
+    "engine/calibration": ("engine", "engine/method", "engine/stats"),
+    "engine/record/masks.py": ("engine",),
+    "engine/store": ("engine", "engine/record/masks.py"),
+    "engine/decide": (*_DECIDING, "engine/record/masks.py"),
+    "engine/record": (
+        *_DECIDING,
+        "engine/calibration",
+        "engine/decide",
+        "engine/record/masks.py",
+        "engine/store",
+    ),
+    "engine/audit": (*_DECIDING, "engine/decide"),
+    "engine/profiles": (*_DECIDING, "engine/decide"),
+    "engine/runtime/refusals.py": ("engine",),
+    "engine/models": ("engine", "engine/runtime/refusals.py"),
+    "engine/runtime": _ROUTING,
+    "engine/audit/dense_forward.py": (*_ROUTING, "engine/runtime"),
+    "engine/calibrate": _RUNNING,
+    "engine/baselines": _RUNNING,
+    "engine/analyze.py": _RUNNING,
+    "engine/doctor.py": _RUNNING,
+    "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
+    "engine/bench": _RUNNING,
+    "engine/jobs": ("engine", "engine/analyze.py", "engine/device", "engine/models", "engine/store"),
+    "engine/evaluation": _STUDYING,
+    "engine/cli": (*_STUDYING, "engine/doctor.py", "engine/evaluation"),
+    "app/ui": _READING,
+    "app/shell": (*_READING, "app/ui"),
+    "app/unit": (*_READING, "app/shell", "app/ui"),
+    "app/screens": (*_READING, "app/shell", "app/ui", "app/unit"),
+    "app": (*_READING, "app/screens", "app/shell", "app/ui"),
+}
 
 
 @dataclass(frozen=True)
@@ -127,7 +238,7 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
 
 
 def test_transformers_stays_in_the_interface_and_model_loading() -> None:
-    homes = ("engine/hf.py", "engine/models.py")
+    homes = ("engine/runtime/transformers.py", "engine/models/load.py")
     assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))
 
 
@@ -141,27 +252,176 @@ def test_page_libraries_stay_in_app(library: str) -> None:
     assert not offenders(library, lambda file: file.startswith("app/"))
 
 
-def test_no_module_is_in_an_import_circle() -> None:
-    """Top-level imports only; a function may import what its module cannot."""
+def test_only_heavy_libraries_are_imported_inside_functions() -> None:
+    """What is cheap to import stands at the top, where a reader looks for it; our own modules are counted below."""
+    light = [
+        str(found)
+        for found in IMPORTS
+        if not found.top_level and found.library not in HEAVY and found.library != "routesparse"
+    ]
+    assert not light, listed("move these imports to the top of their files", light)
+
+
+def edges(files: Iterable[str]) -> dict[str, set[str]]:
+    """File -> our files that it imports, inside functions too; imports for type checkers only do not count."""
+    chosen = set(files)
     names = {module_name(file): file for file in FILES}
-    graph: dict[str, set[str]] = {name: set() for name in names}
+    graph: dict[str, set[str]] = {file: set() for file in chosen}
     for found in IMPORTS:
-        for target in (found.module, found.module.rpartition(".")[0]):
-            if found.top_level and target in names and target != module_name(found.file):
-                # A package's own __init__ runs first anyway; only its re-exports could close a circle.
-                graph[module_name(found.file)].add(target)
-                break
-    done: set[str] = set()
+        # ``from package import name`` is the file of that name where there is one, else the package's __init__.
+        target = names.get(found.module) or names.get(found.module.rpartition(".")[0])
+        if found.file in chosen and target in chosen and target != found.file:
+            graph[found.file].add(target)
+    return graph
 
-    def walk(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join((*path, name))
-        if name not in done:
-            for target in sorted(graph[name]):
-                walk(target, (*path, name))
-            done.add(name)
 
-    for name in sorted(graph):
-        walk(name, ())
+def components(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components (Tarjan 1972), a component after all that it imports; several files: a circle."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(file: str) -> None:
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for target in sorted(graph[file]):
+            if target not in number:
+                visit(target)
+            if target in stack:
+                low[file] = min(low[file], low[target])
+        if low[file] == number[file]:
+            place = stack.index(file)
+            found.append(stack[place:])
+            del stack[place:]
+
+    for file in sorted(graph):
+        if file not in number:
+            visit(file)
+    return found
+
+
+def circle_in(graph: dict[str, set[str]], component: list[str]) -> list[str]:
+    """The shortest way from a component's first file back to itself, by breadth."""
+    first = min(component)
+    ways = [[first]]
+    for way in ways:
+        for target in sorted(graph[way[-1]] & set(component)):
+            if target == first:
+                return [*way, first]
+            if all(target not in other for other in ways):
+                ways.append([*way, target])
+    raise AssertionError(f"{component} is no circle")
+
+
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """The longest chain of imports, from the file that nobody on it imports down; a circle counts as one file."""
+    chain: dict[str, list[str]] = {}
+    longest: list[str] = []
+    for component in components(graph):
+        below = {target for file in component for target in graph[file]} - set(component)
+        best = max((chain[target] for target in sorted(below)), key=len, default=[])
+        for file in component:
+            chain[file] = [" + ".join(sorted(component)), *best]
+        longest = max(longest, chain[component[0]], key=len)
+    return longest
+
+
+def test_no_file_is_in_an_import_circle() -> None:
+    graph = edges(FILES)
+    circles = [
+        " -> ".join(circle_in(graph, component)) + f"  (one of the circles through {len(component)} files)"
+        for component in components(graph)
+        if len(component) > 1
+    ]
+    assert not circles, listed("files import each other in a circle", circles)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_chain_of_imports_is_longer_than_twelve_files(folder: str) -> None:
+    chain = longest_chain(edges(file for file in FILES if file.startswith(f"{folder}/")))
+    assert len(chain) <= MOST_LEVELS, listed(f"{len(chain)} files import one another in a row", chain)
+
+
+def test_the_graph_is_read_as_it_is() -> None:
+    """The chain and the circle of a graph drawn by hand."""
+    drawn = {"top": {"a", "b"}, "a": {"b"}, "b": {"c"}, "c": {"a", "end"}, "end": set(), "alone": set()}
+    assert [sorted(c) for c in components(drawn) if len(c) > 1] == [["a", "b", "c"]]
+    assert circle_in(drawn, ["c", "a", "b"]) == ["a", "b", "c", "a"]
+    assert longest_chain(drawn) == ["top", "a + b + c", "end"]
+    functions = edges(["engine/__init__.py", "engine/config.py"])
+    assert functions == {"engine/__init__.py": set(), "engine/config.py": set()}
+
+
+def room_of(file: str) -> str | None:
+    """The room that a file stands in: the longest entry of ROOMS that its path begins with; None: in none."""
+    folder, *inner = file.removesuffix(".py").split("/")
+    if len(inner) == 1 and inner[0] not in GROUND.get(folder, inner):
+        return None
+    return max((room for room in ROOMS if file == room or file.startswith(f"{room}/")), key=len, default=None)
+
+
+def test_every_file_stands_in_a_room() -> None:
+    homeless = [file for file in FILES if room_of(file) is None]
+    assert not homeless, listed("these files stand in no room of the table ROOMS", homeless)
+
+
+def test_a_room_imports_only_what_the_table_allows() -> None:
+    wrong = []
+    for file, targets in edges(FILES).items():
+        room = room_of(file)
+        if room is None:
+            continue
+        for target in sorted(targets):
+            other = room_of(target)
+            same = other == room and not room.endswith("/screens")
+            # A page imports nothing of another page.
+            same |= other == room and file.split("/")[:3] == target.split("/")[:3]
+            if other is not None and not same and other not in ROOMS[room]:
+                wrong.append(f"{file} ({room}) imports {target} ({other})")
+    assert not wrong, listed("imports against the table ROOMS", wrong)
+
+
+def test_the_table_of_rooms_has_no_circle() -> None:
+    """What a room may import, it may not be imported by: the table itself is one-way."""
+    unknown = {other for allowed in ROOMS.values() for other in allowed} - set(ROOMS)
+    assert not unknown
+    assert [
+        c for c in components({room: set(allowed) for room, allowed in ROOMS.items()}) if len(c) > 1
+    ] == []
+
+
+def test_the_method_never_asks_which_device_it_runs_on() -> None:
+    """One definition for every device: what differs on a GPU is dispatched in kernels/."""
+    wrong = []
+    for file in FILES:
+        if room_of(file) != "engine/method":
+            continue
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+            text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if text.endswith((".is_cuda", "device.type", "torch.cuda", "is_available")):
+                wrong.append(f"{file}:{node.lineno} reads {text}")
+    assert not wrong, listed("branches on the device in engine/method", wrong)
+
+
+def test_a_family_is_named_in_its_own_file_only() -> None:
+    """A stranger adds a family by one file: no list, letter, colour or branch elsewhere knows families by name."""
+    files = (ROOT / "engine/method/families").glob("*.py")
+    names = {path.stem for path in files} - {"__init__"}
+    assert {"a_shape", "vertical_slash", "block_sparse"} <= names
+    wrong = [
+        f"{file}:{node.lineno} says {node.value!r}"
+        for file in FILES
+        if not file.startswith(MAY_NAME_FAMILIES)
+        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not wrong, listed("families named outside their own files; ask the registry instead", wrong)
+
+
+def listed(what: str, items: Iterable[str]) -> str:
+    """A failure's text: a line per item."""
+    return "\n  ".join([f"{what}:", *items])
 
 
 ROOMS = ("screens", "unit", "shell", "ui")  # of app/, each may import itself and what comes after it
@@ -239,7 +499,7 @@ def test_kernels_import_without_triton() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
-        "from routesparse.kernels import triton_backend\n"
+        "from routesparse.kernels.attention import hopper_launch, row_order, triton_launch\n"
         "from routesparse.kernels.interface import RowPlan, sparse_attention\n"
         "x = torch.randn(1, 1, 100, 16)\n"
         "out, _ = sparse_attention(x, x, x, RowPlan.dense(1, 1, 100, 100))\n"

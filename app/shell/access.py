@@ -27,7 +27,7 @@ class Access:
 
     def __init__(self) -> None:
         self._store = Store(paths.database())
-        self.sample_problems = spool.ingest_samples(self._store).rejected
+        self._samples = spool.ingest_samples(self._store)
         spool.recover(self._store)
         self._look_lock = threading.Lock()
         self._queue_lock = threading.Lock()
@@ -52,12 +52,17 @@ class Access:
             return self._queue.of(identity.owner())
 
     def waiting(self) -> list[spool.Rejection]:
-        """This owner's bundles that the store could not take in yet."""
-        return [waiting for waiting in self._waiting if self._mine(waiting.name)]
+        """This owner's bundles, and the samples, that the store could not take in yet: the next look tries again."""
+        return [waiting for waiting in self._waiting if self._mine(waiting.name)] + self._samples.waiting
 
     def rejections(self) -> list[spool.Rejection]:
         """This owner's bundles that the store refused."""
         return [rejected for rejected in spool.rejections() if self._mine(rejected.name)]
+
+    @property
+    def sample_problems(self) -> list[spool.Rejection]:
+        """Bundled sample runs that are broken."""
+        return self._samples.rejected
 
     def close(self) -> None:
         """Close the store and the queue."""
@@ -76,6 +81,8 @@ class Access:
         try:
             if time.monotonic() - self._looked_at >= _SPOOL_SECONDS:
                 self._waiting = spool.ingest_spool(self._store).waiting
+                if self._samples.waiting:
+                    self._samples = spool.ingest_samples(self._store)
                 self._looked_at = time.monotonic()
         finally:
             self._look_lock.release()

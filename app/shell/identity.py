@@ -2,7 +2,8 @@
 
 Without a login there is one person, and the owner is None. With one, the owner is what the identity provider promises
 to keep: the issuer and its ``sub``, which OpenID Connect never gives to a second person. An e-mail address may change,
-and be given to somebody else, so it counts only where a provider names no subject, and only a verified one.
+and be given to somebody else, so it counts only where a provider names no subject, and only a verified one. What is
+stored is a digest. With a login configured everybody logs in, on a loopback address too: a proxy may stand before it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from routesparse.app.shell import view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -28,8 +28,8 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
             return None
     else:
         last = st.session_state.get("run")
-        run_id = last if last in store.run_ids() else queries.newest(store)
-        if run_id is None:
+        newest = last if last in store.run_ids() else queries.newest(store)
+        if newest is None:
             st.html(f'<div class="rs-title">{title}</div>')
             states.empty(
                 "No runs yet",
@@ -39,6 +39,7 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
                 "routesparse analyze FILE",
             )
             return None
+        run_id = newest
         view.write(run=queries.short_id(store, run_id))
     st.session_state["run"] = run_id
     return queries.run(store, run_id)

@@ -14,7 +14,7 @@ import streamlit as st
 
 from routesparse.app.shell import run_header, switch
 from routesparse.app.ui import numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -72,6 +72,8 @@ TERMS: dict[str, str] = {
     "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
     "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
     "enough (equation 6).",
+    "uncertified": "Sparse units whose in-prompt certificate is below τ: policy strict had no time in Tℓ to expand "
+    "them, or fallback was off. That their mass reaches τ is not certified (section 3.4, step 5).",
     "unmet": "Policy strict: a certificate failed, Tℓ left no time for a more expensive candidate, and the unit ran "
     "uncertified (section 3.4).",
     "break_even": "Prompts of fewer tokens run dense and without a probe, because routing is predicted not to pay; "

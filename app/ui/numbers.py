@@ -103,6 +103,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
+def uncertified(count: float, units: float) -> str:
+    """How many units ran uncertified: "46 of 64 units ran uncertified"."""
+    return f"{int(count):,} of {several(int(units), 'unit')} ran uncertified"
+
+
 def several(count: int, noun: str) -> str:
     """A number with its noun: "1 earlier job", "3 earlier jobs"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

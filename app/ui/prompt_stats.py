@@ -1,7 +1,8 @@
 """Shares per prompt, summarised by group: mean, spread, worst prompt and an interval clustered by prompt text.
 
 The unit of evidence is the prompt, never the head: heads of a prompt share its rows. Runs of the same text are one
-cluster, so analysing a prompt twice does not narrow the interval.
+cluster, so analysing a prompt twice does not narrow the interval. Where every prompt is alike there is no interval:
+resampling would say 100 % to 100 %.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.engine.coverage_stats import clustered_interval
+from routesparse.engine.stats.coverage import clustered_interval
 
 COLUMNS = ("group", "runs", "prompts", "units", "mean", "sd", "least", "most", "low", "high")
 

@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.shell import navigate, view
 from routesparse.app.ui import design, exports, glossary
 from routesparse.app.unit import charts, masks, panel, probe, zoom
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -73,8 +73,8 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
         window = zoom.wanted()
-        full = None if window is None else queries.probe_full(store, unit)
-        part = None if full is None else zoom.cut(full, window)
+        full = queries.probe_full(store, unit) if window else None
+        part = zoom.cut(full, window) if full and window else None
         _probe_title(heatmap)
         _probe_picture(run, unit, part or heatmap, 236, whole=part is None)
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))

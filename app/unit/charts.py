@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from routesparse.app.ui import design
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 
 
 def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Figure:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app.ui import design, facts, glossary, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 
 
 def title(choice: pd.Series) -> str:
@@ -27,7 +27,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (f"gate statistic g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate_statistic"),
-            (f"certified mass, τ = {run.tau:.2f}", _sparse(choice["lower_mass"], sparse), "certificate"),
+            (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate"),
             ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
             (
                 f"retained by {run.confidence:.0%} of rows",
@@ -102,6 +102,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f"{escape(row.reason)}</td></tr>"
         )
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _certified(choice: pd.Series) -> str:
+    value = _sparse(choice["lower_mass"], choice["pattern"] != "dense")
+    return f"{value}, ran uncertified" if choice["uncertified"] else value
 
 
 def _sparse(value: Any, sparse: bool) -> str:

@@ -2,36 +2,37 @@
 
 ``FixedSession(config, "vertical_slash", 0.2)`` keeps a fifth of the causal area in every head, with indices built
 online from the same probe. The tail is dense, as in routing, unless ``config.tail_tokens`` is 0.
-``WindowSession`` is the control that must lose mid-context needles: sink and local window in every row, the rows that
-ask and the decoded ones included, which a dense tail or dense decoding would rescue.
+``WindowSession`` is the control that must lose mid-context needles: sink and local window in every row, also in
+the tail and in decoded rows; a dense tail or dense decoding would read the needles and hide the loss.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from routesparse.engine.builders import a_shape, block_sparse, vertical_slash
-from routesparse.engine.builders.level_map import FamilyIndex, diagonal_and_sink
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.execute import lower
-from routesparse.engine.layer import stable_seed
-from routesparse.engine.patterns import MAX_COLUMNS, Candidate, blocks_for_density
-from routesparse.engine.probe import AttentionInputs, run_probe
-from routesparse.engine.probe_rows import draw_rows
-from routesparse.engine.records import Pattern
-from routesparse.engine.segments import Segment, split
-from routesparse.engine.session import dense_attention
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
+from routesparse.engine.method.families.level_map import FamilyIndex
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.patterns import MAX_COLUMNS, Candidate, blocks_for_density
+from routesparse.engine.method.probe import run_probe
+from routesparse.engine.method.probe_rows import draw_rows
+from routesparse.engine.method.row_plan import lower
+from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.rows import Pattern
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse")
 
 
-class FixedSession:
+class FixedSession(AttentionRouter):
     """An attention router with one decision; ``densities`` collects the kept share of every layer pass.
 
     The mean density meets ``density`` within a few percent: the aim is corrected from layer to layer.
@@ -48,59 +49,38 @@ class FixedSession:
         self.densities: list[float] = []
         self._aim = density
 
-    def attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layer: int,
-        scale: float,
-        key_start: torch.Tensor | None = None,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """As RoutingSession.attend: q [B, H, n_q, D] -> [B, H, n_q, D]; decoding and windowed layers run dense."""
-        inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
-        segments = split(q.shape[2], k.shape[2], self.config)
-        if q.shape[2] == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
+        """See ``AttentionRouter.attend``; decoding and layers with a sliding window run dense."""
+        rows, keys = inputs.q.shape[2], inputs.k.shape[2]
+        segments = split(rows, keys, self.config)
+        if rows == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
             return dense_attention(inputs, window)
         plans = [self._plan(inputs, segment, layer) for segment in segments]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
         self.densities.append(float(plan.head_density().mean()))
         # Columns overlap bands and the tail is dense, so a plan misses its aim by a factor that hardly changes.
         self._aim = min(1.0, self._aim * self.density / self.densities[-1])
-        return sparse_attention(q, k, v, plan, scale)[0]
+        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
 
     def _candidate(self, segment: Segment) -> Candidate:
         return fixed_candidate(segment, self.pattern, self._aim)
 
     def _plan(self, inputs: AttentionInputs, segment: Segment, layer: int) -> RowPlan:
         candidate = self._candidate(segment)
-        forced, causal = diagonal_and_sink(segment, inputs)
+        geometry = segment.geometry(inputs.first_keys())
         index: FamilyIndex
         if self.pattern == "a_shape":
-            index = a_shape.build(segment, forced, causal, [candidate])
+            index = a_shape.build(geometry, [candidate])
         elif self.pattern == "block_sparse":
-            scores = block_sparse.pooled_scores(inputs, segment, forced, causal)
-            index = block_sparse.build(scores, causal, [candidate])
+            index, _ = block_sparse.build(inputs, segment, [candidate], [candidate])
         else:
             batch, heads = inputs.q.shape[:2]
             seed = stable_seed(self.config.seed, layer, segment.index)
             rows = draw_rows(segment, batch, heads, self.config, seed, inputs.first_keys())
             probe = run_probe(inputs, segment, rows, self.config)
-            index = vertical_slash.build(segment, probe, forced, causal, [candidate])
+            index = vertical_slash.build(geometry, probe, [candidate])
         choice = np.zeros(inputs.q.shape[:2], dtype=np.int64)
-        return lower(
-            segment,
-            {self.pattern: index},
-            (candidate,),
-            choice,
-            inputs.key_start,
-            inputs.softcap,
-            inputs.sinks,
-        )
+        return lower(inputs, segment, {self.pattern: index}, (candidate,), choice)
 
 
 class WindowSession(FixedSession):
@@ -110,12 +90,16 @@ class WindowSession(FixedSession):
         super().__init__(replace(config, tail_tokens=0), "a_shape", 1.0)
         self.window_tokens = window_tokens
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **call: Any) -> torch.Tensor:
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """As FixedSession.attend; a decoded row reads what a prefilled row would."""
         block = self.config.block_k
-        if q.shape[2] == 1 and k.shape[2] > self.window_tokens + block:
-            k, v = (torch.cat([x[:, :, :block], x[:, :, -self.window_tokens :]], dim=2) for x in (k, v))
-        return super().attend(q, k, v, **call)
+        if inputs.q.shape[2] == 1 and inputs.k.shape[2] > self.window_tokens + block:
+            k, v = (
+                torch.cat([x[:, :, :block], x[:, :, -self.window_tokens :]], dim=2)
+                for x in (inputs.k, inputs.v)
+            )
+            inputs = replace(inputs, k=k, v=v)
+        return super().attend(inputs, layer=layer, window=window)
 
     def _candidate(self, segment: Segment) -> Candidate:
         return Candidate(0, "a_shape", 0, self.window_tokens // segment.block_k, block_k=segment.block_k)

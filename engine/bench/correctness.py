@@ -23,9 +23,10 @@ from typing import Any, Literal
 import torch
 
 from routesparse.engine.bench.timing import header
+from routesparse.engine.provenance import kernels_sha256
 from routesparse.kernels import reference
+from routesparse.kernels.attention import attend_in_triton, possible_loads
 from routesparse.kernels.interface import RowPlan
-from routesparse.kernels.triton_backend import attend, possible_loads
 
 # Relative errors of the output: rounding of the operands and of the weights to the dtype.
 TOLERANCE = {torch.bfloat16: 6e-3, torch.float16: 8e-4, torch.float32: 2e-6}
@@ -173,11 +174,11 @@ def check(case: Case) -> Iterator[dict[str, Any]]:
     later_k[:, :, changed:] = 30.0
     later_v[:, :, changed:] = -1e4
     for loads in possible_loads(q, k, v, plan, False):
-        out, lse = attend(q, k, v, plan, scale, loads)
-        again = [attend(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
-        later_out, later_lse = attend(q, later_k, later_v, plan, scale, loads)
+        out, lse = attend_in_triton(q, k, v, plan, scale, loads)
+        again = [attend_in_triton(q, k, v, plan, scale, loads) for _ in range(RUNS - 1)]
+        later_out, later_lse = attend_in_triton(q, later_k, later_v, plan, scale, loads)
         empty = expected_lse == -torch.inf
-        found = {
+        found: dict[str, Any] = {
             "case": case.name,
             "loads": loads,
             "shape": f"B{case.batch} H{case.heads}/{case.kv_heads} q{case.n_q} k{case.n_k} d{case.head_size}",
@@ -227,7 +228,7 @@ def check_far_addresses() -> Iterator[dict[str, Any]]:
         q[:, -1:, -tail:], k[:, -1:], v[:, -1:], seen[None, None]
     )
     for loads in possible_loads(q, k, v, plan, False):
-        out, lse = attend(q, k, v, plan, head_size**-0.5, loads)
+        out, lse = attend_in_triton(q, k, v, plan, head_size**-0.5, loads)
         out_error = _relative_error(out[:, -1:, -tail:], expected)
         lse_error = _relative_error(lse[:, -1:, -tail:], expected_lse)
         passed = out_error <= TOLERANCE[torch.bfloat16] and lse_error <= LSE_TOLERANCE
@@ -284,9 +285,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{len(findings) - failed} of {len(findings)} passed")
     if arguments.out is not None:
         command = "python -m routesparse.engine.bench.correctness"
-        arguments.out.write_text(
-            json.dumps({**header(0), "command": command, "findings": findings}, indent=1) + "\n"
-        )
+        told = {**header(0), "command": command, "kernels_sha256": kernels_sha256()}
+        arguments.out.write_text(json.dumps({**told, "findings": findings}, indent=1) + "\n")
     if failed:
         sys.exit(1)
 

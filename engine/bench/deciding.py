@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.engine import layer
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.decision import Computed, Pending
-from routesparse.engine.graphs import Graphs
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.segments import split
+from routesparse.engine.decide.decision import Computed, Pending
+from routesparse.engine.decide.layer import begin
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.segments import split
 
 # What a tile costs changes which plan is chosen, not how long choosing takes.
 _PROFILE = LatencyProfile(
@@ -44,13 +45,11 @@ class Decider:
 
     def __init__(self, segment_tokens: int) -> None:
         self.config = RouterConfig(segment_tokens=segment_tokens)
+        self._settings = LayerSettings(self.config, 0.94, _PROFILE)
         self._graphs: Graphs[Computed] = Graphs()
 
     def decide(self, index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[Pending]:
         """Steps 1 to 5 for q [B, Hq, n, d], k and v [B, Hkv, n, d], as layer ``index``."""
         inputs = AttentionInputs(q, k, v, q.shape[3] ** -0.5)
         segments = split(q.shape[2], k.shape[2], self.config)
-        return [
-            layer.begin(inputs, segment, index, self.config, 0.94, _PROFILE, None, 0, None, self._graphs)
-            for segment in segments
-        ]
+        return [begin(inputs, segment, index, self._settings, graphs=self._graphs) for segment in segments]

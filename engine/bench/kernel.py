@@ -16,8 +16,8 @@ import torch
 from routesparse.engine.bench import rivals
 from routesparse.engine.bench.problems import Shape, plan_pairs, random_plan, tensors
 from routesparse.engine.bench.timing import Timing, header, matmul_ceiling_tflops, sustained
+from routesparse.kernels.attention import attend_in_triton
 from routesparse.kernels.interface import RowPlan, sparse_attention
-from routesparse.kernels.triton_backend import attend
 
 DENSITIES = (0.05, 0.10, 0.20)
 LENGTHS = (16_384, 65_536, 131_072, 262_144, 524_288)
@@ -113,7 +113,7 @@ def _ablation_rows(shape: Shape, inputs: tuple[torch.Tensor, ...], seed: int) ->
     scale = shape.head_size**-0.5
     rows = []
     for loads in ("pointer", "descriptor", "producer"):
-        timing = sustained(attend, *inputs, plan, scale, loads)
+        timing = sustained(attend_in_triton, *inputs, plan, scale, loads)
         rows.append(_row(shape, f"loads: {loads}", pairs, timing))
     every = range(shape.heads)
     modes = {

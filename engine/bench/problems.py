@@ -9,6 +9,7 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan.area import areas_of
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,4 @@ def published_plans(shape: Shape, seed: int, device: str = "cuda") -> list[RowPl
 
 def plan_pairs(plan: RowPlan) -> float:
     """(query, key) pairs that the plan reads, exactly."""
-    from routesparse.kernels.plan_area import areas_of
-
     return float(areas_of(plan)[0].sum())

@@ -1,4 +1,7 @@
-"""Sustained device times: a kernel is repeated until the GPU's power limit has settled, then the runs are counted."""
+"""Sustained device times: a kernel is repeated until the GPU's power limit has settled, then the runs are counted.
+
+At the power limit short runs vary by 10 %, so only sustained runs are compared.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def make_sample(
         context, turns, spans, counts = make_fwe(rng, units)
     else:
         raise ValueError(f"unknown task {task!r}; use one of {', '.join(TASKS)}")
-    metadata = {"seed": seed, "length": length, "index": index, "units": units, "words": words, **counts}
+    sizes: dict[str, int | str] = {"seed": seed, "length": length, "index": index, "units": units}
+    metadata = {**sizes, "words": words, **counts}
     return Sample(task, context, turns[0], tuple(spans), tuple(turns[1:]), metadata)
 
 

@@ -1,8 +1,7 @@
-"""GPU figures from the result files: targets and what was reached for the README, all tables for results/GPU.md."""
+"""data/results/GPU.md: targets beside measurements on one GPU, and every table behind them."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,44 +11,123 @@ import numpy as np
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.segments import split
+from routesparse.engine.evaluation.result_files import read, write_page
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.segments import split
 
-RESULTS = paths.DATA / "results"
 PROFILES = paths.DATA / "profiles"
 LLAMA = "cuda-*-d128-g4-*.json"
 LLAMA_HEADS, LLAMA_LAYERS = 32, 32
 TILE_FLOPS = 4 * 128 * 64 * 128  # of 128 queries and one KV block, both products
 
 
+ROUTED_DENSITY = 0.35  # about what the router keeps of the bundled model's prompts on a GPU
+
+
 def write() -> None:
-    """data/results/GPU.md."""
-    lines = ["# Measured on a GPU", "Made by `python -m routesparse.engine.evaluation.report --write`.", ""]
-    lines += [*targets(), *kernel(), *prefill(), *deciding(), *demo()]
-    (RESULTS / "GPU.md").write_text("\n".join(lines).rstrip() + "\n")
+    """Replace data/results/GPU.md."""
+    lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo()]
+    write_page("GPU.md", "Measured on a GPU", lines)
+
+
+def headline() -> tuple[str, str, str]:
+    """For the README: prefills whose plans the router chose, and what the 8B shape's forced plans do not say."""
+    runs, ends = _routed_runs(), _compiled_ends()
+    ratios, lengths = ([run[name] for run in runs] for name in ("paired_ratio", "tokens"))
+    sparse = ends[131_072, "sparse 5%"]
+    alone, in_a_row, within = _deciding_times()
+    return (
+        f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
+        f"dense / routed prefill of {' and '.join(f'{n:,}' for n in lengths)} tokens, bundled model, one "
+        f"{read('gpu_demo.json')['device']}, bfloat16; {_routed_densities()} is kept "
+        "([GPU](data/results/GPU.md))",
+        "An 8B model's speed-up. At that shape (131,072 tokens) there are only forced plans on random weights: a plan "
+        f"of 5 % density is {sparse['speedup_over_cudnn']:.2f}x cuDNN's dense prefill, with deciding run beside it and "
+        f"its result unused; {_at_routed_density()}. Deciding takes {alone} ms a layer alone, "
+        f"{in_a_row} in a row, {within} within a prefill.",
+    )
+
+
+def _routed_runs() -> list[dict[str, Any]]:
+    """Of the bundled model, where it was long enough for the router to choose sparse plans."""
+    return [run for run in read("gpu_demo.json")["runs"] if run["routed"]]
+
+
+def _routed_densities() -> str:
+    kept = [run["density"] for run in _routed_runs()]
+    return f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area"
+
+
+def _at_routed_density() -> str:
+    """What the 8B shape would gain at a density that the router does choose: measured where a run has it."""
+    ends = _compiled_ends()
+    name = f"sparse {ROUTED_DENSITY:.0%}"
+    if (131_072, name) in ends:
+        return f"at {100 * ROUTED_DENSITY:.0f} % it is {ends[131_072, name]['speedup_over_cudnn']:.2f}x"
+    kernels = _rows("kernel_h200.json")
+    known = [kernels[131_072, f"sparse {percent}%"] for percent in (5, 10, 20)]
+    slope, fixed = np.polyfit([row["density"] for row in known], [row["median_ms"] for row in known], 1)
+    layer_ms = slope * ROUTED_DENSITY + fixed + _within_prefill_ms(5)
+    seconds = ends[131_072, "no attention"]["seconds"] + LLAMA_LAYERS * layer_ms / 1e3
+    gain = ends[131_072, "cudnn"]["seconds"] / seconds
+    return f"at {100 * ROUTED_DENSITY:.0f} % it would be about {gain:.1f}x, estimated from the kernel's times"
+
+
+def _deciding_times() -> tuple[str, str, str]:
+    """Milliseconds a layer at 131,072 tokens: alone, in a row, and within a prefill."""
+    alone = _decided(131_072, 131_072)["decided_ms"]
+    return f"{alone:.1f}", f"{_sustained_ms():.2f}", f"{_within_prefill_ms(5):.2f}"
+
+
+def _sustained_ms() -> float:
+    """One layer's deciding, called again and again until the GPU has the clock of a long run."""
+    (row,) = (
+        row
+        for row in read("layer_h200.json")["rows"]
+        if (row["what"], row["n_tokens"], row.get("segment_tokens")) == ("deciding", 131_072, 131_072)
+    )
+    return row["ms"]
+
+
+def _within_prefill_ms(percent: int) -> float:
+    """What deciding adds to one layer of a whole prefill: with it minus without it, at 131,072 tokens, compiled."""
+    ends = _compiled_ends()
+    with_it, without = (ends[131_072, f"{what} {percent}%"]["seconds"] for what in ("sparse", "kernel"))
+    return (with_it - without) / LLAMA_LAYERS * 1e3
 
 
 def targets() -> list[str]:
-    """Each target beside what was reached, computed here."""
-    result, correct = _read("kernel_h200.json"), _read("correctness_h200.json")
+    """Each target beside what was measured, computed here."""
+    result, correct = read("kernel_h200.json"), read("correctness_h200.json")
     lines = [
-        f"**On one {result['device']}**: what was aimed at and what was reached. bf16, 32 query and 8 KV heads of 128, "
-        f"ratios within one run, torch {result['versions']['torch']}, triton {result['versions']['triton']}, seed "
+        f"**Targets and measurements on one {result['device']}**: bfloat16, 32 query and 8 KV heads of 128, ratios "
+        f"within one run, torch {result['versions']['torch']}, triton {result['versions']['triton']}, seed "
         f"{result['seed']}. Against the float64 oracle {correct['passed']} of {len(correct['findings'])} cases pass "
         f"(`{correct['command'].split(' (')[0]}`).",
         "",
-        "| what | target | reached |",
+        "A *forced plan* is a random plan of a stated density: the weights are random, so a routed plan would mean "
+        "nothing. Deciding runs in every layer beside it, its time counts, and its result is not used.",
+        "",
+        "| what | target | measured |",
         "|---|---|---|",
     ]
     lines += [f"| {what} | {target} | {reached} |" for what, target, reached in _reached()]
-    return [*lines, "", f"Measured at these commits: {_commits()}.", ""]
+    picture = "../pictures/gpu_throughput.png"
+    return [
+        *lines,
+        "",
+        f"Measured at these commits: {_commits()}.",
+        "",
+        f"![Throughput by length, and a prefill of the 8B shape with forced plans]({picture})",
+        "",
+    ]
 
 
 def _commits() -> str:
     """Which commit each of the files was measured at."""
     names = ("kernel", "deciding", "end_to_end", "layer", "correctness")
-    where = {name.replace("_", " "): _read(f"{name}_h200.json")["git_commit"] for name in names}
-    where["demo model"] = _read("gpu_demo.json")["git_commit"]
+    where = {name.replace("_", " "): read(f"{name}_h200.json")["git_commit"] for name in names}
+    where["demo model"] = read("gpu_demo.json")["git_commit"]
     return ", ".join(f"{name} {commit[:7]}" for name, commit in where.items())
 
 
@@ -93,23 +171,22 @@ def _reached() -> Iterator[tuple[str, str, str]]:
     dense = rows[131_072, "cudnn"]["median_ms"]
     speed = [dense / rows[131_072, f"sparse {percent}%"]["median_ms"] for percent in (10, 5)]
     yield "attention speed-up over cuDNN, 131,072, density 10 / 5 %", ">= 9.5 / 20", _numbers(speed)
-    decided = _decided(131_072, 131_072)
     yield (
-        "probe, builders, router, certificate, 131,072, a layer",
+        "deciding (probe, builders, router, certificate), 131,072, a layer: alone / in a row / within a prefill",
         "<= 2 ms",
-        f"{decided['decided_ms']:.1f} ms",
+        f"{' / '.join(_deciding_times())} ms",
     )
 
-    runs = {(row["n_tokens"], row["what"]): row for row in _ends() if row["compiled"]}
+    runs = _compiled_ends()
     sparse, dense_run = runs[131_072, "sparse 5%"], runs[131_072, "cudnn"]
     yield (
-        "8B shape, 131,072, 5 % plan, all included: speed-up over cuDNN / FlashAttention-2 / share of the "
-        "free-attention bound",
+        "8B shape, random weights, 131,072, forced plan of 5 %, deciding included: speed-up over cuDNN / "
+        "FlashAttention-2 / share of the free-attention bound",
         ">= 3.0 / 4.5 / 83 %",
         f"{sparse['speedup_over_cudnn']:.2f} / {sparse['speedup_over_flash2']:.2f} / {sparse['share_of_bound']:.0%}",
     )
     yield (
-        "the same at 524,288 over cuDNN (dense extrapolated from one layer)",
+        "the same, forced plan of 5 %, at 524,288 over cuDNN (dense extrapolated from one layer)",
         ">= 6.8",
         f"{runs[524_288, 'sparse 5%']['speedup_over_cudnn']:.1f}",
     )
@@ -131,17 +208,18 @@ def _reached() -> Iterator[tuple[str, str, str]]:
     )
     profile = _llama_profile()
     yield (
-        f"break-even of the 8B shape ({LLAMA_LAYERS} layers, density 35 %, setup of a new length included)",
+        f"break-even of the 8B shape, predicted by the latency model ({LLAMA_LAYERS} layers, density 35 %, setup of a "
+        "new length included)",
         "<= 16,384 tokens",
         f"{profile.break_even_tokens(LLAMA_HEADS, LLAMA_LAYERS):,}",
     )
-    studied = _read("gpu_demo.json")["runs"]
+    studied = read("gpu_demo.json")["runs"]
     slowest = {
         routed: min((r["paired_ratio"], r["tokens"]) for r in studied if r["routed"] is routed)
         for routed in (True, False)
     }
     yield (
-        "demo model, dense / this, in turn: least where routing chose sparse; least below break-even",
+        "bundled model, dense / routed, in turn: least where routing chose sparse; least below break-even",
         ">= .97",
         "; ".join(f"{slowest[r][0]:.2f} ({slowest[r][1]:,} tokens)" for r in (True, False)),
     )
@@ -149,7 +227,7 @@ def _reached() -> Iterator[tuple[str, str, str]]:
 
 def kernel() -> list[str]:
     """The sparse kernel alone, and its ablations."""
-    result, rows = _read("kernel_h200.json"), _rows("kernel_h200.json")
+    result, rows = read("kernel_h200.json"), _rows("kernel_h200.json")
     versions = result["versions"]
     lines = [
         f"**The kernel**, random blocks of 64 keys, sorting of rows included. Throughput counts the (query, key) pairs "
@@ -171,8 +249,9 @@ def kernel() -> list[str]:
         )
     lines += [
         "",
-        "What a row costs beside its blocks, by a line through 5, 10 and 20 %: the time of "
-        f'{_row_costs(rows)}. Why, and what was tried against it: CONTRIBUTING.md, "What a row costs".',
+        "What a row (128 queries) costs beside its blocks, by a line through 5, 10 and 20 %: the time of "
+        f"{_row_costs(rows)}. The docstring of `kernels/hopper_kernel.py` says why, and CHANGELOG.md what was tried "
+        "against it.",
         "",
         "**Ablations** at 131,072 tokens and 10 %. Loads: by pointer, by TMA descriptor, by a producer warp group. "
         "Launches: every head in one, four groups, one a head. Predicted: times of mixed plans by FLOPs at the dense "
@@ -194,12 +273,16 @@ def kernel() -> list[str]:
 
 def prefill() -> list[str]:
     """A whole prefill at the shape of an 8B model."""
-    result = _read("end_to_end_h200.json")
+    result = read("end_to_end_h200.json")
     lines = [
-        f"**A prefill at Llama-3.1-8B's shape**, random weights, {result['plans']}. sparse: probe, builders, router "
-        "and certificate run in every layer and count; kernel: without them; no attention: the bound. "
-        f"`{result['command']}`; stock and compiled RMSNorm, RoPE and gate apart. Medians of so many runs after one "
-        "that warms up (one run where it takes more than 5 s).",
+        "**A prefill at Llama-3.1-8B's shape**: random weights, so no routing and no quality, only time. *sparse* "
+        "runs a forced plan of the stated density; probe, builders, router and certificate run in every layer, their "
+        "time counts, and the plan that they choose is not used. *kernel* is the same without deciding. *published* "
+        "runs MInference's budgets for this model. *no attention* is the bound. On the bundled model the router keeps "
+        f"{_routed_densities()} on this GPU, not 5 or 10 %. Over cuDNN, {_at_routed_density()}.",
+        "",
+        f"`{result['command']}`; layers with stock and with compiled RMSNorm, RoPE and gate stand apart. Each line "
+        "is the median of its runs after one that warms up (one run where it takes more than 5 s).",
         "",
         "| tokens | layers | what | density | s | runs | / cuDNN | / FlashAttention-2 | share of bound | peak GiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -218,11 +301,11 @@ def prefill() -> list[str]:
 
 def deciding() -> list[str]:
     """What deciding costs a layer."""
-    result = _read("deciding_h200.json")
+    result = read("deciding_h200.json")
     lines = [
         "**Deciding**, a layer of that shape: probe, builders, scores, router, certificate, row plan and record. "
-        f"Graph: replayed; launched: kernel by kernel with the host ahead. `{result['command']} --out "
-        "data/results/deciding_h200.json`; medians of nine.",
+        "*graph* replays a CUDA graph, *launched* launches kernel by kernel with the host ahead. "
+        f"`{result['command']}`; medians of nine single decisions.",
         "",
         "| tokens | segment | graph ms | launched ms | probe / indices and scores / router and certificate ms |",
         "|---|---|---|---|---|",
@@ -233,22 +316,35 @@ def deciding() -> list[str]:
             f"| {row['tokens']:,} | {row['segment_tokens']:,} | {row['decided_ms']:.2f} | {row['launched_ms']:.2f} | "
             f"{parts} |"
         )
-    return [*lines, ""]
+    layer = read("layer_h200.json")
+    return [
+        *lines,
+        "",
+        f"At 131,072 tokens and one segment the {_decided(131_072, 131_072)['decided_ms']:.2f} ms are of single "
+        f"decisions with idle time between them. Decisions in a row take {_sustained_ms():.2f} ms "
+        f"(`{layer['command']}`; {layer['host']}). Within a prefill, the compiled rows *sparse* minus *kernel* above "
+        f"over {LLAMA_LAYERS} layers, deciding adds {_within_prefill_ms(5):.2f} ms at 5 % and "
+        f"{_within_prefill_ms(10):.2f} ms at 10 %.",
+        "",
+    ]
 
 
 def demo() -> list[str]:
     """The demo model through the worker's analysis."""
-    result = _read("gpu_demo.json")
+    result = read("gpu_demo.json")
     lines = [
-        "**The demo model on that GPU**, through the worker's own analysis, test documents, one segment, default "
-        f"policy, medians of three after one; bfloat16, `{result['command']}`.",
+        "**The bundled model on that GPU**, routed by itself through the worker's own analysis: test documents, one "
+        f"segment, default policy, bfloat16, medians of three runs after one. `{result['command']}`.",
         "",
-        "| tokens | dense ms | this ms | dense / this | in turn | first ms | deciding ms | density | peak MiB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| tokens | dense ms | routed ms | dense / routed | in turn | first ms | deciding ms | density | "
+        "planned / measured | peak MiB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for run in result["runs"]:
         spent = sum(run[name] for name in ("probe_ms", "index_ms", "route_ms"))
-        decided = f"{spent:.1f} | {run['density']:.2f}" if run["routed"] else "dense, untouched | "
+        decided = "dense, untouched | | "
+        if run["routed"]:
+            decided = f"{spent:.1f} | {run['density']:.2f} | {run['planned_over_measured']:.2f}"
         lines.append(
             f"| {run['tokens']:,} | {run['dense_ms']:.1f} | {run['total_ms']:.1f} | {run['speed_up']:.2f} | "
             f"{run['paired_ratio']:.2f} (n {run['pairs']}) | {run['first_total_ms']:,.0f} | {decided} "
@@ -261,10 +357,12 @@ def demo() -> list[str]:
     )
     lines += [
         "",
-        "In a record the dense prefill runs second; in turn: each first in every other pair of them. first: the first "
-        "run of a length in a new process, which compiles what no length before it needed, and captures its graphs.",
+        "*dense / routed* is from one record, in which the dense prefill runs second; *in turn* is the median of pairs "
+        "in which each goes first in every other pair. *first* is the first run of a length in a new process, which "
+        "compiles what no length before it needed, and captures its graphs. *planned / measured* is the latency "
+        "model's time for deciding and attention over the measured one.",
         "",
-        f"Needles there, routed whatever their length: {told}.",
+        f"Needles there, with the break-even check off: {told}.",
         "",
     ]
     return lines
@@ -308,21 +406,19 @@ def _llama_profile() -> LatencyProfile:
 
 
 def _decided(tokens: int, segment: int) -> dict[str, Any]:
-    rows = _read("deciding_h200.json")["rows"]
+    rows = read("deciding_h200.json")["rows"]
     return next(row for row in rows if (row["tokens"], row["segment_tokens"]) == (tokens, segment))
 
 
-def _ends() -> list[dict[str, Any]]:
-    return _read("end_to_end_h200.json")["rows"]
+def _compiled_ends() -> dict[tuple[int, str], dict[str, Any]]:
+    return {
+        (row["n_tokens"], row["what"]): row for row in read("end_to_end_h200.json")["rows"] if row["compiled"]
+    }
 
 
 def _rows(name: str) -> dict[tuple[int, str], dict[str, Any]]:
-    return {(row["n_tokens"], row["what"]): row for row in _read(name)["rows"]}
+    return {(row["n_tokens"], row["what"]): row for row in read(name)["rows"]}
 
 
 def _numbers(values: list[float]) -> str:
     return " / ".join(f"{value:.1f}" for value in values)
-
-
-def _read(name: str) -> dict[str, Any]:
-    return json.loads((RESULTS / name).read_text())

@@ -18,7 +18,7 @@ from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.demo_model.tasks import fit_sample
 from routesparse.engine.evaluation import study
-from routesparse.engine.models import LoadedModel, load_model
+from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.prompts import read_prompt, tokenize
 from routesparse.engine.store.bundle import write_bundle
 

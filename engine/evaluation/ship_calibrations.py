@@ -2,7 +2,7 @@
 
     python -m routesparse.engine.evaluation.ship_calibrations --units units --profile P.json --out data/calibrations
 
-``--units`` names what ``trust_measures`` wrote. The same fitting as in `routesparse calibrate`: lambda, alpha and e
+``--units`` names what ``measure.py`` wrote. The same fitting as in `routesparse calibrate`: lambda, alpha and e
 from fold A, delta from fold B. Every window was measured at one lambda; where fold A asks for another one this stops
 and says so. alpha enters the risk alone, which this policy without a limit never reads.
 """
@@ -13,15 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.calibrating import GATE_STEP, Subject, assemble, fit_alpha, wanted_gate
+from routesparse.engine.calibrate.fit import GATE_STEP, Subject, assemble, fit_alpha, wanted_gate
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.trust_data import load, measures
-from routesparse.engine.evaluation.trust_plan import BUCKETS, DOMAINS
-from routesparse.engine.evaluation.trust_units import BODY_ROWS
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.models import load_model
+from routesparse.engine.evaluation.studies.coverage.data import load, measures
+from routesparse.engine.evaluation.studies.coverage.plan import BUCKETS, DOMAINS
+from routesparse.engine.evaluation.studies.coverage.units import BODY_ROWS
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import load_model
 
 NAMES = {
     "prose": ("prose",),

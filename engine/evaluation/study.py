@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from routesparse.engine import paths
-from routesparse.engine.models import LoadedModel
-from routesparse.engine.profiling import device_name
+from routesparse.engine.device.names import device_name
+from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.provenance import git_commit, versions
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts import PromptText, tokenize
-from routesparse.engine.records import RunRecord
+from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
-    from routesparse.engine.decision import Computed
-    from routesparse.engine.graphs import Graphs
-    from routesparse.engine.models import LoadedModel
+    from routesparse.engine.decide.decision import Computed
+    from routesparse.engine.device.graphs import Graphs
+    from routesparse.engine.models.load import LoadedModel
 
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
@@ -58,8 +58,8 @@ class WarmAnalysis:
             raise
 
     def _model(self, wanted: str) -> LoadedModel:
-        from routesparse.engine.graphs import Graphs
-        from routesparse.engine.models import load_model
+        from routesparse.engine.device.graphs import Graphs
+        from routesparse.engine.models.load import load_model
 
         if self._loaded is not None and self._wanted == wanted and not self._changed(wanted):
             return self._loaded
@@ -71,7 +71,7 @@ class WarmAnalysis:
 
     def _changed(self, wanted: str) -> bool:
         """Whether a model's files are others than those that were loaded; a hub id is trusted while warm."""
-        from routesparse.engine.model_files import HUB_ID, resolve, revision_of
+        from routesparse.engine.models.files import HUB_ID, resolve, revision_of
 
         if HUB_ID.fullmatch(wanted):
             return False

@@ -3,6 +3,9 @@
 The kernel drops the lock with the process, also after ``kill -9``, so that a killed worker's job need not wait for its
 lease. A file without a lock is a dead worker's and harmless; no file (a worker that shares the queue but not this
 folder's locks) says nothing, and the lease decides.
+
+So a killed worker's job goes on at once, and no clock is compared. A worker that exits with 2 says that starting
+again would not help; the Procfile's loop then stops.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.records import RunRecord
+from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle
 
 STAGED = ".staged"

@@ -3,6 +3,9 @@
 The truths: the in-prompt certificate speaks about the body's mean mass (``audited_mass``); the conformal one about
 g* = min(body mean, recent mean), whose recent part is a census of the probe and so known exactly; the row statement
 about single rows (``row_covered``, the share of audited rows at or above it). Dense units make no claim.
+
+So g* needs no second audit. "All runs" means runs of the same model revision. The store knows prompts, not documents:
+intervals on pages resample prompts, those of the studies documents.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from routesparse.engine.store.owner_view import OwnerView
 _UNITS = """
     SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density, c.gate,
            c.lower_mass, c.conformal_lower_mass, c.row_lower_mass, a."rows" AS audit_rows, a.mass AS audited_mass,
-           a.min_mass AS audited_min_mass, least(a.mass, c.recent_mass) AS audited_gate,
-           c.gate - least(a.mass, c.recent_mass) AS residual,
+           a.min_mass AS audited_min_mass, gate_statistic(a.mass, c.recent_mass) AS audited_gate,
+           c.gate - gate_statistic(a.mass, c.recent_mass) AS residual,
            CASE WHEN c.conformal_lower_mass > 0 THEN c.gate - c.conformal_lower_mass END AS delta,
-           a.covered, least(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered, a.row_covered,
+           a.covered, gate_statistic(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered,
+           a.row_covered,
            a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error
     FROM (SELECT run_key, run_id, prompt_name, created_at FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
     JOIN audit a USING (run_key)

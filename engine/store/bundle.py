@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
-from routesparse.engine.records import RunRecord, RunRow
+from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import tables
 
 FORMAT = "routesparse-bundle"

@@ -17,6 +17,7 @@ def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         f"""
         SELECT r.run_id, c.batch_index, c.layer, c.head, c.segment, c.candidate, c.pattern, c.budget, c.density,
                c.gate, c.lower_mass, c.conformal_lower_mass, c.disagreement, c.risk, c.kernel_us, c.fallback,
+               c.uncertified,
                a.mass AS audited_mass, a.mean_error AS audited_error
         FROM {_CHOSEN} JOIN head_choice c USING (run_key)
         LEFT JOIN (SELECT * FROM audit WHERE run_key IN

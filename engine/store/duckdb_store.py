@@ -58,6 +58,8 @@ class Store:
         self.database = Path(database)
         self.bundles = bundles or self.database.parent / "bundles"
         self.trash = trash or self.database.parent / "trash"
+        # Runs whose bundle is in the bundles folder but not in the tables: inserting failed (no space left, say).
+        self.unlisted: dict[str, Origin] = {}
         self.generation = 0  # grows with every change, so that pages know when to read again
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
@@ -100,8 +102,9 @@ class Store:
         """Verify a bundle, take its folder in, insert its rows; the run id, or None if it was here already.
 
         Harmless to repeat: the bundle's id is unique. Killed at any moment, the bundle is either still at its
-        source or in the bundles folder, and the next start inserts it. Errors: BundleError (source unchanged,
-        for the caller to set aside), StoreError.
+        source or in the bundles folder, and the next start inserts it. Where inserting fails it stays in the
+        bundles folder and its run in ``unlisted``. Errors: BundleError (source unchanged, for the caller to set
+        aside), StoreError.
         """
         manifest, data = bundle.verified_tables(path)
         try:
@@ -122,7 +125,9 @@ class Store:
                 _bring(path, place, move=move, keep=bool(known))
             if known:
                 return None
+            self.unlisted[manifest.run_id] = origin
             self._insert(manifest, {**data, "probe_meta": metas}, origin)
+            self.unlisted.pop(manifest.run_id, None)
             self.generation += 1
         return manifest.run_id
 
@@ -197,7 +202,7 @@ class Store:
             except duckdb.Error as error:
                 _roll_back(cursor)
                 raise StoreError(
-                    f"run {manifest.run_id} was not stored ({error}); its bundle is kept"
+                    f"run {manifest.run_id} was not stored ({error}); its bundle is kept and tried again"
                 ) from error
             finally:
                 cursor.unregister("incoming")

@@ -1,7 +1,10 @@
 """Which heads still read which part of the prompt: the masks of the plans that ran, seen from the recorded rows.
 
-A bundle's probe holds, beside the mass, what each budget of each family reads (engine/masks.py); the decision says
+A bundle's probe holds, beside the mass, what each budget of each family reads (record/masks.py); the decision says
 which budget ran. Dense units read every key before the row. The tail's rows are dense in every head and not counted.
+
+"How many heads still read a block" is a mean over the rows that come after it. A block that *any* such row reads
+would be 95 to 100 % of blocks on every sample run, and the very last rows are the tail, which reads everything.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine import masks
 from routesparse.engine.errors import InputError
+from routesparse.engine.record import masks
 from routesparse.engine.store.owner_view import OwnerView
 
 _UNIT = ["layer", "head"]

@@ -1,6 +1,6 @@
 """What fell back, over one run or many: units and planned time by kind and layer, and every failed certificate.
 
-Kinds are kept apart as METHOD asks: ``expanded``, ``dense by fallback``, ``dense by the router``, and ``kept``: the
+Kinds are kept apart: ``expanded``, ``dense by fallback``, ``dense by the router``, and ``kept``: the
 router's sparse choice stood. Units are routed units only, so prompts below break-even and tails are not in them.
 """
 
@@ -12,19 +12,19 @@ import pandas as pd
 
 from routesparse.engine.store.owner_view import OwnerView
 
-KINDS = ("dense by fallback", "expanded", "dense by the router", "kept")
 _CHOSEN = "(SELECT run_key, run_id, prompt_name FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
 def kinds_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
-    """Per run, layer and kind: ``units``, their planned ``kernel_us`` and how many were ``unmet`` (NULL: unknown)."""
+    """Per run, layer and kind: ``units``, their planned ``kernel_us``, how many were ``unmet`` (NULL: unknown) and
+    how many ran ``uncertified``."""
     return store.frame(
         f"""
         SELECT r.run_id, c.layer,
-               CASE WHEN c.fallback = 'dense' THEN 'dense by fallback' WHEN c.fallback = 'expand' THEN 'expanded'
-                    WHEN c.pattern = 'dense' THEN 'dense by the router' ELSE 'kept' END AS kind,
+               outcome(c.pattern, c.fallback) AS kind,
                count(*) AS units, sum(c.kernel_us) AS kernel_us,
-               CASE WHEN count(c.unmet) > 0 THEN count(*) FILTER (WHERE c.unmet) END AS unmet
+               CASE WHEN count(c.unmet) > 0 THEN count(*) FILTER (WHERE c.unmet) END AS unmet,
+               count(*) FILTER (WHERE c.uncertified) AS uncertified
         FROM {_CHOSEN} JOIN head_choice c USING (run_key)
         GROUP BY ALL ORDER BY r.run_id, c.layer, kind
         """,

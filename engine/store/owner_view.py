@@ -1,8 +1,11 @@
 """The store as one owner sees it: what every page and every query module reads and writes through.
 
 An owner sees their own runs and the bundled samples. That is decided in one place, the views of schema ``visible``
-(duckdb_store.py): the names in a query mean these views, so a query can't forget the owner. Whose a run is was decided
-when its prompt was submitted (``RunRow.owner``); None is the one person of a dashboard without a login.
+(duckdb_store.py): the names in a query mean these views, so a query can't forget the owner. Whose a run is was
+decided when its prompt was submitted (``RunRow.owner``); None is the one person of a dashboard without a login.
+
+Pages read nothing but this and ``OwnerJobs``; tests/engine/store/test_owner_view.py walks every query. Another
+owner's run is answered like one that does not exist; places in the job queue count everybody's jobs.
 """
 
 from __future__ import annotations

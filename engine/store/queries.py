@@ -1,6 +1,6 @@
 """What the pages read: typed functions over the store, DataFrames for tables and records for single things.
 
-Column names are those of engine/records.py, units included; NULL (not measured) arrives as NaN or None.
+Column names are those of engine/rows.py, units included; NULL (not measured) arrives as NaN or None.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine import masks
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import Pattern, RunRow
+from routesparse.engine.record import masks
+from routesparse.engine.rows import Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -55,7 +55,7 @@ class Heatmap:
     row_pool: int  # probe rows per heatmap row
     block_pool: int  # key blocks per heatmap column
     levels: dict[Pattern, np.ndarray] | None = (
-        None  # uint8 [rows, mask columns] per family, see engine/masks.py
+        None  # uint8 [rows, mask columns] per family, see engine/record/masks.py
     )
     mask_pool: int = 1  # key blocks per mask column
     first_block: int = 0  # where a part of the picture begins, in key blocks and in probe rows
@@ -71,7 +71,7 @@ class Prompt:
 
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
-    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and audited unit counts."""
+    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and ``uncertified_units``."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
@@ -92,8 +92,12 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
         SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
+               CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                origin = 'sample' AS is_sample
         FROM run JOIN ingested_bundle USING (bundle_id)
+        LEFT JOIN (
+            SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice GROUP BY run_key
+        ) USING (run_key)
         WHERE {" AND ".join(where)}
         ORDER BY created_at DESC, run_key DESC
         """,
@@ -158,13 +162,16 @@ def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Planned and measured time per layer, with its units and fallbacks (over all segments)."""
     return store.frame(
         """
-        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router
+        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified
         FROM layer_run l
         LEFT JOIN (
-            SELECT layer, count(*) AS units, count(*) FILTER (WHERE fallback = 'expand') AS expanded,
-                   count(*) FILTER (WHERE fallback = 'dense') AS dense_fallback,
-                   count(*) FILTER (WHERE pattern = 'dense' AND fallback IS NULL) AS dense_router
-            FROM head_choice WHERE run_key = ? GROUP BY layer
+            SELECT layer, count(*) AS units, count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
+                   count(*) FILTER (WHERE outcome = 'dense by fallback') AS dense_fallback,
+                   count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router,
+                   count(*) FILTER (WHERE uncertified) AS uncertified
+            FROM (SELECT layer, uncertified, outcome(pattern, fallback) AS outcome
+                  FROM head_choice WHERE run_key = ?)
+            GROUP BY layer
         ) c USING (layer)
         WHERE run_key = ? ORDER BY layer
         """,
@@ -177,7 +184,8 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
     return store.frame(
         """
         SELECT c.* EXCLUDE (run_key), a."rows" AS audit_rows, a.mass AS audited_mass,
-               a.min_mass AS audited_min_mass, a.covered, a.mean_error AS audited_error,
+               a.min_mass AS audited_min_mass,
+               gate_statistic(a.mass, c.recent_mass) AS audited_gate, a.covered, a.mean_error AS audited_error,
                a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations,
                a.row_covered, a.forward_error
         FROM head_choice c
@@ -193,7 +201,7 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
     return store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
-               least(s.mass, s.recent_mass) AS gate,
+               gate_statistic(s.mass, s.recent_mass) AS gate,
                coalesce(f.lower_mass, CASE WHEN s.chosen THEN h.lower_mass END) AS lower_mass
         FROM (SELECT * FROM candidate_score WHERE {unit}) s
         LEFT JOIN (SELECT candidate, lower_mass FROM head_choice WHERE {unit}) h USING (candidate)

@@ -16,7 +16,7 @@ from pathlib import Path
 from routesparse.engine import paths
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.duckdb_store import Origin, Store
 
 REJECTED = "rejected"
 _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
@@ -39,31 +39,20 @@ class IngestReport:
 
     ingested: list[str] = field(default_factory=list)
     rejected: list[Rejection] = field(default_factory=list)
-    waiting: list[Rejection] = field(default_factory=list)  # StoreError: kept for the next look
+    waiting: list[Rejection] = field(default_factory=list)  # the store failed: tried again at the next look
 
     def __bool__(self) -> bool:
         return bool(self.ingested or self.rejected)
 
 
 def ingest_spool(store: Store, spool: Path | None = None) -> IngestReport:
-    """Take in every finished bundle of the spool; bad ones are set aside, the others still come in."""
+    """Take in every finished bundle of the spool, and those whose insert failed before; bad ones are set aside."""
     spool = spool or paths.spool()
     report = IngestReport()
+    for run_id, origin in list(store.unlisted.items()):
+        _take_in(report, store, store.bundles / run_id, origin, spool)
     for path in _finished(spool):
-        try:
-            run_id = store.adopt(path, "spool", move=True)
-        except BundleError as error:
-            if os.path.lexists(path):
-                report.rejected.append(reject(path, str(error), spool))
-        except StoreError as error:
-            report.waiting.append(Rejection(path.name, str(error), _now()))
-        # The boundary of a bundle: whatever is wrong with one, the others still come in.
-        except Exception as error:  # noqa: BLE001
-            reason = f"{path.name} can't be taken in (unexpected {type(error).__name__}); please report it"
-            report.rejected.append(reject(path, reason, spool))
-        else:
-            if run_id:
-                report.ingested.append(run_id)
+        _take_in(report, store, path, "spool", spool, move=True)
     return report
 
 
@@ -71,44 +60,57 @@ def ingest_samples(store: Store, samples: Path | None = None) -> IngestReport:
     """Copy in the bundled sample runs that are neither stored nor deleted by the user."""
     samples = samples or paths.DATA / "samples" / "runs"
     report = IngestReport()
-    present = store.run_ids()
+    present = store.run_ids() | store.unlisted.keys()
     for path in _finished(samples):
-        if path.name in present:
-            continue
-        try:
-            if store.was_deleted(bundle.verify_bundle(path).digest):
-                continue
-            run_id = store.adopt(path, "sample", move=False)
-        except BundleError as error:
-            report.rejected.append(Rejection(path.name, str(error), _now()))
-        except StoreError as error:
-            report.waiting.append(Rejection(path.name, str(error), _now()))
-        else:
-            if run_id:
-                report.ingested.append(run_id)
+        if path.name not in present:
+            _take_in(report, store, path, "sample", None)
     return report
 
 
 def recover(store: Store) -> IngestReport:
     """After a crash: insert bundles that reached the store's folder but not its tables; sweep leftovers."""
     report = IngestReport()
-    present = store.run_ids()
+    present = store.run_ids() | store.unlisted.keys()
     for path in _finished(store.bundles):
-        if path.name in present:
-            continue
-        try:
-            run_id = store.adopt(path, "spool", move=False)
-        except BundleError as error:
-            report.rejected.append(reject(path, str(error), paths.spool()))
-        except StoreError as error:
-            report.waiting.append(Rejection(path.name, str(error), _now()))
-        else:
-            if run_id:
-                report.ingested.append(run_id)
+        if path.name not in present:
+            _take_in(report, store, path, "spool", paths.spool())
     for folder in (store.bundles, paths.spool()):
         _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
     _sweep(store.trash, "*", _TRASH_SECONDS)
     return report
+
+
+def _take_in(
+    report: IngestReport, store: Store, path: Path, origin: Origin, spool: Path | None, *, move: bool = False
+) -> None:
+    """Take in one bundle and report what came of it; a bad one is set aside in ``spool`` (None: left alone)."""
+
+    def refuse(reason: str) -> None:
+        if path.parent == store.bundles:
+            store.unlisted.pop(path.name, None)
+        if spool is None:
+            report.rejected.append(Rejection(path.name, reason, _now()))
+        elif os.path.lexists(path):
+            report.rejected.append(reject(path, reason, spool))
+
+    try:
+        if origin == "sample" and store.was_deleted(bundle.verify_bundle(path).digest):
+            return
+        run_id = store.adopt(path, origin, move=move)
+    except BundleError as error:
+        refuse(str(error))
+    except StoreError as error:
+        report.waiting.append(Rejection(path.name, str(error), _now()))
+    # The boundary of a bundle: whatever is wrong with one, the others still come in.
+    except Exception as error:  # noqa: BLE001
+        reason = f"{path.name} can't be taken in (unexpected {type(error).__name__}); please report it"
+        if os.path.lexists(path):
+            refuse(reason)
+        else:  # moved into the store's folder, where the next look finds it
+            report.waiting.append(Rejection(path.name, reason, _now()))
+    else:
+        if run_id:
+            report.ingested.append(run_id)
 
 
 def reject(path: Path, reason: str, spool: Path) -> Rejection:

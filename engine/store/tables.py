@@ -1,4 +1,4 @@
-"""Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/records.py``.
+"""Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py``.
 
 One table per record class; a field that may be None is nullable, every other field is required. Rows are
 sorted by (layer, head, segment, batch_index, candidate, test), as far as a table has these columns.
@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from routesparse.engine import records
+from routesparse.engine import rows as records
 from routesparse.engine.errors import BundleError
-from routesparse.engine.records import RunRecord
+from routesparse.engine.rows import RunRecord
 
 # table name -> (record class, field of RunRecord that holds its rows)
 TABLES: dict[str, tuple[type, str]] = {

@@ -15,12 +15,12 @@ from streamlit.runtime.secrets import Secrets
 from streamlit.testing.v1 import AppTest
 
 from routesparse.app.shell import identity
-from routesparse.engine.calibration import Bucket, Calibration, CostModel, stamp_of
+from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, stamp_of
+from routesparse.engine.calibration.drift import fit_reference
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.drift import fit_reference
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.patterns import library_hash
-from routesparse.engine.predictor import ErrorPredictor
+from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.predictor import ErrorPredictor
 from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[2]

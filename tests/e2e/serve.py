@@ -76,7 +76,7 @@ def dashboard(
 @contextlib.contextmanager
 def worker(home: Path) -> Iterator[None]:
     """A real worker process on the same home, with the engine and the bundled model; stopped on leaving."""
-    command = [sys.executable, "-m", "routesparse.engine.cli", "worker"]
+    command = [sys.executable, "-m", "routesparse.engine.cli.main", "worker"]
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home), "OMP_NUM_THREADS": "1"}
     with open(home / "worker.log", "wb") as sink:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)

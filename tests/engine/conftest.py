@@ -65,7 +65,7 @@ def home(model, tmp_path, monkeypatch):
 @pytest.fixture
 def run(capsys):
     """Run one command; returns exit code, stdout, stderr."""
-    from routesparse.engine import cli
+    from routesparse.engine.cli import main as cli
 
     def call(*arguments):
         code = cli.main([str(argument) for argument in arguments])
@@ -78,13 +78,14 @@ def run(capsys):
 @pytest.fixture(params=AUDITED.values(), ids=AUDITED.keys())
 def decided(request, oracle):
     """(inputs, decision, config) of a last segment: plain, chunk, padded, soft cap and sinks."""
-    from routesparse.engine.layer import decide
-    from routesparse.engine.segments import split
+    from routesparse.engine.decide.layer import decide
+    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.method.segments import split
 
     inputs = oracle.draw_inputs(1, **request.param)
     settings = replace(oracle.SMALL, tau=0.4, gate=0.5)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], settings)[-1]
-    return inputs, decide(inputs, segment, 0, settings, 0.5, oracle.PROFILE, None), settings
+    return inputs, decide(inputs, segment, 0, LayerSettings(settings, 0.5, oracle.PROFILE)), settings
 
 
 @pytest.fixture
@@ -98,26 +99,22 @@ def start(oracle, config, monkeypatch):
     """start(config?) -> (session, call): call(inputs, layer) attends and keeps the plans that were lowered."""
 
     def make(settings=config, **extra):
-        from routesparse.engine import layer as steps
-        from routesparse.engine.session import RoutingSession
+        from routesparse.engine.runtime import session
         from routesparse.kernels.interface import RowPlan
 
-        routed = RoutingSession(settings, profile=oracle.PROFILE, **extra)
+        routed = session.RoutingSession(settings, profile=oracle.PROFILE, **extra)
         plans = []
-        lowered = steps.plan_of
+        lowered = session.plan_of
 
         def keep(decision, inputs):
             plans.append(lowered(decision, inputs))
             return plans[-1]
 
-        monkeypatch.setattr(steps, "plan_of", keep)
+        monkeypatch.setattr(session, "plan_of", keep)
 
         def call(inputs, layer=0, **more):
             plans.clear()
-            out = routed.attend(
-                inputs.q, inputs.k, inputs.v, layer=layer, scale=inputs.scale, key_start=inputs.key_start,
-                softcap=inputs.softcap, sinks=inputs.sinks, **more,
-            )  # fmt: skip
+            out = routed.attend(inputs, layer=layer, **more)
             return out, RowPlan.concat(plans).to_mask() if plans else None
 
         return routed, call

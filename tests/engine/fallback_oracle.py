@@ -1,13 +1,13 @@
-"""Step 5 unit by unit in numpy: the slow twin of engine/fallback.py."""
+"""Step 5 unit by unit in numpy: the slow twin of engine/method/fallback.py."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from routesparse.engine.certificate import bernstein_lower_bound, betting_lower_bound
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.fallback import NEXT_BUDGET, Certified, Test
-from routesparse.engine.risk import Scores
+from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
+from routesparse.engine.method.fallback import NEXT_BUDGET, CertificateTest, Certified
+from routesparse.engine.method.scores import Scores
 
 
 def certify(
@@ -30,7 +30,7 @@ def certify(
     lower = np.full(units, np.nan)
     fallback: list[str | None] = [None] * units
     unmet = np.zeros(units, dtype=bool)
-    tests: list[Test] = []
+    tests: list[CertificateTest] = []
 
     def test(active: list[int], rung: int) -> None:
         rows = np.stack([certificate_mass[u, :, ladders[u][rung]] for u in active])
@@ -38,7 +38,7 @@ def certify(
         bounds = bound_of(rows, (1.0 - config.confidence) / config.max_tests)
         for u, bound in zip(active, bounds, strict=True):
             lower[u] = bound
-            tests.append(Test(u, ladders[u][rung], float(bound), bool(bound >= config.tau)))
+            tests.append(CertificateTest(u, ladders[u][rung], float(bound), bool(bound >= config.tau)))
 
     active = [u for u in range(units) if ladders[u]]
     if active:

@@ -1,12 +1,12 @@
-"""The fused path beside its torch twins, stage by stage on the same inputs; on a GPU, or under Triton's interpreter.
+"""The kernels of a decision, stage by stage on what their naive twins made; on a GPU, or under Triton's interpreter.
 
-``compare`` runs in a process of its own where Triton interprets, so it returns plain tensors by name.
+Operations choose their kernels by where a tensor lies and whether Triton interprets, so twins and kernels run in
+processes of their own: ``*_by_twins`` in the test's, ``*_by_kernels`` where Triton is.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-Pair = tuple[torch.Tensor, torch.Tensor]
+Tensors = dict[str, torch.Tensor]
 
 
 def _oracle():
@@ -39,178 +39,160 @@ def _moved(value: Any, device: str) -> Any:
     return value
 
 
-def compare(kind: dict[str, Any], changes: dict[str, Any], by_table: bool, device: str) -> dict[str, Pair]:
-    """(twin on the CPU, fused) by name, both on the CPU."""
-    from routesparse.engine import coverage, descriptors, device_path, execute, heatmap, masks
-    from routesparse.engine.builders import build_indices
-    from routesparse.engine.builders.block_sparse import pooled_scores
-    from routesparse.engine.builders.level_map import diagonal_and_sink
-    from routesparse.engine.certificate_device import betting_lower_bound
-    from routesparse.engine.probe import pool_keys, run_probe
-    from routesparse.engine.probe_rows import CERTIFICATE, draw_shares, place_rows
-    from routesparse.kernels import cover_triton, index_triton, lower_triton, probe_triton
+def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
+    from routesparse.engine.method.families.block_sparse import block_scores
+    from routesparse.engine.method.probe import pool_keys
+    from routesparse.engine.method.retained_mass import candidate_mass
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
     inputs = oracle.draw_inputs(3, **kind)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
-    covered = coverage.cover(inputs, segment, probe, indices, candidates)
-    described = descriptors.describe(probe, segment)
-    keys = pool_keys(inputs, segment)
-    forced, causal = diagonal_and_sink(segment, inputs)
-    scores = pooled_scores(inputs, segment, forced, causal)
-    choices = [
-        torch.tensor([[(shift + 3 * h + b) % len(candidates) for h in range(inputs.q.shape[1])]
-                      for b in range(inputs.q.shape[0])])
-        for shift in range(0, len(candidates), 4)
-    ]  # fmt: skip
-    plans = [
-        execute.lower(segment, indices, candidates, choice, inputs.key_start, None, None)
-        for choice in choices
-    ]
+    batch, heads = inputs.q.shape[:2]
+    return {
+        "config": config,
+        "inputs": inputs,
+        "segment": segment,
+        "rows": rows,
+        "probe": probe,
+        "candidates": candidates,
+        "indices": indices,
+        "masses": candidate_mass(inputs, segment, probe, indices, candidates),
+        "keys": pool_keys(inputs, segment),
+        "scores": block_scores(inputs, segment).float(),
+        "seed": oracle.stable_seed(config.seed, 0, segment.index),
+        "choices": [
+            torch.tensor(
+                [[(shift + 3 * h + b) % len(candidates) for h in range(heads)] for b in range(batch)]
+            )
+            for shift in range(0, len(candidates), 4)
+        ],
+    }
 
-    pairs: dict[str, Pair] = {}
-    on_cuda = device_path.fused
-    device_path.fused = lambda _: True
-    sizes = {
-        (probe_triton, "RECENT_TILES_PER_PROGRAM"): 2,
-        (index_triton, "SCORE_CHUNK"): 4,
-        (index_triton, "SLASH_CHUNK"): 2,
-        (cover_triton, "BLOCKS_AT_ONCE"): 4,
-        (cover_triton, "TOTALS_AT_ONCE"): 4,
-        (cover_triton, "COLUMNS_PER_PROGRAM"): 64,
-        (lower_triton, "BLOCKS_OF_LANE"): 1,
+
+def small_pieces() -> dict[tuple[Any, str], int]:
+    """Launchers' sizes at which small problems take several chunks of keys and blocks, and pictures are pooled."""
+    from routesparse.engine.decide import heatmap
+    from routesparse.engine.record import masks
+    from routesparse.kernels.level_maps import launch as level_maps
+    from routesparse.kernels.lower_plan import launch as lower_plan
+    from routesparse.kernels.recent_marginals import launch as recent_marginals
+    from routesparse.kernels.retained_mass import launch as retained_mass
+
+    return {
+        (recent_marginals, "RECENT_TILES_PER_PROGRAM"): 2,
+        (level_maps, "SCORE_CHUNK"): 4,
+        (level_maps, "SLASH_CHUNK"): 2,
+        (retained_mass, "BLOCKS_AT_ONCE"): 4,
+        (retained_mass, "TOTALS_AT_ONCE"): 4,
+        (retained_mass, "COLUMNS_PER_PROGRAM"): 64,
+        (lower_plan, "BLOCKS_OF_LANE"): 1,
         (heatmap, "MAX_COLUMNS"): 5,
         (masks, "MAX_COLUMNS"): 3,
     }
+
+
+def steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
+    """Every operation of a decision on the twins' results, by whatever serves this process and device.
+
+    by_table: in small pieces, queries and keys by a table of their addresses, as in a replayed graph.
+    """
+    sizes = small_pieces() if by_table else {}
     before = {place: getattr(*place) for place in sizes}
-    if by_table:  # several chunks of keys and blocks, and pictures that are pooled
-        for (module, name), size in sizes.items():
-            setattr(module, name, size)
+    for (module, name), size in sizes.items():
+        setattr(module, name, size)
     try:
-        real = _moved(inputs, device)
-        # The arguments say how q and k lie, the table where: as in a replayed graph.
-        addresses = torch.tensor([real.q.data_ptr(), real.k.data_ptr()], device=device)
-        blank = replace(real, q=torch.zeros_like(real.q), k=torch.zeros_like(real.k), table=addresses)
-        there = blank if by_table else real
-        fused_rows, twin_probe = _moved(rows, device), _moved(probe, device)
-        twin_indices = _moved(indices, device)
-        draws = draw_shares(*inputs.q.shape[:2], config, oracle.stable_seed(config.seed, 0, segment.index))
-        placed = place_rows(segment, config, draws.to(device), there.first_keys())
-        pairs["placed rows"] = rows.rows, placed.rows
-        assert placed.sizes == rows.sizes
-        found = run_probe(there, segment, fused_rows, config)
-        for name in ("lse", "block_mass", "sink_mass", "column_mass", "band_mass", "finite"):
-            pairs[f"probe {name}"] = getattr(probe, name), getattr(found, name)
-        pairs["pooled keys"] = keys, pool_keys(there, segment)
-        built = build_indices(there, segment, twin_probe, candidates)
-        pairs["a_shape"] = indices["a_shape"].levels, built["a_shape"].levels
-        pairs["slash levels"] = indices["vertical_slash"].levels, built["vertical_slash"].levels
-        pairs["columns"] = indices["vertical_slash"].columns, built["vertical_slash"].columns
-        for pattern in ("block_sparse", "block_top_p"):
-            pairs[pattern] = indices[pattern].levels, built[pattern].levels
-        budgets = torch.tensor(
-            [c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32
-        )
-        shares = torch.tensor([c.share for c in candidates if c.pattern == "block_top_p"])
-        plain = scores.masked_fill(scores.abs() == torch.inf, 0.0)
-        binned = index_triton.score_levels(
-            plain.to(device), segment.place(there.first_keys()), budgets.to(device), shares.to(device), None
-        )  # fmt: skip
-        for depth, levels, counts in zip((len(budgets), len(shares)), binned[:2], binned[2:], strict=True):
-            name = f"row counts of {depth} levels"
-            pairs[name] = torch.stack([(levels <= at).sum(-1) for at in range(depth)], -1).int(), counts
-        wanted = binned_levels(scores, forced, causal, budgets, shares)
-        pairs["binned top-k"], pairs["binned top-p"] = zip(wanted, binned[:2], strict=True)
-        by_position = rows.rows.argsort(dim=-1, stable=True).int()
-        pairs["row order"] = by_position, cover_triton.by_position(fused_rows.rows)
-        scored = coverage.cover(there, segment, twin_probe, twin_indices, candidates)
-        for name in ("row_mass", "tiles", "columns", "density"):
-            pairs[f"cover {name}"] = getattr(covered, name), getattr(scored, name)
-        seen = descriptors.describe(found, segment)
-        for name in ("entropy", "local_band", "agreement"):
-            pairs[f"describe {name}"] = getattr(described, name), getattr(seen, name)
-        device_path.fused = lambda _: False
-        drawn = heatmap.draw(probe, segment, indices)
-        # Every fifth candidate: the interpreter is slow.
-        rows = covered.row_mass[:, :, rows.slice_of(CERTIFICATE), ::5].flatten(0, 1).double().mT
-        bound = betting_lower_bound(rows, 0.02)
-        device_path.fused = lambda _: True
-        pictured = heatmap.draw(twin_probe, segment, twin_indices)
-        for name in ("mass", "masks", "positions"):
-            pairs[f"picture {name}"] = drawn.tensors[name], pictured.tensors[name]
-        pairs["betting bound"] = bound, betting_lower_bound(rows.to(device), 0.02)
-        capacity = lower_triton.LISTED_SHARE * segment.key_blocks
-        for place, (choice, plan) in enumerate(zip(choices, plans, strict=True)):
-            lowered = execute.lower(
-                segment, twin_indices, candidates, choice.to(device), there.key_start, None, None
-            )  # fmt: skip
-            density = execute.head_density(lowered)
-            lowered = lowered.to("cpu").validate()
-            pairs[f"density of plan {place}"] = lowered.head_density(), density
-            # A row that lists too many blocks is dense by right; nothing else may be.
-            full = plan.block_count > capacity
-            pairs[f"plan {place} dense"] = plan.dense_rows | full, lowered.dense_rows
-            rows_of = (full | plan.dense_rows).repeat_interleave(plan.block_q, 2)[:, :, : plan.n_q, None]
-            pairs[f"plan {place} keys"] = plan.to_mask() & ~rows_of, lowered.to_mask() & ~rows_of
-            held = torch.where(full, 0, plan.column_count)
-            pairs[f"plan {place} singles"] = held, lowered.column_count
+        return {name: x.cpu() for name, x in _steps(twin, by_table, device).items()}
     finally:
-        device_path.fused = on_cuda
         for (module, name), size in before.items():
             setattr(module, name, size)
-    return {name: (twin.cpu(), other.cpu()) for name, (twin, other) in pairs.items()}
 
 
-def binned_levels(
-    scores: torch.Tensor,
-    forced: torch.Tensor,
-    causal: torch.Tensor,
-    budgets: torch.Tensor,
-    shares: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """score_levels' rule by sorting nothing and binning everything: float32, a row at a time."""
-    from routesparse.kernels.index_triton import SCORE_BINS
+def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
+    from routesparse.engine.decide import heatmap
+    from routesparse.engine.method.descriptors import describe
+    from routesparse.engine.method.families import build_indices
+    from routesparse.engine.method.probe import pool_keys, run_probe
+    from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
+    from routesparse.engine.method.retained_mass import candidate_mass
+    from routesparse.engine.method.row_plan import head_density, lower
+    from routesparse.kernels.betting_bound import betting_lower_bound
+    from routesparse.kernels.level_maps import score_levels
 
-    top_k = torch.full(scores.shape, 255, dtype=torch.uint8)
-    top_p = top_k.clone()
-    free, forced = (causal & ~forced).expand_as(scores), forced.expand_as(scores)
-    for b, h, m in itertools.product(*(range(size) for size in scores.shape[:3])):
-        row, open_ = scores[b, h, m], free[b, h, m]
-        top_k[b, h, m, forced[b, h, m]] = top_p[b, h, m, forced[b, h, m]] = 0
-        if not open_.any():
-            continue
-        values = row[open_]
-        width = (values.max() - values.min()).clamp_min(1e-20) / SCORE_BINS
-        # Bins from the best score down.
-        place = ((values.max() - values) * (1.0 / width)).int().clamp_max(SCORE_BINS - 1)
-        count = torch.bincount(place, minlength=SCORE_BINS).float()
-        weight = count * ((torch.arange(SCORE_BINS) + 0.5) * -width).exp()
-        at_least = count.cumsum(0)
-        better = (weight.cumsum(0) - weight) / weight.sum()
-        taken = int(forced[b, h, m].sum())
-        for levels, misses, depth in (
-            (top_k, at_least.unsqueeze(1) > budgets - taken, len(budgets)),
-            (top_p, better.unsqueeze(1) >= shares, len(shares)),
-        ):
-            found = misses.sum(1)[place]
-            levels[b, h, m, open_] = torch.where(found == depth, 255, found).to(torch.uint8)
-    return top_k, top_p
+    config, segment, candidates = twin["config"], twin["segment"], twin["candidates"]
+    there = _moved(twin["inputs"], device)
+    if by_table:
+        addresses = torch.tensor([there.q.data_ptr(), there.k.data_ptr()], device=device)
+        kept = there  # the blank tensors say how q and k lie, the table where
+        there = replace(there, q=torch.zeros_like(kept.q), k=torch.zeros_like(kept.k), table=addresses)
+    rows, probe, indices = (_moved(twin[name], device) for name in ("rows", "probe", "indices"))
+    found: Tensors = {}
+
+    draws = draw_shares(*there.q.shape[:2], config, twin["seed"])
+    placed = place_rows(segment, config, draws.to(device), there.first_keys())
+    assert placed.sizes == rows.sizes
+    found["placed rows"] = placed.rows
+    probed = run_probe(there, segment, rows, config)
+    for name in ("lse", "block_mass", "sink_mass", "column_mass", "band_mass", "finite"):
+        found[f"probe {name}"] = getattr(probed, name)
+    described = describe(probed)
+    for name in ("entropy", "local_band", "agreement"):
+        found[f"describe {name}"] = getattr(described, name)
+    found["pooled keys"] = pool_keys(there, segment)
+
+    built = build_indices(there, segment, probe, candidates)
+    found["a_shape"] = built["a_shape"].levels
+    found["slash levels"] = built["vertical_slash"].levels
+    found["columns"] = built["vertical_slash"].columns
+    for pattern in ("block_sparse", "block_top_p"):
+        found[f"built {pattern}"] = built[pattern].levels
+    budgets = torch.tensor([c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32)
+    shares = torch.tensor([c.share for c in candidates if c.pattern == "block_top_p"])
+    geometry = segment.geometry(there.first_keys())
+    binned = score_levels(twin["scores"].to(device), geometry, budgets.to(device), shares.to(device), None)
+    for name, values in zip(("top-k", "top-p", "top-k counts", "top-p counts"), binned, strict=True):
+        found[f"binned {name}"] = values
+    for levels, counts in (binned[0::2], binned[1::2]):
+        depth = counts.shape[-1]
+        listed = torch.stack([(levels <= at).sum(-1) for at in range(depth)], -1).int()
+        found[f"counts of {depth} levels that differ from their maps"] = (listed != counts).sum()
+
+    masses = candidate_mass(there, segment, probe, indices, candidates)
+    for name in ("row_mass", "tiles", "columns", "density"):
+        found[f"mass {name}"] = getattr(masses, name)
+    pictured = heatmap.draw(probe, segment, indices)
+    for name in ("mass", "masks", "positions"):
+        found[f"picture {name}"] = pictured.tensors[name]
+    # Every fifth candidate: the interpreter is slow.
+    certificate = twin["masses"].row_mass[:, :, twin["rows"].slice_of(CERTIFICATE), ::5]
+    found["betting bound"] = betting_lower_bound(
+        certificate.flatten(0, 1).double().mT.contiguous().to(device), 0.02
+    )
+    for place, choice in enumerate(twin["choices"]):
+        plan = lower(there, segment, indices, candidates, choice.to(device))
+        found[f"density of plan {place}"] = head_density(plan)
+        plan = plan.to("cpu").validate()
+        found[f"exact density of plan {place}"] = plan.head_density()
+        found[f"plan {place} dense"] = plan.dense_rows
+        found[f"plan {place} keys"] = plan.to_mask()
+        found[f"plan {place} singles"] = plan.column_count
+    return found
 
 
-def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict[str, Pair]:
-    """Steps 3 to 5 of units with random masses: (tensor operations on the kernel's means, the kernel) by name.
+def row_order(rows: torch.Tensor, device: str) -> torch.Tensor:
+    """Probe rows by position, by the kernel."""
+    from routesparse.kernels.retained_mass.launch import by_position
 
-    The means are sums in another order, so they are compared on their own.
-    """
-    from routesparse.engine import device_path, fallback, layer, router_device, unit_route
-    from routesparse.engine.coverage import Coverage
-    from routesparse.engine.decision import DeviceScores
-    from routesparse.engine.descriptors import Descriptors
-    from routesparse.engine.probe import Probe
-    from routesparse.engine.probe_rows import CERTIFICATE, ProbeRows
-    from routesparse.engine.readout import Readout, Stamps
-    from routesparse.engine.segments import split
+    return by_position(rows.to(device)).cpu()
+
+
+def random_units(changes: dict[str, Any], width: int) -> dict[str, Any]:
+    """Units with random masses for steps 3 to 5."""
+    from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.probe_rows import CERTIFICATE, ProbeRows
+    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     config = replace(oracle.SMALL, **changes)
@@ -231,47 +213,42 @@ def route(changes: dict[str, Any], gate: float, width: int, device: str) -> dict
     tiles[1, 2:] = tiles[1, 2:].round(decimals=-2)  # candidates that cost the same
     columns = torch.randint(0, 50, (*units, width), generator=g).float()
     columns[1, 2:] = 0.0
-    covered = Coverage(mass, tiles, columns, tiles / 2_000)
-    described = Descriptors(*(torch.rand(units, generator=g) for _ in range(3)))
-    nothing = torch.zeros(())
-    probe = Probe(rows, nothing, nothing, nothing, nothing, nothing, torch.tensor(True))
-    stamps = Stamps(torch.device("cpu"), laps=3)
-    stamps.lap()
-    stamps.lap()
-    arguments = (config, gate, oracle.PROFILE)
-    _, packed = layer.route_by_tensors(segment, probe, covered, described, *arguments, None, None, stamps)
-    twin = Readout(packed).numpy()
+    return {
+        "config": config,
+        "segment": segment,
+        "rows": rows,
+        "masses": CandidateMass(mass, tiles, columns, tiles / 2_000),
+        "described": Descriptors(*(torch.rand(units, generator=g) for _ in range(3))),
+        "profile": oracle.PROFILE,
+    }
 
-    on_cuda = device_path.fused
-    try:
-        device_path.fused = lambda _: True
-        assert unit_route.takes(config, None, None)
-        choice, there = unit_route.route(
-            segment, rows, _moved(covered, device), _moved(described, device), probe.finite.to(device), *arguments, 3
-        )  # fmt: skip
-    finally:
-        device_path.fused = on_cuda
-    assert there.layout == packed.layout
-    there.part("laps_us").copy_(packed.part("laps_us"))
-    found = Readout(there).numpy()
-    # The twins once more, on the kernel's own means: what was decided must be theirs to the last bit.
-    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
-    scores = DeviceScores(**{name: torch.from_numpy(found[name]) for name in names}, predicted_error=None)
-    risk = scores.risk(config.alpha, 0.0)
-    routed = router_device.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
-    certificate_mass = mass[:, :, rows.slice_of(CERTIFICATE)].flatten(0, 1).double()
-    certified = fallback.certify(
-        scores.kernel_us, scores.gate, certificate_mass, routed.choice, config, gate, None
+
+def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Tensors, torch.Tensor]:
+    """Steps 3 to 5 by the route kernel: (what it records but lap times, its choice)."""
+    from routesparse.engine.decide import unit_route
+    from routesparse.engine.device.copies import Readout
+
+    config = case["config"]
+    finite = torch.tensor(True, device=device)
+    assert unit_route.takes(finite, config, None, None)
+    choice, packed = unit_route.route(
+        case["segment"],
+        case["rows"],
+        _moved(case["masses"], device),
+        _moved(case["described"], device),
+        finite,
+        config,
+        gate,
+        case["profile"],
+        3,
     )
-    wanted = {**twin, "risk": risk.numpy(), "routed_choice": routed.choice.numpy()}
-    wanted |= {f"step5_{name}": value.numpy() for name, value in vars(certified).items()}
-    pairs = {name: (torch.from_numpy(wanted[name]), torch.from_numpy(found[name])) for name in wanted}
-    return {**pairs, "choice": (certified.choice.view(units), choice.cpu())}
+    packed.part("laps_us").zero_()
+    return {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}, choice.cpu()
 
 
-def laps(device: str) -> Pair:
+def laps(device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Lap times by the kernel."""
-    from routesparse.kernels.record_triton import write_laps
+    from routesparse.kernels.clock.launch import write_laps
 
     times = torch.tensor([10**18, 10**18 + 1_500, 10**18 + 1_500, 10**18 + 9_007_199_254_740_993])
     found = torch.empty(3, dtype=torch.float64, device=device)
@@ -287,9 +264,9 @@ def block_lse(
     shift: int,
     dtype: torch.dtype,
     device: str,
-) -> dict[str, Pair]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(in float64, fused) block log-sum-exps of count rows a head; shape: batch, heads, KV heads, head size."""
-    from routesparse.kernels.lse_triton import block_lse
+    from routesparse.kernels.block_lse.launch import block_lse
 
     batch, heads, kv_heads, head_size = shape
     generator = torch.Generator().manual_seed(0)
@@ -325,35 +302,32 @@ def block_lse(
         )
     finally:
         torch.use_deterministic_algorithms(False)
-    return {"block_lse": (wanted.float(), found.cpu())}
+    return wanted.float(), found.cpu()
 
 
-def decide(kind: dict[str, Any], device: str) -> dict[str, Pair]:
-    """A whole decision, row plan included: (on the CPU, fused) by name."""
-    from routesparse.engine import device_path, layer
-    from routesparse.engine.segments import split
+def decide(kind: dict[str, Any], device: str) -> Tensors:
+    """A whole decision, row plan included, by whatever serves this process and device."""
+    from routesparse.engine.decide import layer
+    from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     inputs = oracle.draw_inputs(3, **kind)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
     arguments = (segment, 0, replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE, None)
-    twin = layer.begin(inputs, *arguments)
-    plan = layer.plan_of(twin, inputs)
-    on_cuda = device_path.fused
-    device_path.fused = lambda _: True
-    try:
-        there = _moved(inputs, device)
-        fused = layer.begin(there, *arguments)
-        lowered = layer.plan_of(fused, there).to("cpu").validate()
-    finally:
-        device_path.fused = on_cuda
-    here, found = twin.read(), fused.read()
-    assert fused.density is not None
-    pairs: dict[str, Pair] = {
-        "plan density": (lowered.head_density(), fused.density.cpu()),
-        "choice": (torch.from_numpy(here.choice), torch.from_numpy(found.choice)),
-        "density by plan": (plan.head_density(), lowered.head_density()),
+    there = _moved(inputs, device)
+    pending = layer.begin(there, *arguments)
+    plan = layer.plan_of(pending, there).to("cpu").validate()
+    decision = pending.read()
+    assert pending.density is not None
+    found = {
+        "choice": torch.from_numpy(decision.choice),
+        "levels": torch.cat(
+            [i.levels.cpu().expand(*inputs.q.shape[:2], -1, -1) for i in pending.indices.values()]
+        ),
+        "density of the plan": pending.density.cpu(),
+        "exact density of the plan": plan.head_density(),
+        "keys": plan.to_mask(),
     }
-    for name in ("mass", "recent_mass", "disagreement", "density"):
-        pairs[name] = tuple(torch.from_numpy(getattr(d.scores, name)) for d in (here, found))
-    return pairs
+    for name in ("mass", "recent_mass", "disagreement", "density", "kernel_us"):
+        found[name] = torch.from_numpy(getattr(decision.scores, name))
+    return found

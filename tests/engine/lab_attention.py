@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,16 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.hf import routed_by
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.layer import Decision, decide
-from routesparse.engine.models import load_model
-from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.segments import split
-from routesparse.engine.session import dense_attention
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.segments import split
+from routesparse.engine.models.load import load_model
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.transformers import routed_by
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 TOKENS = 2_048
@@ -28,16 +31,14 @@ KINDS = ("prose", "code", "needle")
 CONFIG = RouterConfig(block_q=64, block_k=32, tail_tokens=64, segment_tokens=4_096, break_even_tokens=0)
 
 
-class Recorder:
+class Recorder(AttentionRouter):
     """An attention router that runs dense and keeps what each layer was given."""
 
     def __init__(self) -> None:
         self.seen: dict[int, AttentionInputs] = {}
 
-    def attend(
-        self, q, k, v, *, layer, scale, key_start=None, window=None, softcap=None, sinks=None
-    ) -> torch.Tensor:
-        inputs = AttentionInputs(q.contiguous(), k, v, scale, key_start, softcap, sinks)
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
+        inputs = replace(inputs, q=inputs.q.contiguous())
         self.seen[layer] = inputs
         return dense_attention(inputs, window)
 
@@ -73,8 +74,8 @@ class Lab:
         if (kind, layer) not in self._decided:
             inputs = self.layers(kind)[layer]
             segment = split(inputs.q.shape[2], inputs.k.shape[2], self.config)[-1]
-            gate = self.config.gate_threshold
-            self._decided[kind, layer] = decide(inputs, segment, layer, self.config, gate, profile, None)
+            settings = LayerSettings(self.config, self.config.gate_threshold, profile)
+            self._decided[kind, layer] = decide(inputs, segment, layer, settings)
         return self._decided[kind, layer]
 
     def ids(self, kind: str, tokens: int = TOKENS) -> torch.Tensor:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
-from routesparse.engine.builders import build_indices
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.execute import lower
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.layer import stable_seed
-from routesparse.engine.patterns import library
-from routesparse.engine.probe import AttentionInputs, run_probe
-from routesparse.engine.probe_rows import draw_rows
-from routesparse.engine.segments import split
+from routesparse.engine.method.families import build_indices
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.patterns import library
+from routesparse.engine.method.probe import run_probe
+from routesparse.engine.method.probe_rows import draw_rows
+from routesparse.engine.method.segments import split
+from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.interface import RowPlan
 
 # The tensors are small: threads would cost more than they bring, and far more on busy cores.
 torch.set_num_threads(1)
@@ -152,16 +151,34 @@ def block_sums(weights: torch.Tensor, block: int) -> torch.Tensor:
     return padded.unflatten(-1, (-1, block)).sum(-1)
 
 
-def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, place: int):
-    """The row plan that every unit gets when all choose one candidate, the tail not overridden."""
-    body_only = replace(segment, body=segment.rows)
-    choice = np.full(inputs.q.shape[:2], place)
-    return lower(body_only, indices, candidates, choice, inputs.key_start, inputs.softcap, inputs.sinks)
+def plan_of_candidate(inputs: AttentionInputs, segment, candidates, indices, place: int) -> RowPlan:
+    """The row plan that every unit gets when all choose one candidate; neither the tail nor a crowded row is dense."""
+    candidate, shape = candidates[place], inputs.q.shape[:2]
+    blocks = (*shape, segment.query_blocks, segment.key_blocks)
+    mask, columns, count = torch.zeros(blocks, dtype=torch.bool), None, None
+    if candidate.pattern in indices:
+        index = indices[candidate.pattern]
+        mask = (index.levels <= candidate.level).expand(blocks)
+        if index.columns is not None:
+            columns, count = index.columns, torch.full(shape, index.column_counts[candidate.level])
+    return RowPlan.from_block_mask(
+        mask,
+        n_q=segment.rows,
+        n_k=segment.keys,
+        block_q=segment.block_q,
+        block_k=segment.block_k,
+        columns=columns,
+        column_count=count,
+        dense_rows=torch.full(blocks[:3], candidate.pattern == "dense"),
+        key_start=inputs.key_start,
+        softcap=inputs.softcap,
+        sinks=inputs.sinks,
+    )
 
 
 def random_scores(seed: int, units: int = 8, width: int = 9):
     """A router instance with nested budgets: more cost, more mass; dense last with mass 1."""
-    from routesparse.engine.risk import Scores
+    from routesparse.engine.method.scores import Scores
 
     g = np.random.default_rng(seed)
     cost = np.sort(g.uniform(5, 100, (units, width)), 1)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from routesparse.kernels.attention import attend_in_triton
+from routesparse.kernels.attention.operands import Loads
 from routesparse.kernels.interface import RowPlan, sparse_attention
-from routesparse.kernels.triton_backend import Loads, attend
 
 SHARED_BYTES = {80: 166_912, 90: 232_448}
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -32,7 +33,7 @@ def _on_triton(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if loads is None:
         return sparse_attention(q, k, v, plan, scale, "triton")
-    return attend(q, k, v, plan, q.shape[-1] ** -0.5 if scale is None else scale, loads)
+    return attend_in_triton(q, k, v, plan, q.shape[-1] ** -0.5 if scale is None else scale, loads)
 
 
 @pytest.fixture(scope="session")

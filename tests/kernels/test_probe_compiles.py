@@ -1,4 +1,4 @@
-"""The probe's kernels and the row order compile for the GPUs we name and fit their shared memory. Needs no GPU."""
+"""The probe's kernels compile for the GPUs we name and fit their shared memory. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ import pytest
 
 # Module, kernel, constants, warps.
 KERNELS = {
-    "collect": ("lse_kernel", "collect_rows_kernel", {"ROWS": 64, "SOME": 16, "BLOCK": 64, "BLOCKS": 2}, 4),
-    "lse": ("lse_kernel", "block_lse_kernel", {"ROWS": 64, "BLOCK": 64, "BLOCKS": 2, "STAGES": 2}, 4),
+    "collect": (
+        "block_lse.kernel",
+        "collect_rows_kernel",
+        {"ROWS": 64, "SOME": 16, "BLOCK": 64, "BLOCKS": 2},
+        4,
+    ),
+    "lse": ("block_lse.kernel", "block_lse_kernel", {"ROWS": 64, "BLOCK": 64, "BLOCKS": 2, "STAGES": 2}, 4),
     "recent": (
-        "recent_kernel",
+        "recent_marginals.kernel",
         "recent_kernel",
         {"ROWS": 64, "HEADS": 2, "KEYS": 64, "LANES": 16, "STEP": 64, "STEPS": 3, "ADD": True},
         4,
     ),
     "bands": (
-        "recent_kernel",
+        "recent_marginals.kernel",
         "band_kernel",
         {"PARTS": 4, "RATIO": 1, "STEP": 64, "STEPS": 3, "LAST": 2, "N": 32, "ADD": True},
         4,
     ),
-    "rows": ("probe_kernel", "row_mass_kernel", {"N": 2_048, "OCTAVES": 16}, 2),
-    "means": ("probe_kernel", "block_means_kernel", {"BLOCK": 128, "LOW": True, "PLACE": 0}, 1),
-    "stamp": ("probe_kernel", "stamp_kernel", {}, 1),
-    "order": (
-        "order_kernel",
-        "order_kernel",
-        {"BLOCK_Q": 128, "BLOCK_K": 64, "STEPS": 256, "AT_ONCE": 1_024},
-        8,
-    ),
+    "rows": ("row_mass.kernel", "row_mass_kernel", {"N": 2_048, "OCTAVES": 16}, 2),
+    "means": ("block_means.kernel", "block_means_kernel", {"BLOCK": 128, "LOW": True, "PLACE": 0}, 1),
+    "stamp": ("clock.kernel", "stamp_kernel", {}, 1),
 }
 TYPES = {
     "*bf16": ("q", "k", "x", "query"),
@@ -47,7 +46,7 @@ TYPES = {
         "sinks",
     ),
     "*i64": ("table", "sample", "first_key", "low"),
-    "*u8": ("finite", "dense"),
+    "*u8": ("finite",),
 }
 # Positions are int64 where the caller made them, int32 where the kernel before did.
 OWN = {"rows": {"position_ptr": "*i64"}, "stamp": {"out_ptr": "*i64"}}

@@ -6,84 +6,34 @@ import importlib
 
 import pytest
 
-FLAGS = ("COLUMNS", "KEY_START", "WINDOW", "SOFTCAP", "SINKS")
-
-
-def pointer_types(*tensors: str) -> dict[str, str]:
-    types = {"lse_ptr": "*fp32", "sinks_ptr": "*fp32", "dense_rows_ptr": "*u8"}
-    return types | {f"{name}_ptr": "*bf16" for name in tensors}
-
-
-@pytest.mark.parametrize(
-    "capability, head_size, options, descriptor",
-    [(80, 128, True, False), (80, 256, False, False), (90, 64, True, True), (90, 128, False, True)],
-    ids=["sm80-d128-all-options", "sm80-d256", "sm90-d64-descriptor-all-options", "sm90-d128-descriptor"],
-)
-def test_bf16_kernel_compiles(
-    capability: int, head_size: int, options: bool, descriptor: bool, ptx_of
-) -> None:
-    from routesparse.kernels.triton_kernel import sparse_attention_kernel as kernel
-
-    constants = {"BLOCK_Q": 128, "BLOCK_K": 64, "HEAD": head_size, "HEAD_PADDED": head_size}
-    constants |= dict.fromkeys(FLAGS, options) | {"UPCAST": False, "PRECISION": "tf32"}
-    constants |= {"DESCRIPTOR": descriptor, "stride_qd": 1, "stride_kd": 1, "stride_vd": 1}
-    types = pointer_types("q", "k", "v", "out")
-    for name in ("k_desc", "v_desc"):
-        if descriptor:
-            types[name] = f"tensordesc<bf16[1,1,64,{head_size}]>"
-        else:
-            constants[name] = None
-    stages = 2 if head_size <= 128 else 1
-    ptx = ptx_of(kernel, constants, types, capability, num_warps=8, num_stages=stages)
-    assert "ld.local" not in ptx
-    assert ("cp.async.bulk.tensor" in ptx) == descriptor
-
-
-@pytest.mark.parametrize("columns", [False, True], ids=["blocks", "columns"])
-@pytest.mark.parametrize("head_size", [64, 128], ids=["d64", "d128"])
-def test_hopper_kernel_compiles(head_size: int, columns: bool, ptx_of) -> None:
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    from routesparse.kernels.hopper_backend import settings
-    from routesparse.kernels.hopper_kernel import hopper_attention_kernel as kernel
-
-    constants = {"HEAD": head_size, "COLUMNS": columns, "SINKS": True, **settings(head_size)}
-    box = gl.NVMMASharedLayout(128, 16, rank=4)
-    types = pointer_types("k", "v")
-    types |= {f"{name}_desc": f"tensordesc<bf16[1, 1, 64, 64],{box!r}>" for name in ("q", "k", "v", "out")}
-    ptx = ptx_of(kernel, constants, types, source=GluonASTSource, num_warps=4)
-    assert "wgmma.mma_async" in ptx
-
-
 SMALL_STEPS = {
-    "place": ("route_kernel", "place_kernel", {"P": 512}),
-    "describe-units": ("route_kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
-    "route": ("route_kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
+    "place": ("probe_rows.kernel", "place_kernel", {"P": 512}),
+    "describe-units": ("descriptors.kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
+    "route": ("route.kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
     "route-one-test": (
-        "route_kernel",
+        "route.kernel",
         "route_kernel",
         {"BOUNDARY": 0, "TESTS": 1, "ROWS": 64, "C": 16, "S": 2},
     ),
     "certify": (
-        "route_kernel",
+        "route.kernel",
         "certify_kernel",
         {"BISECTIONS": 24, "BITS": 4, "TESTS": 3, "FALLBACK": True, "CERTIFICATE": 128, "S": 4},
     ),
     "certify-logarithms": (
-        "route_kernel",
+        "route.kernel",
         "certify_kernel",
         {"BISECTIONS": 24, "BITS": 4, "TESTS": 1, "FALLBACK": False, "CERTIFICATE": 256, "S": 2},
     ),
     "betting": (
-        "record_kernel",
+        "betting_bound.kernel",
         "betting_kernel",
         {"TARGET": 4.1, "BET_CAP": 0.98, "BISECTIONS": 24, "BITS": 4, "C": 128},
     ),
-    "single": ("record_kernel", "single_kernel", {"BLOCK_K": 64, "LEVELS": 6}),
-    "laps": ("record_kernel", "laps_kernel", {"COUNT": 16}),
+    "single": ("pictures.kernel", "single_kernel", {"BLOCK_K": 64, "LEVELS": 6}),
+    "laps": ("clock.kernel", "laps_kernel", {"COUNT": 16}),
     "picture": (
-        "record_kernel",
+        "pictures.kernel",
         "picture_kernel",
         {"BLOCK_Q": 128, "BLOCK_K": 64, "COLUMNS": 1024, "MASK_COLUMNS": 256, "POOL": 2, "MASK_POOL": 8}
         | {"PARTS": 2, "MASK_PARTS": 4, "LAST": 15},
@@ -110,15 +60,15 @@ def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constant
 
 
 INDEX_KERNELS = {
-    "score": ("score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
-    "closed": ("map_kernel", "closed_levels_kernel", {"N": 2_048}),
-    "slash": ("map_kernel", "slash_levels_kernel", {"N": 256}),
-    "by-position": ("cover_kernel", "by_position_kernel", {"ROWS": 32}),
-    "columns": ("cover_kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
-    "rows": ("cover_kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
-    "totals": ("cover_kernel", "totals_kernel", {"N": 1_024}),
-    "lower": ("lower_kernel", "lower_kernel", {"OF_LANE": 8}),
-    "density": ("lower_kernel", "density_kernel", {"N": 1_024}),
+    "score": ("level_maps.score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
+    "closed": ("level_maps.kernel", "closed_levels_kernel", {"N": 2_048}),
+    "slash": ("level_maps.kernel", "slash_levels_kernel", {"N": 256}),
+    "by-position": ("retained_mass.kernel", "by_position_kernel", {"ROWS": 32}),
+    "columns": ("retained_mass.kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
+    "rows": ("retained_mass.kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
+    "totals": ("retained_mass.kernel", "totals_kernel", {"N": 1_024}),
+    "lower": ("lower_plan.kernel", "lower_kernel", {"OF_LANE": 8}),
+    "density": ("lower_plan.kernel", "density_kernel", {"N": 1_024}),
 }
 OF_ALL = {"BLOCK_Q": 128, "BLOCK_K": 64, "LOCAL_BLOCKS": 1, "CLOSED": 4, "SLASH": 6, "TOP_K": 6, "TOP_P": 4}
 OF_ALL |= {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}

@@ -13,7 +13,7 @@ from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -37,6 +37,10 @@ def render() -> None:
         return
     units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
     gaps = audit_queries.gaps(store, shown.run_ids).iloc[0]
+    missed = int(shown.runs["uncertified_units"].sum())
+    if missed:
+        told = numbers.uncertified(missed, int(shown.runs["units"].sum()))
+        states.problem(told, [glossary.TERMS["uncertified"]])
     _notes(shown.run, shown.everything)
     _kpis(coverage, gaps)
     with st.container(border=True, key="card-three", gap="xsmall"):

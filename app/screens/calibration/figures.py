@@ -13,8 +13,8 @@ from plotly.subplots import make_subplots
 
 from routesparse.app.screens.calibration.wording import QUANTILES
 from routesparse.app.ui import design, numbers
-from routesparse.engine.calibration import Calibration
-from routesparse.engine.drift import DriftReference
+from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.calibration.drift import DriftReference
 
 _DASHES = dict(zip(QUANTILES, ("dot", "dash", "solid"), strict=True))
 

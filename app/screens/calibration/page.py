@@ -11,7 +11,7 @@ from routesparse.app.screens.calibration import figures, profile_card, wording
 from routesparse.app.shell import navigate, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states
-from routesparse.engine.calibration import Calibration, known, load_calibration
+from routesparse.engine.calibration.artifact import Calibration, known, load_calibration
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView

@@ -13,7 +13,7 @@ from routesparse.app.shell import view
 from routesparse.app.ui import design, exports, glossary, numbers, states
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from routesparse.app.ui import design, numbers
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.method.latency import LatencyProfile
 
 DENSE = "dense"
 _SPARSE_DASHES = ("solid", "dash")

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app.ui import facts, numbers
-from routesparse.engine.calibration import Calibration
-from routesparse.engine.patterns import library_hash
+from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.method.patterns import library_hash
 
 QUANTILES = ("0.9", "0.95", "0.99")
 

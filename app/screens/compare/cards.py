@@ -8,7 +8,7 @@ import streamlit as st
 from routesparse.app.screens.compare import figures, tables
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.ui import design, exports, glossary
-from routesparse.engine import comparison
+from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from routesparse.app.screens.compare import grid
 from routesparse.app.ui import design, numbers
-from routesparse.engine.records import PATTERNS
+from routesparse.engine.rows import PATTERNS
 
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)

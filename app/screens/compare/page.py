@@ -14,9 +14,9 @@ from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.shell import navigate, run_header, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states
-from routesparse.engine import comparison
-from routesparse.engine.calibration import known
+from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
+from routesparse.engine.stats import comparison
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -13,11 +13,11 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import numbers
-from routesparse.engine import comparison
-from routesparse.engine.calibration import Calibration, load_calibration
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import CalibrationError, InputError
-from routesparse.engine.records import RunRow
-from routesparse.engine.replay import replay
+from routesparse.engine.rows import RunRow
+from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

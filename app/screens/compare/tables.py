@@ -11,7 +11,7 @@ import pandas as pd
 from routesparse.app.screens.compare import figures, grid
 from routesparse.app.screens.compare.selection import Side, Sides
 from routesparse.app.ui import design, numbers
-from routesparse.engine.comparison import METRICS, Difference
+from routesparse.engine.stats.comparison import METRICS, Difference
 
 _METRIC_NAMES = {
     "density": "kept share of the causal area",
@@ -45,6 +45,7 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "planned_us": float(side.choices["kernel_us"].sum()),
                 "conformal_at_tau": _share(sparse["conformal_lower_mass"], run.tau),
                 "dense_fallback": None if replayed or not run.units else run.dense_fallback_units / run.units,
+                "uncertified": None if replayed else int(side.choices["uncertified"].sum()),
                 "coverage": None if replayed else run.coverage,
                 "mean_error": None if replayed else run.mean_error,
                 "prefill_ms": None if replayed else run.total_ms,
@@ -60,7 +61,7 @@ def sides_html(sides: Sides) -> str:
     measured = (
         ""
         if sides.replayed
-        else "<th>fallback</th><th>coverage</th><th>error</th><th>prefill</th><th>vs baseline</th>"
+        else "<th>fallback</th><th>uncertified</th><th>coverage</th><th>error</th><th>prefill</th><th>vs baseline</th>"
     )
     head = (
         '<th class="l">side</th><th class="l">domain</th><th>tokens</th><th class="l">calibration</th><th>λ</th>'
@@ -73,7 +74,7 @@ def sides_html(sides: Sides) -> str:
         if not sides.replayed:
             ratio = base["prefill_ms"] / row["prefill_ms"]
             more = (
-                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td>"
+                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{row['uncertified']:,}</td>"
                 f"<td>{_dash(row['coverage'], numbers.share)}</td>"
                 f"<td>{_dash(row['mean_error'], lambda v: numbers.mass(v, 4))}</td>"
                 f"<td>{numbers.millis(row['prefill_ms'])}</td>"

@@ -16,16 +16,20 @@ from routesparse.engine.store.owner_view import OwnerView
 MOST = 1000
 
 
-def card(store: OwnerView, shown: Scope, total: int) -> None:
-    """The most expensive of the ``total`` failed certificates; a click on a row opens its head."""
+def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
+    """The most expensive of the ``total`` failed certificates; a click on a row opens its head.
+
+    A certificate that failed without consequence is no event: its unit is one of the ``uncertified``.
+    """
     with st.container(border=True, key="card-events", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Failed certificates, the most expensive first{glossary.mark("fallback")}</div>'
         )
         if not total:
-            st.html(
-                '<div class="rs-sub">Every certificate that was tested reached τ: nothing fell back.</div>'
-            )
+            told = "Every certificate that was tested reached τ: nothing fell back."
+            if uncertified:
+                told = f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran uncertified."
+            st.html(f'<div class="rs-sub">{told}</div>')
             return
         events = fallback_queries.events(store, shown.run_ids, MOST)
         table = _rows(events, shown.everything)

@@ -14,7 +14,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import fallback_queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -49,7 +49,7 @@ def render() -> None:
         _groups_card(shown, "domain", limit)
     with right:
         _groups_card(shown, "length", limit)
-    event_log.card(store, shown, int(paid["events"].sum()))
+    event_log.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
 
 
 def _nothing(shown: Scope) -> None:
@@ -76,6 +76,12 @@ def _limit(run: RunRow) -> float:
 
 
 def _banner(kinds: pd.DataFrame, limit: float) -> None:
+    missed = int(kinds["uncertified"].sum())
+    if missed:
+        states.problem(
+            numbers.uncertified(missed, int(kinds["units"].sum())),
+            [glossary.TERMS["uncertified"], "Raise T_l, or choose the policy certified."],
+        )
     rate = _share(kinds, "dense by fallback", "units")
     if rate > limit:
         states.problem(
@@ -125,6 +131,15 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             f"{over} of {int(limited.sum())}" if limited.any() else "no limit",
             "layers whose plan exceeds Tℓ" if limited.any() else "these runs set no Tℓ",
             "over_budget",
+        )
+    )
+    missed = int(kinds["uncertified"].sum())
+    boxes.append(
+        (
+            "Uncertified",
+            f"{missed:,}",
+            f"of {numbers.several(int(kinds['units'].sum()), 'unit')}",
+            "uncertified",
         )
     )
     unmet = kinds["unmet"]
@@ -178,7 +193,7 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">How the units ended up</div>')
         body = []
-        for kind in fallback_queries.KINDS:
+        for kind in OUTCOMES:
             rows = kinds[kinds["kind"] == kind]
             body.append(
                 f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'

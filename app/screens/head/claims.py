@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app.ui import glossary, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 
 
 def claims_html(choice: pd.Series, run: RunRow) -> str:
@@ -66,9 +66,9 @@ def _verdict(value: Any, tau: float) -> str:
 
 def _true_gate(choice: pd.Series) -> str:
     """g*, the truth of the conformal claim: the recent rows are a census, the body is audited."""
-    if numbers.is_missing(choice["audited_mass"]) or numbers.is_missing(choice["conformal_lower_mass"]):
+    truth = choice["audited_gate"]
+    if numbers.is_missing(truth) or numbers.is_missing(choice["conformal_lower_mass"]):
         return ""
-    truth = min(choice["audited_mass"], choice["recent_mass"])
     found = "holds" if truth >= choice["conformal_lower_mass"] else "fails"
     return f" Audited: g* is {numbers.mass(truth)}, so it {found}."
 

@@ -13,7 +13,7 @@ from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states
 from routesparse.app.unit import cards
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import head_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 

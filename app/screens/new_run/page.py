@@ -18,16 +18,16 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
-from routesparse.engine.calibration import load_calibration
+from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.model_files import DEMO, offered, resolve, revision_of
-from routesparse.engine.profile_files import stored_for
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
+from routesparse.engine.models.token_count import PromptSize, prompt_size
+from routesparse.engine.profiles.files import stored_for
 from routesparse.engine.store import queries
-from routesparse.engine.token_count import PromptSize, prompt_size
 
 _NO_CALIBRATION = "none"
 

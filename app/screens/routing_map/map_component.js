@@ -50,6 +50,7 @@ function cells(data, g) {
     const corner = large ? 8 : 5;
     if (data.marks[at] === "d") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}h${-corner}v${-corner}z`;
     if (data.marks[at] === "e") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${y}v${corner}l${-corner} ${-corner}z`;
+    if (data.marks[at] === "u") marks[ink] = (marks[ink] ?? "") + `M${px(x + w)} ${px(y + h)}v${-corner}l${-corner} ${corner}z`;
   });
   let out = paths.map((path, i) => (path ? `<path fill="${data.fills[i]}" d="${path}"/>` : "")).join("");
   if (data.sprite) out += sprite(data, g, gap);

@@ -13,8 +13,9 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map import map_times
 from routesparse.app.ui import design, numbers
+from routesparse.engine.rows import outcome
 
-FALLBACK_STEPS = ("none", "dense by the router", "expanded", "dense by fallback")
+FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
 _STEPS = 64  # of the sequential scale; more can't be told apart
 _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
@@ -54,9 +55,10 @@ def cells(choices: pd.DataFrame, metric: str, theme: design.Theme, layers: int, 
     values = np.full((layers, heads), np.nan)
     if metric == "fallback":
         values[at] = [
-            _fallback_step(p, f) for p, f in zip(choices["pattern"], choices["fallback"], strict=True)
+            float(FALLBACK_STEPS.index("ran uncertified" if u else outcome(p, f)))
+            for p, f, u in choices[["pattern", "fallback", "uncertified"]].itertuples(index=False)
         ]
-        unit, low, high = "fallback of the unit", 0.0, 3.0
+        unit, low, high = "fallback of the unit", 0.0, len(FALLBACK_STEPS) - 1.0
     else:
         values[at] = choices[metric].astype(float)
         unit = _FORMATS[metric][0]
@@ -100,6 +102,7 @@ def drawing(
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
     letters[at] = choices["pattern"].map(design.LETTERS).to_numpy()
     marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
+    marks[at] = np.where(choices["uncertified"], "u", marks[at])
     tips = np.full(shape, None, object)
     tips[at] = list(_hovers(choices, metric))
     data: dict[str, Any] = {
@@ -144,13 +147,7 @@ def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
         if metric not in _IN_EVERY_HOVER:
             lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
         if row.fallback in _MARKS:
-            lines.append("dense by fallback" if row.fallback == "dense" else "expanded by fallback")
+            lines.append(outcome(row.pattern, row.fallback))
+        if row.uncertified:
+            lines.append("ran uncertified: its certificate is below τ")
         yield "\n".join(lines)
-
-
-def _fallback_step(pattern: str, fallback: object) -> float:
-    if fallback == "dense":
-        return 3.0
-    if fallback == "expand":
-        return 2.0
-    return 1.0 if pattern == "dense" else 0.0

@@ -7,7 +7,7 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map.map_figure import FALLBACK_STEPS, Cells, value_text
 from routesparse.app.ui import design
-from routesparse.engine.records import PATTERNS
+from routesparse.engine.rows import PATTERNS
 
 
 def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
@@ -23,7 +23,7 @@ def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
     return (
         '<div class="rs-legend">'
         + "".join(items)
-        + "<span>■ dense by fallback</span><span>◥ expanded</span></div>"
+        + "<span>■ dense by fallback</span><span>◥ expanded</span><span>◢ uncertified</span></div>"
     )
 
 
@@ -31,7 +31,7 @@ def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
     """HTML of the legend for a metric: its ends, and grey for not measured."""
     if metric == "fallback":
         marks = [
-            f'<span><i style="background:{design.scale_color(theme, i / 3)}"></i>{name}</span>'
+            f'<span><i style="background:{design.scale_color(theme, i / (len(FALLBACK_STEPS) - 1))}"></i>{name}</span>'
             for i, name in enumerate(FALLBACK_STEPS)
         ]
         return '<div class="rs-legend">' + "".join(marks) + "</div>"

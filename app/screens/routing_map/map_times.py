@@ -49,6 +49,8 @@ def _hover(row: Any, measured_ms: float) -> str:
         lines.append(
             f"{int(row.dense_fallback)} of {int(row.units)} units dense by fallback, {int(row.expanded)} expanded"
         )
+        if row.uncertified:
+            lines.append(numbers.uncertified(row.uncertified, row.units))
     return "\n".join(lines)
 
 

@@ -16,9 +16,9 @@ from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.shell.view import METRICS, View
-from routesparse.app.ui import design, exports, facts, numbers, states
+from routesparse.app.ui import design, exports, facts, glossary, numbers, states
 from routesparse.app.unit import cards
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.sprite import probe_sprite
 
@@ -52,7 +52,7 @@ def render() -> None:
     unit = queries.Unit(run.run_id, *picked, shown.segment, shown.batch_index)
     candidates = queries.candidates(store, unit)
     found = choices[(choices["layer"] == picked[0]) & (choices["head"] == picked[1])]
-    _kpis(run, choices)
+    _kpis(run, choices, layers)
     left, right = st.columns([2.1, 1], gap="small")
     with left:
         _map_card(run, shown, choices, layers, picked)
@@ -69,10 +69,11 @@ def render() -> None:
         cards.audit_card(found.iloc[0])
 
 
-def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
+def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     """Six figures of the whole run; the certified one is of the segment shown."""
     sparse = choices[choices["pattern"] != "dense"]
-    certified = float((sparse["lower_mass"] >= run.tau).mean()) if len(sparse) else None
+    certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
+    missed = int(layers["uncertified"].sum())
     speedup = None if run.dense_ms is None else run.dense_ms / run.total_ms
     fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
@@ -105,6 +106,8 @@ def _kpis(run: RunRow, choices: pd.DataFrame) -> None:
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
+    if missed:
+        states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
 
 
 def _map_card(

@@ -7,7 +7,7 @@ import streamlit as st
 
 from routesparse.app.screens.routing_map import readers_figure
 from routesparse.app.ui import design, exports, numbers
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
 

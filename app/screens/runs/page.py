@@ -16,7 +16,7 @@ from routesparse.app.shell import boundary, jobs_view, navigate
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, spool
 
 _MOST_COMPARED = 6
@@ -27,7 +27,7 @@ _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": 
 def render() -> None:
     """Draw the page."""
     opened = access()
-    boundary.timed(_refresh_when_changed, _REFRESH_EVERY_S)(opened.store.generation)
+    boundary.timed(_refresh_when_changed, _REFRESH_EVERY_S)(_seen(opened))
     st.html('<div class="rs-title">Runs</div>')
     _undo_bar(opened)
     _active_jobs(opened)
@@ -241,7 +241,7 @@ def _undo_bar(opened: Access) -> None:
     for line in st.session_state.pop("problems", []):
         states.field_error(line)
     for waiting in opened.waiting():
-        states.field_error(f"A bundle waits in the spool: {waiting.reason}")
+        states.field_error(f"A bundle waits, tried again every few seconds: {waiting.reason}")
     deleted = st.session_state.get("deleted")
     if deleted:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -292,9 +292,14 @@ def _rejected(opened: Access) -> None:
             st.text(f"sample {rejection.name}\n{rejection.reason}")
 
 
-def _refresh_when_changed(generation: int) -> None:
-    """Look into the spool every few seconds and draw the page again when something came in."""
+def _seen(opened: Access) -> tuple[int, set[str]]:
+    """What makes this page draw itself again: the stored runs and the names of those that wait."""
+    return opened.store.generation, {waiting.name for waiting in opened.waiting()}
+
+
+def _refresh_when_changed(seen: tuple[int, set[str]]) -> None:
+    """Look into the spool every few seconds and draw the page again when something came in or has to wait."""
     opened = access()
     opened.look_into_spool()
-    if opened.store.generation != generation:
+    if _seen(opened) != seen:
         st.rerun()

@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app.ui import numbers
 from routesparse.app.ui.glossary import TERMS
-from routesparse.engine.records import RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 
 # Columns of settings; one that is the same in all runs is said once above the table.
@@ -41,6 +41,7 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dic
             "tau": runs["tau"],
             "density": runs["density"] * 100,
             "fallback": runs["fallback_share"] * 100,
+            "uncertified": runs["uncertified_units"],
             "coverage": runs["coverage"] * 100,
             "prefill": runs["total_ms"].round(),
             "dense": runs["dense_ms"].round(),
@@ -49,6 +50,8 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dic
             "run": runs["run_id"].map(queries.label),
         }
     )
+    if not runs["uncertified_units"].fillna(0).any():
+        table = table.drop(columns="uncertified")
     if baseline is not None:
         against = baseline.total_ms / runs["total_ms"]
         table = table.drop(columns="dense")
@@ -84,6 +87,7 @@ def columns() -> dict[str, Any]:
         "fallback": column.NumberColumn(
             "Fallback", format="%.1f %%", width=62, help="Units that became dense by fallback"
         ),
+        "uncertified": column.NumberColumn("Uncertified", width=72, help=TERMS["uncertified"]),
         "coverage": column.NumberColumn(
             "Coverage",
             format="%.1f %%",

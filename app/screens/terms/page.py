@@ -16,32 +16,32 @@ EQUATIONS = (
         1,
         "O = A V,  A = softmax(Q Kᵀ / √d + C)",
         "Dense attention; C is the causal mask.",
-        "kernels/reference.py",
+        "kernels/attention/reference.py",
     ),
     (
         3,
         "S = Q[I] · pool(K)ᵀ / √d",
         "The shared probe: a few query rows I against all keys.",
-        "engine/probe.py",
+        "engine/method/probe.py",
     ),
     (
         4,
         "R = 1 − g + α u + β e,  g = min(m̂, recent mean)",
         "Risk of a candidate. Where g stands the paper has m̂ alone, a mean that hides the few last rows that ask the "
         "question.",
-        "engine/risk.py",
+        "engine/method/scores.py",
     ),
     (
         5,
         "‖aV − ãV‖₂ ≤ 2 (1 − m) V_max",
         "A row's output error is at most twice its lost mass times the largest value norm.",
-        "engine/certificate.py",
+        "engine/method/certificate.py",
     ),
     (
         6,
         "min Σ R  subject to  Σ t ≤ T_ℓ",
         "The router: one candidate per head, least risk within the layer's time.",
-        "engine/router.py",
+        "engine/method/router.py",
     ),
 )
 _EQUATION = re.compile(r"\(.*?equation (\d)")

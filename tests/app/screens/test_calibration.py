@@ -12,8 +12,8 @@ import pytest
 from routesparse.app.screens.calibration import figures, profile_figures, wording
 from routesparse.app.ui import design
 from routesparse.engine import paths
-from routesparse.engine.calibration import load_calibration
-from routesparse.engine.latency import LatencyProfile
+from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.store import bundle
 
 RUN = "3f9a1c20d4e5b678"

@@ -12,8 +12,8 @@ from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.latency import LatencyProfile
-from routesparse.engine.token_count import prompt_size
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.token_count import prompt_size
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = "The harbour master writes a ledger of vessels. " * 40

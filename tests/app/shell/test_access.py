@@ -5,7 +5,13 @@ import threading
 import pytest
 
 from routesparse.app.shell import access as module
+from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, spool
+from routesparse.engine.store.duckdb_store import Store
+
+
+def text_of(page) -> str:
+    return " ".join(element.value for kind in ("html", "markdown", "text") for element in page.get(kind))
 
 
 @pytest.fixture
@@ -58,3 +64,41 @@ def test_an_endless_look_of_another_does_not_hold_a_page_for_ever(opened, monkey
     monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.01)
     with opened._look_lock:
         opened.look_into_spool()
+
+
+def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, monkeypatch):
+    bundle.write_bundle(record, home / "spool")
+    insert = Store._insert
+
+    def fail(self, manifest, data, origin):
+        raise StoreError("no space left; its bundle is kept and tried again")
+
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    monkeypatch.setattr(Store, "_insert", fail)
+    page = open_page("runs")
+    for _ in range(2):
+        page.run()
+        assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
+    monkeypatch.setattr(Store, "_insert", insert)
+    page.run()
+    page.run()
+    assert "A bundle waits" not in text_of(page)
+    assert page.dataframe[0].value.shape[0] == 1
+
+
+def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, monkeypatch, tmp_path):
+    bundle.write_bundle(record, tmp_path / "data" / "samples" / "runs")
+    monkeypatch.setattr("routesparse.engine.paths.DATA", tmp_path / "data")
+
+    def fail(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copytree", fail)
+        opened = module.Access()
+    try:
+        assert "No space left" in opened.waiting()[0].reason
+        opened.look_into_spool()
+        assert not opened.waiting() and opened.store.run_ids() == {record.run.run_id}
+    finally:
+        opened.close()

@@ -7,13 +7,13 @@ import signal
 import pytest
 import torch
 
-from routesparse.engine import models as engine_models
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
-from routesparse.engine.profiling import profile_for
+from routesparse.engine.models import load as engine_models
+from routesparse.engine.profiles.measure import profile_for
 from routesparse.engine.store.bundle import read_bundle
 
 TEXT = "The harbour master writes a ledger of vessels. " * 15

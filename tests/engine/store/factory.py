@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from routesparse.engine import masks
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.records import (
+from routesparse.engine.record import masks
+from routesparse.engine.rows import (
     AuditRow,
     CandidateScoreRow,
     FallbackEventRow,

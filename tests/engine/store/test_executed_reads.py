@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routesparse.engine import masks
 from routesparse.engine.errors import InputError
+from routesparse.engine.record import masks
 from routesparse.engine.store import bundle, executed_reads, spool
 from routesparse.engine.store.owner_view import OwnerView
 

@@ -15,7 +15,7 @@ import pytest
 
 import routesparse.engine.store as package
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
-from routesparse.engine.records import FallbackEventRow
+from routesparse.engine.rows import FallbackEventRow
 from routesparse.engine.store import bundle, queries, spool
 from routesparse.engine.store.duckdb_store import Store, migrations
 from routesparse.engine.store.owner_view import OwnerView

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import duckdb
 import pytest
@@ -203,23 +204,84 @@ def test_second_process_is_told_that_the_file_is_held(store, home):
     assert "held by another process" in result.stderr
 
 
-def test_failed_insert_leaves_no_row_and_keeps_the_bundle(store, small, home, monkeypatch):
+@pytest.fixture
+def no_space(monkeypatch):
+    """A context in which no insert succeeds, as on a full disk."""
+
+    @contextmanager
+    def full():
+        insert = Store._insert
+
+        def fail(self, manifest, data, origin):
+            with pytest.raises(StoreError) as caught:
+                insert(self, manifest, {**data, "run": data["run"].append_column("no_column", [[1]])}, origin)
+            raise caught.value
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "_insert", fail)
+            yield
+
+    return full
+
+
+def test_failed_insert_leaves_no_row_and_the_next_look_tries_again(store, small, home, no_space):
     bundle.write_bundle(small, home / "spool")
-    monkeypatch.setattr(
-        "routesparse.engine.store.duckdb_store.FACT_TABLES", (*FACT_TABLES[:-1], "no_such_table", "prompt")
-    )
-    real = bundle.verified_tables
-
-    def with_extra(path):
-        manifest, data = real(path)
-        return manifest, {**data, "no_such_table": data["run"]}
-
-    monkeypatch.setattr(bundle, "verified_tables", with_extra)
-    assert spool.ingest_spool(store).waiting
-    monkeypatch.undo()
+    with no_space():
+        for _ in range(3):
+            report = spool.ingest_spool(store)
+            assert [waiting.name for waiting in report.waiting] == [small.run.run_id]
+            assert "was not stored" in report.waiting[0].reason and "tried again" in report.waiting[0].reason
+            assert not report.rejected and not report.ingested
     assert set(counts(store).values()) == {0}
+    assert spool.ingest_spool(store).ingested == [small.run.run_id]
+    assert not spool.ingest_spool(store).waiting and counts(store)["run"] == 1
+
+
+def test_failed_insert_survives_a_restart(store, small, home, no_space, monkeypatch):
     monkeypatch.setenv("ROUTESPARSE_HOME", str(home))
-    assert spool.recover(store).ingested == [small.run.run_id]
+    bundle.write_bundle(small, home / "spool")
+    with no_space():
+        assert spool.ingest_spool(store).waiting
+    store.close()
+    again = Store(home / "routesparse.duckdb")
+    try:
+        with no_space():
+            assert spool.recover(again).waiting and spool.ingest_spool(again).waiting
+        assert spool.ingest_spool(again).ingested == [small.run.run_id]
+    finally:
+        again.close()
+
+
+def test_a_sample_that_had_to_wait_is_a_sample_when_it_comes_in(store, small, home, no_space):
+    """Everybody sees samples, whose runs have no owner."""
+    bundle.write_bundle(small, home / "samples")
+    with no_space():
+        assert spool.ingest_samples(store, home / "samples").waiting
+    assert spool.ingest_spool(store).ingested == [small.run.run_id]
+    assert OwnerView(store, "somebody").run_ids() == {small.run.run_id}
+    assert not spool.ingest_samples(store, home / "samples")
+
+
+def test_an_unexpected_failure_after_the_move_waits_and_is_told(store, small, home, monkeypatch):
+    bundle.write_bundle(small, home / "spool")
+
+    def fail(*arguments):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_insert", fail)
+        report = spool.ingest_spool(store)
+    assert "unexpected MemoryError" in report.waiting[0].reason and not report.rejected
+    assert spool.ingest_spool(store).ingested == [small.run.run_id]
+
+
+def test_a_waiting_bundle_that_broke_meanwhile_is_set_aside(store, small, home, no_space):
+    bundle.write_bundle(small, home / "spool")
+    with no_space():
+        assert spool.ingest_spool(store).waiting
+    (store.bundles / small.run.run_id / "run.parquet").write_bytes(b"")
+    assert [r.name for r in spool.ingest_spool(store).rejected] == [small.run.run_id]
+    assert not spool.ingest_spool(store).waiting and not store.unlisted
 
 
 def test_threads_read_while_another_writes(store, small, factory, home):

@@ -1,0 +1,1 @@
+"""Makes a calibration: prompts, measured windows, and what is fitted to them."""

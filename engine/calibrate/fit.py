@@ -1,0 +1,290 @@
+"""Make a calibration (paper section 3.5): fit on fold A and freeze, take delta_q on fold B.
+
+Fold A fixes the policy. lambda starts at the configuration's and moves to tau + delta_A(lambda) where that is larger,
+at most twice, aiming at lambda - delta >= tau. alpha is the slope of the gate's flattery g - g* on the disagreement u
+over all sparse candidates. e is the error predictor. Fold B is measured under that frozen policy: residuals g - g* of
+the candidates that it selects, in buckets by length; delta_q for q in {.9, .95, .99} by ``conformal_delta``. Of
+several groups of prompts (domains) the residuals are pooled with equal prompt weights; *robust* takes the largest
+delta over the groups instead, valid for each of them and their mixtures.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.calibrate.measure import PromptMeasure
+from routesparse.engine.calibrate.predictor_fit import fit_predictor
+from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, conformal_delta, stamp_of
+from routesparse.engine.calibration.drift import DriftReference, fit_reference
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.predictor import ErrorPredictor
+
+CONFIDENCES = (0.9, 0.95, 0.99)
+GATE_ROUNDS = 2
+GATE_STEP = 0.002  # lambda moves in these steps; a smaller change is none
+LARGEST_GATE = 0.999
+HELD_OUT_SHARE = 0.25  # of fold A's documents, for the predictor's quality
+HISTOGRAM_BINS = 48
+
+# (windows, config with the gate to use, measure output errors) -> one PromptMeasure per window, in order
+Measure = Callable[[Sequence[Window], RouterConfig, bool], Sequence[PromptMeasure]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is calibrated: the model and the costs that decide which candidate is cheapest."""
+
+    model: str
+    revision: str
+    dtype: str
+    device: str
+    profile: LatencyProfile
+
+
+def calibrate(
+    fold_a: Sequence[Window],
+    fold_b: Sequence[Window],
+    config: RouterConfig,
+    subject: Subject,
+    measure: Measure,
+    *,
+    name: str,
+    domain: str,
+    lengths: Sequence[tuple[int, int]],
+    robust: bool = False,
+    provenance: dict[str, Any] | None = None,
+) -> Calibration:
+    """Measure both folds and put the calibration together. lengths: the buckets (least, most tokens).
+
+    Errors: CalibrationError where a fold is too small for the configuration's q, or a document is in both.
+    """
+    shared = {w.document_sha256 for w in fold_a} & {w.document_sha256 for w in fold_b}
+    if shared:
+        raise CalibrationError(f"{len(shared)} document is in both folds; a document belongs to one of them")
+    gate, measured_a = fit_gate(fold_a, config, measure, robust)
+    frozen = replace(config, gate=gate, alpha=fit_alpha(measured_a))
+    measured_b = list(measure(fold_b, frozen, False))
+    return assemble(
+        measured_a,
+        measured_b,
+        frozen,
+        subject,
+        name=name,
+        domain=domain,
+        lengths=lengths,
+        robust=robust,
+        provenance=provenance,
+    )
+
+
+def fit_gate(
+    fold: Sequence[Window], config: RouterConfig, measure: Measure, robust: bool = False
+) -> tuple[float, list[PromptMeasure]]:
+    """lambda on fold A, and fold A as measured with it. Errors: CalibrationError where the fold is too small."""
+    gate = config.gate_threshold
+    measured: list[PromptMeasure] = []
+    for _ in range(GATE_ROUNDS):
+        measured = list(measure(fold, replace(config, gate=gate), True))
+        wanted = wanted_gate(measured, config, robust)
+        if abs(wanted - gate) < GATE_STEP:
+            return gate, measured
+        gate = wanted
+    return gate, list(measure(fold, replace(config, gate=gate), True))
+
+
+def wanted_gate(measured: Sequence[PromptMeasure], config: RouterConfig, robust: bool = False) -> float:
+    """The lambda that fold A asks for: tau + delta_A, at least the configuration's, in whole steps."""
+    delta = largest_delta(measured, config.confidence, robust)
+    if not np.isfinite(delta):
+        raise CalibrationError(
+            f"fold A has {sum(len(m.residual) > 0 for m in measured)} prompts with a sparse head (of "
+            f"{len(measured)}), too few for q = {config.confidence:g}; use more or longer prompts"
+        )
+    wanted = float(np.ceil((config.tau + delta) / GATE_STEP) * GATE_STEP)
+    return min(LARGEST_GATE, max(config.gate_threshold, wanted))
+
+
+def largest_delta(measured: Sequence[PromptMeasure], confidence: float, robust: bool) -> float:
+    """delta_q of some prompts; robust: the largest over their domains."""
+    if not robust:
+        return conformal_delta([m.residual for m in measured], confidence)
+    domains = sorted({m.domain for m in measured})
+    return max(
+        conformal_delta([m.residual for m in measured if m.domain == domain], confidence)
+        for domain in domains
+    )
+
+
+def assemble(
+    measured_a: Sequence[PromptMeasure],
+    measured_b: Sequence[PromptMeasure],
+    config: RouterConfig,
+    subject: Subject,
+    *,
+    name: str,
+    domain: str,
+    lengths: Sequence[tuple[int, int]],
+    robust: bool = False,
+    provenance: dict[str, Any] | None = None,
+) -> Calibration:
+    """The artifact from both folds as measured; config holds the frozen gate and alpha."""
+    from routesparse.engine.provenance import versions
+
+    assert config.gate is not None
+    both = [*measured_a, *measured_b]
+    edges = histogram_edges(measured_b)
+    return Calibration(
+        name=name,
+        domain=domain,
+        gate=config.gate,
+        alpha=config.alpha,
+        model=subject.model,
+        model_revision=subject.revision,
+        library_hash=library_hash(),
+        stamp=stamp_of(config),
+        buckets=tuple(make_bucket(measured_b, least, most, robust, edges) for least, most in lengths),
+        documents=tuple(sorted({m.document_sha256 for m in both})),
+        seed=config.seed,
+        dtype=subject.dtype,
+        cost_model=CostModel.of(subject.profile),
+        folds={"A": _fold(measured_a), "B": _fold(measured_b)},
+        prompts=tuple(
+            _summary(fold, m) for fold, part in (("A", measured_a), ("B", measured_b)) for m in part
+        ),
+        parts=tuple(sorted({m.domain for m in both})),
+        drift=fit_drift(both, lengths),
+        predictor=fit_error(measured_a, config.seed),
+        provenance={
+            "created_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "device": subject.device,
+            "dtype": subject.dtype,
+            "versions": versions(),
+            "robust": robust,
+            **(provenance or {}),
+        },
+    )
+
+
+def make_bucket(
+    measured: Sequence[PromptMeasure], least: int, most: int, robust: bool, edges: np.ndarray
+) -> Bucket:
+    """delta_q of the prompts in [least, most] tokens. K counts the prompts with a selected sparse unit."""
+    inside = [m for m in measured if least <= m.tokens <= most and len(m.residual)]
+    deltas = {}
+    for confidence in CONFIDENCES:
+        delta = largest_delta(inside, confidence, robust) if inside else np.inf
+        deltas[f"{confidence:g}"] = delta if np.isfinite(delta) else None
+    share = np.zeros(len(edges) - 1)
+    for m in inside:
+        share += np.histogram(m.residual.clip(edges[0], edges[-1]), edges)[0] / len(m.residual) / len(inside)
+    return Bucket(
+        min_tokens=least,
+        max_tokens=most,
+        prompts=len(inside),
+        deltas=deltas,
+        documents=len({m.document_sha256 for m in inside}),
+        units=sum(len(m.residual) for m in inside),
+        histogram={"edges": edges.tolist(), "share": share.tolist()},
+    )
+
+
+def histogram_edges(measured: Sequence[PromptMeasure]) -> np.ndarray:
+    """Equal bins over all residuals of a calibration, the same for each of its buckets."""
+    values = np.concatenate([*(m.residual for m in measured), np.zeros(1)])
+    low, high = values.min(), max(values.max(), values.min() + 1e-3)
+    return np.linspace(low, high, HISTOGRAM_BINS + 1)
+
+
+def fit_alpha(measured: Sequence[PromptMeasure]) -> float:
+    """alpha = max(0, sum w u (g - g*) / sum w u^2) over all sparse candidates, equal prompt weights w.
+
+    With it 1 - g + alpha u estimates 1 - g*, the loss that the risk (eq. 4) stands for. It is 0 in all five shipped
+    calibrations, because g is a minimum of two means already.
+    """
+    above = below = 0.0
+    for m in measured:
+        u = np.concatenate([t.disagreement[:, :-1].ravel() for t in m.truths]).astype(np.float64)
+        flattery = np.concatenate([(t.gate - t.target)[:, :-1].ravel() for t in m.truths]).astype(np.float64)
+        above += float((u * flattery).mean())
+        below += float((u * u).mean())
+    return max(0.0, above / below) if below > 0 else 0.0
+
+
+def fit_error(measured: Sequence[PromptMeasure], seed: int) -> ErrorPredictor | None:
+    """e from all sparse candidates of fold A; None where output errors were not measured.
+
+    Its quality is that of a fit without some documents, not windows, on these: windows of one text are alike.
+    """
+    if not measured:
+        return None
+    features, errors, prompts = [], [], []
+    for place, m in enumerate(measured):
+        for t in m.truths:
+            if t.error is None:
+                return None
+            entropy = np.broadcast_to(t.entropy[:, None], t.gate.shape)
+            columns = [x[:, :-1].ravel() for x in (t.gate, t.disagreement, entropy)]
+            features.append(np.stack(columns, 1).astype(np.float64))
+            errors.append(t.error[:, :-1].ravel().astype(np.float64))
+            prompts.append(np.full(len(errors[-1]), place))
+    prompt = np.concatenate(prompts)
+    held_out = held_out_prompts([m.document_sha256 for m in measured])[prompt]
+    return fit_predictor(np.concatenate(features), np.concatenate(errors), prompt, held_out, seed)
+
+
+def held_out_prompts(documents: Sequence[str]) -> np.ndarray:
+    """bool [prompts]: those of every fourth document, of the last of two or three; none where there is one alone."""
+    names = sorted(set(documents))
+    step = min(round(1 / HELD_OUT_SHARE), len(names))
+    chosen = names[step - 1 :: step] if step > 1 else []
+    return np.isin(documents, chosen)
+
+
+def fit_drift(measured: Sequence[PromptMeasure], lengths: Sequence[tuple[int, int]]) -> DriftReference | None:
+    """The descriptors of both folds' prompts as a reference."""
+    return fit_reference(
+        measured[0].descriptor_names,
+        np.stack([m.descriptors for m in measured]),
+        np.array([m.tokens for m in measured], dtype=np.float64),
+        [m.document_sha256 for m in measured],
+        [m.domain for m in measured],
+        min(least for least, _ in lengths),
+        max(most for _, most in lengths),
+    )
+
+
+def _fold(measured: Sequence[PromptMeasure]) -> dict[str, Any]:
+    documents = {m.document_sha256: m.document for m in measured}
+    return {
+        "prompts": len(measured),
+        "documents": [
+            {"name": name, "sha256": sha, "prompts": sum(m.document_sha256 == sha for m in measured)}
+            for sha, name in sorted(documents.items(), key=lambda item: item[1])
+        ],
+    }
+
+
+def _summary(fold: str, m: PromptMeasure) -> dict[str, Any]:
+    residual = m.residual
+    some = len(residual) > 0
+    return {
+        "fold": fold,
+        "domain": m.domain,
+        "document": m.document,
+        "sha256": m.sha256,
+        "tokens": m.tokens,
+        "units": len(residual),
+        "mean": float(residual.mean()) if some else None,
+        "q95": float(np.quantile(residual, 0.95)) if some else None,
+        "max": float(residual.max()) if some else None,
+        "density": m.density,
+    }

@@ -1,0 +1,145 @@
+"""What one calibration prompt tells: the gate statistic of every candidate, and the truth (paper section 3.5).
+
+The prompt is routed by the frozen policy, sparse layers upstream included; on random body rows that no other step
+has read, every candidate is audited (``audit/candidates.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
+from routesparse.engine.audit.rows.auditor import Auditor
+from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibration.drift import describe_prompt
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Decision
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.rows import AuditRow
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
+
+AUDIT_ROWS = 512
+ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
+
+
+@dataclass(frozen=True)
+class UnitTruth:
+    """The U units of one layer and segment, C candidates, dense last. float32 but for the choice."""
+
+    layer: int
+    segment: int
+    chosen: np.ndarray  # int64 [U]
+    gate: np.ndarray  # [U, C], g
+    target: np.ndarray  # [U, C], g* = min(true body mean, recent mean)
+    disagreement: np.ndarray  # [U, C], u
+    entropy: np.ndarray  # [U]
+    error: np.ndarray | None  # [U, C], E_rel
+
+    @property
+    def sparse(self) -> np.ndarray:
+        """bool [U]."""
+        return self.chosen != self.gate.shape[1] - 1
+
+    @property
+    def residual(self) -> np.ndarray:
+        """g - g* of the selected candidate of every sparse unit."""
+        units = np.flatnonzero(self.sparse)
+        place = self.chosen[units]
+        return (self.gate[units, place] - self.target[units, place]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class PromptMeasure:
+    """One prompt under one frozen policy."""
+
+    domain: str
+    document: str
+    document_sha256: str
+    sha256: str  # of the token ids
+    tokens: int
+    density: float  # kept share of the causal area, tail included
+    descriptor_names: tuple[str, ...]
+    descriptors: np.ndarray  # [D]
+    truths: tuple[UnitTruth, ...]
+
+    @property
+    def residual(self) -> np.ndarray:
+        """g - g* of every selected sparse unit."""
+        return np.concatenate([t.residual for t in self.truths]) if self.truths else np.zeros(0)
+
+
+class CandidateAuditor(Auditor):
+    """Keeps the truth about all candidates of every unit, and leaves no row in the run's record."""
+
+    def __init__(self, rows: int | None, error_rows: int) -> None:
+        """rows: None audits the whole body. error_rows: 0 leaves the output errors out."""
+        self.truths: list[UnitTruth] = []
+        self._rows, self._error_rows = rows, error_rows
+
+    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+        """See ``Auditor.audit``."""
+        rows = draw_body_rows(inputs, decision, self._rows, settings.seed)
+        true = candidate_masses(inputs, decision, rows, settings.config).double().mean(2)
+        error = None
+        if self._error_rows:
+            some = draw_body_rows(inputs, decision, self._error_rows, settings.seed)
+            error = candidate_errors(inputs, decision, some).flatten(0, 1).float().numpy()
+        scores = decision.scores
+        target = gate_statistic(true.flatten(0, 1).cpu().numpy(), scores.recent_mass)
+        self.truths.append(
+            UnitTruth(
+                layer=decision.layer,
+                segment=decision.segment.index,
+                chosen=decision.certified.choice,
+                gate=scores.gate.astype(np.float32),
+                target=target.astype(np.float32),
+                disagreement=scores.disagreement.astype(np.float32),
+                entropy=decision.entropy.astype(np.float32),
+                error=error,
+            )
+        )
+        return []
+
+
+def measure_window(
+    loaded: LoadedModel,
+    window: Window,
+    config: RouterConfig,
+    profile: LatencyProfile | str,
+    audit_rows: int | None = AUDIT_ROWS,
+    error_rows: int = 0,
+) -> PromptMeasure:
+    """Route one window under ``config`` (its gate frozen) and audit it. The break-even length is not asked for."""
+    auditor = CandidateAuditor(audit_rows, error_rows)
+    session = RoutingSession(config, profile=profile, auditor=auditor, salt=window.sha256)
+    prefill(loaded, window.token_ids, session)
+    record = session.trace.record()
+    names, values = describe_prompt(record.choices)
+    return PromptMeasure(
+        domain=window.domain,
+        document=window.document,
+        document_sha256=window.document_sha256,
+        sha256=window.sha256,
+        tokens=window.tokens,
+        density=float(record.run.density or 1.0),
+        descriptor_names=names,
+        descriptors=values,
+        truths=tuple(auditor.truths),
+    )
+
+
+@torch.no_grad()
+def prefill(loaded: LoadedModel, token_ids: Sequence[int], session: RoutingSession) -> None:
+    """One routed prefill of the model."""
+    ids = torch.tensor([list(token_ids)], device=loaded.model.device)
+    with routed_by(loaded.model, session):
+        loaded.model(ids, logits_to_keep=1, use_cache=False)

@@ -1,0 +1,430 @@
+"""Offline calibration (paper section 3.5): the conformal head certificate's delta_q, its stamp and its checks.
+
+The unit is the prompt. Residuals g - g* are taken for the candidate that the frozen policy selects (calibrating on
+all candidates loses ten points of coverage: winner's curse), with g* = min(true body mean, true recent mean) from
+the dense audit. delta_q is the pooled quantile with equal prompt weights at level q (K + 1)/K, at least 0, infinite
+where that level exceeds 1 (K prompts are too few). numpy only; the numbers come from ``calibrate/fit.py``.
+
+A calibration belongs to a kernel backend and a dtype, and a dense tile's relative cost must agree within COST_FACTOR:
+costs decide which candidate is "cheapest", so they are part of the policy that delta certifies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine import fields, paths
+from routesparse.engine.calibration.drift import DriftReference, check_reference
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError, ConfigError
+from routesparse.engine.fields import FieldError
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.method.predictor import ErrorPredictor, check_trees
+
+SCHEMA = 2
+COST_FACTOR = (
+    2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
+)
+STAMPED = (  # a change of any of these changes what delta was measured on
+    "policy",
+    "budget",
+    "beta",
+    "solver",
+    "tau",
+    "confidence",
+    "segment_tokens",
+    "tail_tokens",
+    "block_q",
+    "block_k",
+    "probe",
+    "recent_rows",
+    "routing_rows",
+    "certificate_rows",
+    "boundary_rows",
+    "max_tests",
+    "bound",
+    "fallback",
+)
+# What only eq. 6 reads: without a latency limit the gate alone chooses.
+RISK_ONLY = ("beta", "solver")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """delta_q for prompts of min_tokens to max_tokens, from K prompts; deltas by q ("0.95"), None for infinite.
+
+    histogram: residuals g - g* with equal prompt weights, "edges" [n + 1] and "share" [n].
+    """
+
+    min_tokens: int
+    max_tokens: int
+    prompts: int
+    deltas: dict[str, float | None]
+    documents: int = 0
+    units: int = 0  # selected sparse units
+    histogram: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What decided which candidate is cheapest: the profile's costs, in sparse tiles."""
+
+    profile: str
+    backend: str
+    row: float
+    column: float
+    dense: float
+
+    @classmethod
+    def of(cls, profile: LatencyProfile) -> CostModel:
+        """The relative costs of a latency profile."""
+        tile = max(profile.tile_us, 1e-12)
+        return cls(
+            profile.name,
+            profile.backend,
+            profile.row_us / tile,
+            profile.column_us / tile,
+            profile.dense_tile_us / tile,
+        )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A calibration artifact. Device is provenance only; everything under ``stamp`` must match the run."""
+
+    name: str
+    domain: str
+    gate: float  # lambda, chosen on fold A and frozen
+    alpha: float
+    model: str
+    model_revision: str
+    library_hash: str
+    stamp: dict[str, Any]
+    buckets: tuple[Bucket, ...]
+    documents: tuple[str, ...]  # sha256 of the calibration documents
+    seed: int
+    provenance: dict[str, Any]
+    dtype: str = "float32"  # of the model when it was measured
+    cost_model: CostModel | None = None
+    folds: dict[str, Any] = field(
+        default_factory=dict
+    )  # "A", "B": prompts, documents [{name, sha256, prompts}]
+    prompts: tuple[dict[str, Any], ...] = ()  # one summary per prompt of both folds
+    parts: tuple[str, ...] = ()  # the domains of a calibration on several
+    drift: DriftReference | None = None
+    predictor: ErrorPredictor | None = None  # e, fitted on fold A
+
+    def delta(self, tokens: int, confidence: float) -> float:
+        """delta_q for a prompt of this length; infinite outside the calibrated lengths and confidences."""
+        for bucket in self.buckets:
+            if bucket.min_tokens <= tokens <= bucket.max_tokens:
+                delta = bucket.deltas.get(f"{confidence:g}")
+                return math.inf if delta is None else delta
+        return math.inf
+
+    def check(
+        self,
+        model_revision: str,
+        config: RouterConfig,
+        dtype: str | None = None,
+        profile: LatencyProfile | None = None,
+    ) -> None:
+        """Errors: CalibrationError naming the first thing that differs between the stamp and this run."""
+        found = self.mismatch(model_revision, config, dtype, profile)
+        if found is not None:
+            raise CalibrationError(f"{found}; or use it all the same with --force, which the record tells")
+
+    def mismatch(
+        self,
+        model_revision: str,
+        config: RouterConfig,
+        dtype: str | None = None,
+        profile: LatencyProfile | None = None,
+    ) -> str | None:
+        """What a check would refuse, in one sentence; None where everything fits.
+
+        dtype and profile: None where the model is not loaded yet.
+        """
+        if self.model_revision != model_revision:
+            return (
+                f"calibration {self.name!r} was made for model {self.model!r} revision {self.model_revision}, "
+                f"this model has revision {model_revision}; pass a calibration of this model, or none"
+            )
+        if self.library_hash != library_hash():
+            return (
+                f"calibration {self.name!r} was made with pattern library {self.library_hash}, this version has "
+                f"{library_hash()}; calibrate again, or pass none"
+            )
+        if dtype not in (None, self.dtype):
+            return (
+                f"calibration {self.name!r} was made in {self.dtype}, this model runs in {dtype}; calibrate again "
+                "in that dtype, or pass none"
+            )
+        values = config.to_dict()
+        for name in STAMPED:
+            if name in RISK_ONLY and config.policy == "certified" and config.budget is None:
+                continue
+            if self.stamp.get(name) != values[name]:
+                return (
+                    f"calibration {self.name!r} was made with {name} {self.stamp.get(name)!r}, this run has "
+                    f"{values[name]!r}; use the same value, or pass no calibration"
+                )
+        return None if profile is None else self.cost_mismatch(profile)
+
+    def cost_mismatch(self, profile: LatencyProfile) -> str | None:
+        """Whether another candidate would be the cheapest here: another kernel, or far other costs of dense tiles.
+
+        delta belongs to the selected candidate. Costs of one machine vary with its load, hence the wide factor.
+        """
+        if self.cost_model is None:
+            return None
+        here = CostModel.of(profile)
+        if here.backend != self.cost_model.backend:
+            return (
+                f"calibration {self.name!r} chose the cheapest candidate for the {self.cost_model.backend} kernel, "
+                f"this run uses {here.backend}; calibrate on this device, or pass none"
+            )
+        ratio = max(here.dense, 1e-9) / max(self.cost_model.dense, 1e-9)
+        if not 1 / COST_FACTOR <= ratio <= COST_FACTOR:
+            return (
+                f"calibration {self.name!r} was made where a dense tile costs {self.cost_model.dense:.2f} sparse "
+                f"tiles, profile {here.profile} says {here.dense:.2f}; calibrate with this profile, or pass none"
+            )
+        return None
+
+    def overlap(self) -> list[str]:
+        """sha256 of documents that are in both folds: there must be none."""
+        folds = [{d["sha256"] for d in self.folds.get(fold, {}).get("documents", ())} for fold in ("A", "B")]
+        return sorted(folds[0] & folds[1])
+
+    def overlap_with(self, documents: Iterable[str]) -> list[str]:
+        """sha256 of the given documents (a test set's) that this calibration has seen."""
+        return sorted(set(self.documents) & set(documents))
+
+    def save(self, folder: Path) -> Path:
+        """Write <folder>/<name>.json, replacing it whole."""
+        return paths.write_json(folder / f"{self.name}.json", {"schema": SCHEMA, **dataclasses.asdict(self)})
+
+
+def stamp_of(config: RouterConfig) -> dict[str, Any]:
+    """The part of a configuration that a calibration depends on."""
+    values = config.to_dict()
+    return {field: values[field] for field in STAMPED}
+
+
+def load_calibration(name: str) -> Calibration:
+    """A bundled calibration by name, one made on this machine, or one by path. Errors: CalibrationError."""
+    folders = (paths.DATA / "calibrations", paths.calibrations())
+    places = [Path(name)] if name.endswith(".json") else [folder / f"{name}.json" for folder in folders]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        here = ", ".join(sorted(p.stem for p in folders[0].glob("*.json"))) or "none"
+        raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
+    try:
+        values = json.loads(path.read_text("utf-8"), object_pairs_hook=fields.no_field_twice)
+        schema = values.pop("schema")
+        if schema + 0 != SCHEMA:
+            told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
+            raise CalibrationError(
+                f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
+            )
+        return _from_dict(values)
+    except OSError as error:
+        raise CalibrationError(f"calibration {path} can't be read ({error.strerror}); pass another") from None
+    # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        file = "" if str(path) == name else f" in {path}"
+        raise CalibrationError(
+            f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
+        ) from None
+
+
+def known() -> list[str]:
+    """The names of the bundled calibrations and of those made on this machine."""
+    folders = (paths.DATA / "calibrations", paths.calibrations())
+    return sorted({path.stem for folder in folders for path in folder.glob("*.json")})
+
+
+def _from_dict(values: dict[str, Any]) -> Calibration:
+    """Errors: FieldError for the first value outside its meaning."""
+    _CALIBRATION(values, "")
+    make = {
+        "cost_model": lambda v: CostModel(**v),
+        "drift": DriftReference.from_dict,
+        "predictor": ErrorPredictor.from_dict,
+    }
+    read = {name: kind(values[name]) for name, kind in make.items() if values.get(name) is not None}
+    buckets = tuple(Bucket(**bucket) for bucket in values["buckets"])
+    lists = {name: tuple(values.get(name, ())) for name in ("documents", "prompts", "parts")}
+    return Calibration(**{**values, **read, **lists, "buckets": buckets})
+
+
+def _check_buckets(value: Any, field: str) -> None:
+    """Lengths ascend without overlap, so that every prompt has one bucket."""
+    fields.items(_check_bucket)(value, field)
+    for place in range(1, len(value)):
+        before, least = value[place - 1]["max_tokens"], value[place]["min_tokens"]
+        if least <= before:
+            wanted = f"above {before}, where the bucket before it ends"
+            raise FieldError(f"{field}[{place}].min_tokens", least, wanted)
+
+
+def _check_bucket(value: Any, field: str) -> None:
+    fields.record(
+        {
+            "min_tokens": fields.whole(1),
+            "max_tokens": fields.whole(1),
+            "prompts": fields.whole(),
+            "deltas": fields.an_object,
+        },
+        {"documents": fields.whole(), "units": fields.whole(), "histogram": _check_histogram},
+    )(value, field)
+    fields.token_range(value, field)
+    if value.get("documents", 0) > value["prompts"]:
+        raise FieldError(f"{field}.documents", value["documents"], f"at most the {value['prompts']} prompts")
+    _check_deltas(value["deltas"], value["prompts"], f"{field}.deltas")
+
+
+def _check_deltas(value: dict[str, Any], prompts: int, field: str) -> None:
+    """By level q: a difference of two masses, null for infinite, and never smaller at a higher q.
+
+    Infinite is always allowed, being the more careful; finite needs q (K + 1)/K <= 1. K counts all domains of a
+    robust calibration, whose delta needs as many prompts of each: this check is the weaker one.
+    """
+    known = {}
+    for name, delta in value.items():
+        try:
+            level = float(name)
+        except ValueError:
+            level = math.nan
+        if not 0 < level < 1 or f"{level:g}" != name:
+            raise FieldError(f"{field}.{name}", delta, "named after a level q such as 0.95, between 0 and 1")
+        wanted = "a number from 0 to 1, or null for infinite (too few prompts)"
+        fields.optional(fields.number(0.0, 1.0, wanted))(delta, f"{field}.{name}")
+        if delta is not None and (prompts == 0 or level * (prompts + 1) / prompts > 1.0):
+            raise FieldError(f"{field}.{name}", delta, f"null: {prompts} prompts are too few for this level")
+        known[level] = math.inf if delta is None else delta
+    levels = sorted(known)
+    for lower, higher in itertools.pairwise(levels):
+        if known[higher] < known[lower]:
+            least = "null" if math.isinf(known[lower]) else f"at least {known[lower]}"
+            raise FieldError(
+                f"{field}.{higher:g}", known[higher], f"{least}, as at the lower level {lower:g}"
+            )
+
+
+def _check_histogram(value: Any, field: str) -> None:
+    if value == {}:
+        return
+    share = fields.number(0.0, 1.0 + 1e-9, "a number from 0 to 1")
+    fields.record({"edges": fields.items(fields.number(), least=2), "share": fields.items(share)})(
+        value, field
+    )
+    fields.items(share, len(value["edges"]) - 1)(value["share"], f"{field}.share")
+    fields.ascending(value["edges"], f"{field}.edges")
+    if min(abs(sum(value["share"]) - total) for total in (0.0, 1.0)) > 1e-6:
+        raise FieldError(f"{field}.share", value["share"], "shares of one whole")
+
+
+def _check_stamp(value: Any, field: str) -> None:
+    """Values that a RouterConfig may have. What is missing, or unknown here, is told when the stamp is compared."""
+    fields.an_object(value, field)
+    known = {f.name: f.default for f in dataclasses.fields(RouterConfig) if f.name in value}
+    for name, default in known.items():
+        found, kind = value[name], str if name == "budget" else type(default)
+        real = isinstance(found, kind) or (kind is float and isinstance(found, int))
+        if (kind is not bool and isinstance(found, bool)) or not (
+            real or (name == "budget" and found is None)
+        ):
+            raise FieldError(f"{field}.{name}", found, f"of the kind of {default!r}")
+    try:
+        RouterConfig.from_dict({name: value[name] for name in known})
+    except ConfigError as error:
+        raise ValueError(f"{field} holds no possible configuration: {error}") from None
+
+
+def _check_folds(value: Any, field: str) -> None:
+    document = fields.record({"name": fields.text, "sha256": fields.text, "prompts": fields.whole()})
+    fold = fields.record({"prompts": fields.whole(), "documents": fields.items(document)})
+    fields.record({}, {"A": fold, "B": fold})(value, field)
+
+
+_RATE = fields.number(0.0, wanted="a finite number of at least 0")
+_RESIDUAL = fields.optional(fields.number(-1.0, 1.0, "a number from -1 to 1, or null"))
+_SUMMARY = fields.record(  # of one prompt, see calibrating._summary
+    {
+        "fold": fields.one_of("A", "B"),
+        "domain": fields.text,
+        "document": fields.text,
+        "sha256": fields.text,
+        "tokens": fields.whole(1),
+        "units": fields.whole(),
+        "mean": _RESIDUAL,
+        "q95": _RESIDUAL,
+        "max": _RESIDUAL,
+        "density": fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1"),
+    }
+)
+_CALIBRATION = fields.record(
+    {
+        "name": fields.text,
+        "domain": fields.text,
+        "gate": fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1"),
+        "alpha": _RATE,
+        "model": fields.text,
+        "model_revision": fields.text,
+        "library_hash": fields.text,
+        "stamp": _check_stamp,
+        "buckets": _check_buckets,
+        "documents": fields.items(fields.text),
+        "seed": fields.whole(),
+        "provenance": fields.an_object,
+    },
+    {
+        "dtype": fields.text,
+        "cost_model": fields.optional(
+            fields.record(
+                {
+                    "profile": fields.text,
+                    "backend": fields.text,
+                    "row": _RATE,
+                    "column": _RATE,
+                    "dense": _RATE,
+                }
+            )
+        ),
+        "folds": _check_folds,
+        "prompts": fields.items(_SUMMARY),
+        "parts": fields.items(fields.text),
+        "drift": fields.optional(check_reference),
+        "predictor": fields.optional(check_trees),
+    },
+)
+
+
+def conformal_delta(residuals: list[np.ndarray], confidence: float) -> float:
+    """delta_q = max(0, pooled quantile with equal prompt weights at level q (K + 1)/K), K prompts.
+
+    residuals: one array of g - g* per prompt (prompts without a selected sparse unit are left out).
+    Infinite where the level exceeds 1: K is below q/(1 - q), 19 prompts for q = .95.
+    """
+    kept = [np.asarray(r, dtype=np.float64) for r in residuals if len(r)]
+    level = confidence * (len(kept) + 1) / len(kept) if kept else math.inf
+    if level > 1.0:
+        return math.inf
+    values = np.concatenate(kept)
+    weights = np.concatenate([np.full(len(r), 1.0 / (len(r) * len(kept))) for r in kept])
+    order = np.argsort(values, kind="stable")
+    cumulative = weights[order].cumsum()
+    place = min(int(np.searchsorted(cumulative, level - 1e-12)), len(values) - 1)
+    return max(0.0, float(values[order][place]))

@@ -1,0 +1,58 @@
+"""The router on stored scores: what each head would have chosen under another calibration's lambda and delta_q.
+
+A what-if without the model: candidates, their g and their predicted times are those of the stored run, so only the
+router's gate and the conformal claim change. Step 5 (certificates, fallback) is not replayed: its rows are not kept.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.errors import InputError
+from routesparse.engine.method.certificate import conformal_lower_mass
+from routesparse.engine.method.router import cheapest_admissible
+from routesparse.engine.method.scores import gate_statistic, risk
+
+UNIT = ["batch_index", "layer", "head", "segment"]
+
+
+def replay(
+    candidates: pd.DataFrame, calibration: Calibration, tokens: int, confidence: float
+) -> pd.DataFrame:
+    """The choices of policy "certified" without a time limit: one row per unit, columns as in the store.
+
+    candidates: rows of compare_queries.candidates. ``conformal_lower_mass`` is NaN where delta is infinite and for
+    dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
+    Errors: InputError where the run recorded no candidates, or not the same ones for every unit.
+    """
+    width = candidates["candidate"].nunique()
+    if not width or len(candidates) % width:
+        raise InputError(
+            "this run recorded no candidate scores, so nothing can be replayed; analyse the prompt again"
+        )
+    shape = (len(candidates) // width, width)
+
+    def matrix(column: str) -> np.ndarray:
+        return candidates[column].to_numpy(float).reshape(shape)
+
+    g = gate_statistic(matrix("mass"), matrix("recent_mass"))
+    choice = cheapest_admissible(g, matrix("kernel_us"), calibration.gate)
+    rows = candidates.iloc[np.arange(shape[0]) * width + choice].reset_index(drop=True)
+    gate = g[np.arange(shape[0]), choice]
+    delta = calibration.delta(tokens, confidence)
+    sparse = rows["pattern"] != "dense"
+    claim = conformal_lower_mass(gate, delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
+    return rows[[*UNIT, "candidate", "pattern", "budget", "density", "disagreement", "kernel_us"]].assign(
+        run_id=calibration.name,
+        gate=gate,
+        risk=risk(gate, rows["disagreement"].to_numpy(float), calibration.alpha),
+        conformal_lower_mass=np.where(sparse, claim, np.nan),
+        lower_mass=np.nan,
+        fallback=None,
+        audited_mass=np.nan,
+        audited_error=np.nan,
+    )

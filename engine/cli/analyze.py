@@ -1,0 +1,302 @@
+"""``routesparse analyze`` and ``routesparse profile``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from routesparse.engine import paths
+from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
+from routesparse.engine.config import (
+    AuditDepth,
+    BoundName,
+    LatencyBudget,
+    Policy,
+    ProbeMode,
+    RouterConfig,
+    default_segment,
+)
+from routesparse.engine.errors import InputError
+from routesparse.engine.rows import PATTERNS, RunRecord
+
+if TYPE_CHECKING:
+    from routesparse.engine.models.load import ModelShape
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
+
+
+MOST_NAMED = 8  # uncertified units in the warning; --json has all
+
+
+def analyze(
+    file: Annotated[Path, typer.Argument(help="A text file in UTF-8: the prompt.")],
+    model: ModelName = "demo",
+    calibration: Annotated[
+        str | None, typer.Option(help="prose, code, dialog, mixed, or a .json file; without: in-prompt only.")
+    ] = None,
+    policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = "certified",
+    budget: Annotated[
+        str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
+    ] = None,
+    tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
+    segment: Annotated[
+        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
+    ] = None,
+    probe: Annotated[
+        ProbeMode, typer.Option(help="Score rows against all keys, or against pooled ones.")
+    ] = "exact",
+    audit: Annotated[
+        AuditDepth, typer.Option(help="Compare with dense attention: not at all, on sampled rows, on all.")
+    ] = "none",
+    out: Annotated[Path | None, typer.Option(help="Folder for the run bundle; default: the spool.")] = None,
+    profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
+    break_even: Annotated[
+        int | None, typer.Option(help="Tokens below which dense runs untouched; default: from the profile.")
+    ] = None,
+    domain: Annotated[str | None, typer.Option(help="A label for grouping runs, such as code.")] = None,
+    measure_dense: Annotated[
+        bool, typer.Option("--measure-dense", help="Time the dense prefill too.")
+    ] = False,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Keep the prompt's text out of the bundle.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the probe's random rows.")] = 0,
+    bound: Annotated[
+        BoundName, typer.Option(help="How the in-prompt certificate bounds the mean.")
+    ] = "betting",
+    beta: Annotated[
+        float, typer.Option(help="Weight of the calibration's error predictor in the risk; 0: none.")
+    ] = 0.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use a calibration that does not fit; the record tells.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Prefill one prompt with routing and write its run bundle: every choice, and why."""
+    report = Reporter()
+    report.line(f"reading {file.name}")
+    from routesparse.engine.prompts import read_prompt, tokenize
+
+    text = read_prompt(file)
+    config = RouterConfig(
+        policy=policy,
+        tau=tau,
+        budget=None if budget is None else LatencyBudget.parse(budget),
+        segment_tokens=default_segment(False) if segment is None else segment,
+        probe=probe,
+        break_even_tokens=break_even,
+        bound=bound,
+        beta=beta,
+        seed=seed,
+    )
+    target = _writable(out or paths.spool())
+    if calibration is not None:
+        from routesparse.engine.calibration.artifact import load_calibration
+
+        load_calibration(calibration)
+    report.line(f"loading model {model}")
+    from routesparse.engine.models.load import load_model
+
+    loaded = load_model(model)
+    if segment is None:
+        config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
+    prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
+    report.line(
+        f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
+    )
+    from routesparse.engine.analyze import analyze_prompt
+    from routesparse.engine.store.bundle import write_bundle
+
+    with report.bars():
+        record = analyze_prompt(
+            prompt,
+            loaded,
+            config,
+            calibration=calibration,
+            profile=profile,
+            audit=audit,
+            measure_dense=measure_dense,
+            keep_text=not no_text,
+            domain=domain,
+            force=force,
+            progress=report,
+        )
+    bundle = write_bundle(record, target)
+    run = record.run
+    if run.units and run.dense_fallback_units > config.fallback_limit * run.units:
+        report.warn(
+            f"{run.dense_fallback_units} of {run.units} units fell back to dense, more than "
+            f"{config.fallback_limit:.0%}: this prompt does not suit the library or tau"
+        )
+    if record.uncertified:
+        report.warn(uncertified_text(record))
+    if json_output:
+        print_json(analysis_object(record, bundle))
+    else:
+        _print_summary(record, bundle)
+
+
+def profile(
+    model: ModelName = "demo",
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Query heads, KV heads and head size instead of a model, as in 32,8,128."),
+    ] = None,
+    probe: Annotated[ProbeMode, typer.Option(help="The probe mode that the profile is for.")] = "exact",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two short lengths only: seconds, less precise.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the profile; default: the home folder.")
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Measure what plans and the probe cost on this machine, for a model's head size, and keep it."""
+    report = Reporter()
+    what = f"model {model}" if shape is None else f"shape {shape}"
+    report.line(f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}")
+    target = _writable(out or paths.profiles())
+    wanted = _model_shape(model, shape)
+    import torch
+
+    from routesparse.engine.profiles import measure as profiling
+
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda:0" if cuda else "cpu")
+    with report.bars():
+        measured = profiling.measure(
+            device,
+            torch.bfloat16 if cuda else torch.float32,
+            head_dim=wanted.head_dim,
+            heads=wanted.heads,
+            kv_heads=wanted.kv_heads,
+            config=RouterConfig(probe=probe),
+            **(profiling.quick(device) if quick else {}),
+            progress=report,
+        )
+    if shape is not None:
+        measured = dataclasses.replace(measured, command=f"routesparse profile --shape {shape}")
+    path = measured.save(target)
+    result = {
+        "name": measured.name,
+        "device": measured.device,
+        "backend": measured.backend,
+        "dtype": measured.dtype,
+        "head_dim": measured.head_dim,
+        "groups": measured.groups,
+        "threads": measured.threads,
+        "median_error": measured.median_error,
+        "break_even_tokens": measured.break_even_tokens(wanted.heads, wanted.layers),
+        "cells": list(measured.cells),
+        "path": str(path),
+    }
+    if json_output:
+        print_json(result)
+        return
+    table = Table("tokens", "mix", "median ms", "p20", "p80")
+    for cell in measured.cells:
+        times = (f"{cell[name] / 1e3:.2f}" for name in ("median_us", "p20_us", "p80_us"))
+        table.add_row(f"{cell['n']:,}", str(cell["mix"]), *times)
+    console = out_console()
+    console.print(table)
+    console.print(
+        f"{measured.device}: median prediction error {measured.median_error:.1%}, routing pays from "
+        f"{result['break_even_tokens']:,} tokens\n{path}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _model_shape(model: str, shape: str | None) -> ModelShape:
+    """The model's, or where given that of "32,8,128": query heads, KV heads, head size. Errors: InputError."""
+    from routesparse.engine.method.latency import LAYERS
+    from routesparse.engine.models.load import ModelShape, shape_of
+
+    if shape is None:
+        return shape_of(model)
+    parts = shape.split(",")
+    if len(parts) == 3 and all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        heads, kv_heads, head_dim = map(int, parts)
+        if heads % kv_heads == 0:
+            return ModelShape(shape, heads, kv_heads, head_dim, LAYERS)
+    raise InputError(
+        f"shape {shape!r}: pass query heads, KV heads and head size, as in 32,8,128; KV heads divide query heads"
+    )
+
+
+def _writable(folder: Path) -> Path:
+    """The folder itself, if it is or could be made a writable folder; nothing is created yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"{existing} is a file; pass a folder")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{existing} is not writable; pass another folder")
+    return folder
+
+
+def uncertified_text(record: RunRecord) -> str:
+    """How many units ran uncertified, which, and what to do about it."""
+    run, units = record.run, record.uncertified
+    unmet = sum(choice.unmet is True for choice in units)
+    why = f"T_l left {unmet} of them no time to expand: raise --budget" if unmet else "fallback was off"
+    names = [
+        f"layer {choice.layer} head {choice.head}"
+        + (f" segment {choice.segment}" if run.segments > 1 else "")
+        for choice in units[:MOST_NAMED]
+    ]
+    more = f" and {len(units) - MOST_NAMED} more" if len(units) > MOST_NAMED else ""
+    return (
+        f"{len(units)} of {run.units} units ran uncertified, with a certificate below tau {run.tau:g} ({why}): "
+        f"{', '.join(names)}{more}"
+    )
+
+
+def _print_summary(record: RunRecord, bundle: Path) -> None:
+    run, console = record.run, out_console()
+    if not run.routed:
+        console.print(
+            f"{run.tokens:,} tokens are below break-even: dense attention ran untouched ({run.total_ms:,.0f} ms)",
+            markup=False,
+        )
+    else:
+        chosen = Counter(choice.pattern for choice in record.choices)
+        table = Table(
+            "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
+        )
+        missed = Counter(choice.pattern for choice in record.uncertified)
+        for pattern in PATTERNS:
+            rows = [choice for choice in record.choices if choice.pattern == pattern]
+            if not rows:
+                continue
+            bounds = [choice.lower_mass for choice in rows if choice.lower_mass is not None]
+            table.add_row(
+                pattern,
+                str(chosen[pattern]),
+                f"{sum(choice.density for choice in rows) / len(rows):.3f}",
+                f"{sum(choice.mass for choice in rows) / len(rows):.3f}",
+                f"{min(bounds):.3f}" if bounds else "-",
+                str(missed[pattern]) if bounds else "-",
+            )
+        console.print(table)
+        lines = [
+            f"density {run.density:.3f} of the causal area; expanded {run.expanded_units}, dense by fallback "
+            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units}, uncertified "
+            f"{len(record.uncertified)} of {run.units} units",
+            f"probe {run.probe_ms:,.1f} ms, index {run.index_ms:,.1f} ms, route {run.route_ms:,.1f} ms, "
+            f"kernels {run.kernel_ms:,.1f} ms; prefill {run.total_ms:,.0f} ms"
+            + ("" if run.dense_ms is None else f", dense {run.dense_ms:,.0f} ms"),
+        ]
+        if run.coverage is not None:
+            lines.append(
+                f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "
+                f"mean error {run.mean_error:.4f}, worst row {run.max_error:.4f}"
+            )
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+    console.print(f"run {run.run_id}\n{bundle}", markup=False, soft_wrap=True)

@@ -1,0 +1,58 @@
+"""``routesparse bench kernel|layer|end-to-end``: speed on a GPU against dense kernels in the same run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from routesparse.engine.cli.analyze import JsonFlag
+from routesparse.engine.cli.output import Reporter, print_json
+from routesparse.engine.errors import InputError
+
+
+class Benchmark(StrEnum):
+    """What is timed."""
+
+    kernel = "kernel"
+    layer = "layer"
+    end_to_end = "end-to-end"
+
+
+def bench(
+    what: Annotated[
+        Benchmark, typer.Argument(help="Attention alone, one layer with deciding, or a prefill.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer lengths.")] = False,
+    segment: Annotated[int, typer.Option(help="Tokens of a routing segment (end-to-end).")] = 131_072,
+    part: Annotated[
+        str, typer.Option(help="i/n: the i-th of n shares, counted from 0 (end-to-end).")
+    ] = "0/1",
+    seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Time sparse attention against cuDNN, FlashAttention-2 and FlexAttention on this machine's GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            "bench needs a CUDA GPU and this machine shows none; run it where `doctor` lists one"
+        )
+    from routesparse.engine.bench import end_to_end, kernel
+
+    report = Reporter()
+    if what is Benchmark.kernel:
+        result = kernel.run(quick, seed, report.line)
+    elif what is Benchmark.layer:
+        result = end_to_end.run_layer(quick, seed, report.line)
+    else:
+        result = end_to_end.run_end_to_end(quick, seed, segment, part, report.line)
+    if out is not None:
+        from routesparse.engine.evaluation.study import save
+
+        save(out, result)
+    if json_output:
+        print_json(result)

@@ -1,0 +1,237 @@
+"""``routesparse ingest``, ``runs`` and ``export``: on bundles in folders; the database is never opened.
+
+The web process owns the database and takes in whatever appears in the spool, so these commands work whether it
+runs or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from routesparse.engine import paths
+from routesparse.engine.cli.analyze import JsonFlag
+from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
+from routesparse.engine.errors import BundleError, InputError, StoreError
+from routesparse.engine.rows import is_uncertified
+
+MAX_UNPACKED_BYTES = 1 << 30
+
+
+def ingest(
+    bundles: Annotated[list[Path], typer.Argument(help="Bundle folders, or zip files made by export.")],
+    json_output: JsonFlag = False,
+) -> None:
+    """Check run bundles and put them into the spool, where the web process takes them in; all or none."""
+    from routesparse.engine.store import bundle
+
+    report = Reporter()
+    with tempfile.TemporaryDirectory() as scratch:
+        checked = []
+        for place, path in enumerate(bundles):
+            report("checking bundles", place + 1, len(bundles))
+            folder = _unpacked(path, Path(scratch) / str(place)) if path.suffix == ".zip" else path
+            manifest = bundle.verify_bundle(folder)
+            known = _find_exact(manifest.run_id)
+            if known is not None and bundle.verify_bundle(known).digest != manifest.digest:
+                raise BundleError(
+                    f"run {manifest.run_id} is already there with other content; keep one of them"
+                )
+            checked.append((folder, manifest, known))
+        results = [
+            {
+                "run_id": manifest.run_id,
+                "bundle": str(known or _copy(folder, manifest.run_id)),
+                "new": known is None,
+                "owner": bundle.owner_of(folder),
+            }
+            for folder, manifest, known in checked
+        ]
+    if json_output:
+        print_json({"bundles": results})
+        return
+    for result in results:
+        print(f"{result['run_id']}  {'put into the spool' if result['new'] else 'already there'}")
+        if result["owner"] is not None:
+            report.warn(
+                f"run {result['run_id']} was made under a login; pages show it under the same login only"
+            )
+
+
+def runs(
+    limit: Annotated[int, typer.Option(help="Show the newest N.", min=1)] = 50,
+    json_output: JsonFlag = False,
+) -> None:
+    """List the runs in the spool and in the web process's folder, newest first."""
+    found = sorted(_runs(), key=lambda row: row.get("created_at", ""), reverse=True)[:limit]
+    if json_output:
+        print_json({"runs": found})
+        return
+    if not found:
+        print(f"no runs yet in {paths.home()}; start with: routesparse analyze FILE")
+        return
+    table = Table(
+        "run", "model", "prompt", "tokens", "policy", "tau", "density", "fell back", "uncertified", "place"
+    )
+    table.columns[0].no_wrap = True
+    for row in found:
+        if "problem" in row:
+            table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", "", row["place"])
+            continue
+        density = "-" if row["density"] is None else f"{row['density']:.3f}"
+        names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
+        fell_back = f"{row['dense_fallback_units']} of {row['units']}"
+        uncertified = f"{row['uncertified']} of {row['units']}"
+        numbers = (f"{row['tokens']:,}", row["policy"], f"{row['tau']:g}", density, fell_back, uncertified)
+        table.add_row(*names, *numbers, row["place"])
+    out_console().print(table)
+
+
+def export(
+    run_id: Annotated[str, typer.Argument(help="A run id, or the beginning of one.")],
+    out: Annotated[Path | None, typer.Option(help="The zip file to write; default: RUN_ID.zip here.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Check a run bundle and pack it into one zip file that ingest reads, here or elsewhere."""
+    from routesparse.engine.store import bundle
+
+    folder = _resolve(run_id)
+    manifest = bundle.verify_bundle(folder)
+    target = out or Path(f"{manifest.run_id}.zip")
+    if target.is_dir():
+        target = target / f"{manifest.run_id}.zip"
+    if target.exists() and not force:
+        raise InputError(f"{target} exists; pass another --out, or --force to replace it")
+    with _into(target) as partial, zipfile.ZipFile(partial, "w") as archive:
+        for name in (bundle.MANIFEST, *sorted(manifest.files)):
+            # Parquet is compressed already, and fixed times make equal bundles equal files.
+            archive.writestr(zipfile.ZipInfo(f"{manifest.run_id}/{name}"), (folder / name).read_bytes())
+    if json_output:
+        print_json({"run_id": manifest.run_id, "file": str(target), "bytes": target.stat().st_size})
+    else:
+        print(target)
+
+
+def bundle_folders() -> dict[str, Path]:
+    """Where finished bundles lie: the spool, and the folder into which the web process moves them."""
+    return {"spool": paths.spool(), "store": paths.database().parent / "bundles"}
+
+
+def _bundles() -> Iterator[tuple[str, Path]]:
+    for place, folder in bundle_folders().items():
+        if folder.is_dir():
+            for path in sorted(folder.iterdir()):
+                if path.is_dir() and not path.name.startswith(".") and path.name != "rejected":
+                    yield place, path
+
+
+def _runs() -> Iterator[dict[str, Any]]:
+    """One dict per bundle: the run's row, or what is wrong with it. Checksums are left to ingest and export."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from routesparse.engine.store import tables
+
+    for place, path in _bundles():
+        try:
+            row = tables.from_arrow("run", pq.read_table(path / "run.parquet"))[0]
+            units = pq.read_table(path / "head_choice.parquet", columns=["pattern", "lower_mass"]).to_pylist()
+        except (OSError, pa.ArrowException, IndexError, TypeError, KeyError, ValueError) as error:
+            problem = f"unreadable: {type(error).__name__}"
+            yield {"run_id": path.name, "problem": problem, "place": place, "bundle": str(path)}
+        else:
+            uncertified = sum(is_uncertified(**unit, tau=row.tau) for unit in units)
+            known = {**dataclasses.asdict(row), "uncertified": uncertified}
+            yield {**known, "place": place, "bundle": str(path)}
+
+
+def _find_exact(run_id: str) -> Path | None:
+    return next((path for _, path in _bundles() if path.name == run_id), None)
+
+
+def _resolve(text: str) -> Path:
+    matches = {path.name: path for _, path in _bundles() if path.name.startswith(text)}
+    if text in matches:
+        return matches[text]
+    if len(matches) == 1:
+        return next(iter(matches.values()))
+    if matches:
+        raise InputError(f"run {text!r} is ambiguous: {', '.join(sorted(matches)[:4])}; pass more of the id")
+    raise InputError(
+        f"no run is called {text!r}; `routesparse runs` lists the {sum(1 for _ in _bundles())} known ones"
+    )
+
+
+def _copy(folder: Path, run_id: str) -> Path:
+    """Copy into the spool so that a reader sees all of the bundle or nothing."""
+    from routesparse.engine.store import bundle
+
+    spool = paths.spool()
+    temporary = spool / f"{bundle.TEMPORARY_PREFIX}{run_id}-{os.getpid()}"
+    try:
+        spool.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(folder, temporary)
+        bundle.verify_bundle(temporary)
+        bundle.publish(temporary, spool / run_id)
+    except OSError as error:
+        raise StoreError(f"run {run_id} was not copied into {spool}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return spool / run_id
+
+
+def _unpacked(file: Path, scratch: Path) -> Path:
+    """The bundle folder inside a zip file; only its plain files are taken, by their last name."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+                raise BundleError(
+                    f"{file.name} unpacks to more than {MAX_UNPACKED_BYTES >> 30} GB; it is no bundle"
+                )
+            tops = {entry.filename.split("/")[0] for entry in entries}
+            if len(tops) != 1 or any(entry.filename.count("/") != 1 for entry in entries):
+                raise BundleError(
+                    f"{file.name} is not a bundle; expected one folder as `routesparse export` packs it"
+                )
+            folder = scratch / "bundle"
+            folder.mkdir(parents=True)
+            for entry in entries:
+                (folder / Path(entry.filename).name).write_bytes(archive.read(entry))
+    except FileNotFoundError:
+        raise BundleError(f"{file} does not exist; pass a bundle folder or a zip file") from None
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BundleError(f"{file.name} is not a readable zip file ({error})") from error
+    return folder
+
+
+@contextmanager
+def _into(target: Path) -> Iterator[Path]:
+    """A temporary sibling that becomes the target when the block succeeds."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written ({error.strerror or error}); pass another --out"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _cell(text: str) -> Text:
+    """A name from elsewhere: neither markup nor control characters."""
+    return Text(printable(text))

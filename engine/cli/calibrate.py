@@ -1,0 +1,220 @@
+"""``routesparse calibrate``: lambda, alpha, the error predictor and delta_q of one domain or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from routesparse.engine import paths
+from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.errors import InputError
+
+if TYPE_CHECKING:
+    from routesparse.engine.calibrate.measure import PromptMeasure
+    from routesparse.engine.calibrate.prompts import Window
+    from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.models.load import LoadedModel
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="demo, a local folder, or a hub id (org/name).")],
+    prompts: Annotated[
+        list[Path], typer.Argument(help="Text files, or folders of them; a folder is a group of its own.")
+    ],
+    domain: Annotated[str, typer.Option(help="What the prompts are, such as code; also the name.")],
+    fold_a: Annotated[int, typer.Option(help="Prompts per group and length bucket to fit on.")] = 24,
+    fold_b: Annotated[int, typer.Option(help="Prompts per group and bucket to take delta from.")] = 60,
+    tokens: Annotated[tuple[int, int], typer.Option(help="Least and most tokens of a prompt.")] = (
+        4_096,
+        8_192,
+    ),
+    robust: Annotated[
+        bool, typer.Option("--robust", help="delta is the largest over the groups, not their pool's.")
+    ] = False,
+    audit_rows: Annotated[int, typer.Option(help="Body rows audited per unit; 0: all of them.")] = 512,
+    tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
+    segment: Annotated[
+        int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda:0.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: <home>/calibrations/DOMAIN.json.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of folds, windows and random rows.")] = 0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
+    report = Reporter()
+    target = _target(out, domain)
+    config = RouterConfig(
+        tau=tau, segment_tokens=segment or default_segment(False), break_even_tokens=0, seed=seed
+    )
+    lengths = buckets(*tokens)
+    if fold_a < 1 or fold_b < 1:
+        raise InputError(
+            f"folds of {fold_a} and {fold_b} prompts are too small; use at least 1, better 20 and 100"
+        )
+    for path in prompts:
+        if not path.exists():
+            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
+    report.line(f"loading model {model}")
+    from routesparse.engine.models.load import load_model
+
+    loaded = load_model(model, device=device)
+    if segment is None:
+        config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
+    if tokens[1] > loaded.max_tokens:
+        raise InputError(
+            f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
+        )
+    folds = _folds(loaded, prompts, domain, (fold_a, fold_b), lengths, seed)
+    report.line(
+        f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, on {loaded.device}: "
+        f"{'seconds' if loaded.device != 'cpu' else 'some seconds a prompt'}"
+    )
+    with report.bars():
+        made = _measured(loaded, folds, config, profile, report, name=target.stem, domain=domain,
+                         lengths=lengths, robust=robust, audit_rows=audit_rows)  # fmt: skip
+    path = made.save(target.parent)
+    if json_output:
+        print_json(_summary(made, path))
+    else:
+        _print_summary(made, path)
+
+
+def buckets(least: int, most: int) -> list[tuple[int, int]]:
+    """Length buckets, each up to twice the one before. Errors: InputError."""
+    if not 512 <= least <= most:
+        raise InputError(f"tokens {least} {most} is no range; pass LEAST MOST with 512 <= LEAST <= MOST")
+    edges = [least]
+    while edges[-1] < most:
+        edges.append(min(2 * edges[-1], most))
+    starts = [edges[0], *(edge + 1 for edge in edges[1:-1])]
+    return list(zip(starts, edges[1:] or [most], strict=True))
+
+
+def _target(out: Path | None, domain: str) -> Path:
+    if not domain.replace("-", "").replace("_", "").isalnum():
+        raise InputError(f"domain {domain!r} is no name; use letters, digits, '-' and '_'")
+    if out is not None:
+        if out.suffix != ".json":
+            raise InputError(f"{out} is no .json file; pass one")
+        return out
+    if (paths.DATA / "calibrations" / f"{domain}.json").exists():
+        raise InputError(f"calibration {domain!r} is bundled; choose another --domain, or a file with --out")
+    return paths.calibrations() / f"{domain}.json"
+
+
+def _folds(
+    loaded: LoadedModel,
+    prompts: Sequence[Path],
+    domain: str,
+    sizes: tuple[int, int],
+    lengths: Sequence[tuple[int, int]],
+    seed: int,
+) -> tuple[list[Window], list[Window]]:
+    """Windows of both folds: every folder is a group of its own, all single files together are one."""
+    from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
+
+    folders = [path for path in prompts if path.is_dir()]
+    files = [path for path in prompts if not path.is_dir()]
+    groups = {_group(path): read_documents(path, _group(path), loaded.tokenizer) for path in folders}
+    if files:
+        groups[domain] = [d for path in files for d in read_documents(path, domain, loaded.tokenizer)]
+    folds: tuple[list[Window], list[Window]] = ([], [])
+    for documents in groups.values():
+        usable = [d for d in documents if d.tokens >= lengths[0][0]]
+        parts = split_folds(usable, sizes[0] / sum(sizes), seed)
+        for fold, part, count in zip(folds, parts, sizes, strict=True):
+            for least, most in lengths:
+                fold += cut(part, count, least, most, loaded.tokenizer, seed)
+    return folds
+
+
+def _group(folder: Path) -> str:
+    """A folder's name; of data/code/calibration it is code."""
+    resolved = folder.resolve()
+    return resolved.parent.name if resolved.name in ("calibration", "train") else resolved.name
+
+
+def _measured(
+    loaded: LoadedModel,
+    folds: tuple[list[Window], list[Window]],
+    config: RouterConfig,
+    profile: str,
+    report: Reporter,
+    *,
+    audit_rows: int,
+    **facts: Any,
+) -> Calibration:
+    from routesparse.engine.calibrate.fit import Subject, calibrate
+    from routesparse.engine.calibrate.measure import ERROR_ROWS, measure_window
+    from routesparse.engine.profiles.measure import prepare_profile
+
+    costs = prepare_profile(profile, loaded, config, report)
+
+    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
+        stage = "fold A" if errors else "fold B"
+        found = []
+        for place, window in enumerate(windows):
+            report(stage, place, len(windows))
+            found.append(
+                measure_window(loaded, window, frozen, costs, audit_rows or None, ERROR_ROWS if errors else 0)
+            )
+        report(stage, len(windows), len(windows))
+        return found
+
+    subject = Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
+    provenance = {"command": "routesparse calibrate", "audit_rows": audit_rows or "body"}
+    return calibrate(*folds, config, subject, measure, provenance=provenance, **facts)
+
+
+def _summary(made: Calibration, path: Path) -> dict[str, Any]:
+    quality = {} if made.predictor is None else made.predictor.fit
+    return {
+        "name": made.name,
+        "domain": made.domain,
+        "model": made.model,
+        "gate": made.gate,
+        "alpha": made.alpha,
+        "buckets": [
+            {key: value for key, value in vars(bucket).items() if key != "histogram"}
+            for bucket in made.buckets
+        ],
+        "documents": {fold: len(part["documents"]) for fold, part in made.folds.items()},
+        "predictor": {k: quality[k] for k in ("r2", "mean_absolute_error", "candidates") if k in quality},
+        "drift_prompts": None if made.drift is None else len(made.drift.distances),
+        "path": str(path),
+    }
+
+
+def _print_summary(made: Calibration, path: Path) -> None:
+    console = out_console()
+    table = Table("tokens", "prompts", "documents", "units", "delta .9", "delta .95", "delta .99")
+    for bucket in made.buckets:
+        shown = [bucket.deltas[q] for q in ("0.9", "0.95", "0.99")]
+        table.add_row(
+            f"{bucket.min_tokens:,} to {bucket.max_tokens:,}",
+            str(bucket.prompts),
+            str(bucket.documents),
+            f"{bucket.units:,}",
+            *("none" if delta is None or math.isinf(delta) else f"{delta:.4f}" for delta in shown),
+        )
+    console.print(table)
+    told = "no error predictor"
+    if made.predictor is not None:
+        r2 = made.predictor.fit.get("r2")
+        told = "predictor r2 " + ("not measured (one document)" if r2 is None else f"{r2:.2f}")
+    console.print(
+        f"lambda {made.gate:.3f}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
+        markup=False,
+        soft_wrap=True,
+    )

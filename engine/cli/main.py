@@ -1,0 +1,128 @@
+"""The command line: ``routesparse COMMAND ...``.
+
+Exit codes: 0 done; 2 the user's input is wrong, and one line says what and what to do; 1 anything else. Nothing
+heavy is imported here: commands import torch only after their first line of progress.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from routesparse.engine import paths
+from routesparse.engine.cli import analyze as cli_analyze
+from routesparse.engine.cli import bench as cli_bench
+from routesparse.engine.cli import bundles as cli_bundles
+from routesparse.engine.cli import calibrate as cli_calibrate
+from routesparse.engine.cli import doctor as cli_doctor
+from routesparse.engine.cli import worker as cli_worker
+from routesparse.engine.cli.output import printable
+from routesparse.engine.errors import InputError, RouteSparseError
+
+app = typer.Typer(
+    name="routesparse",
+    help="Input-conditional sparse attention for long prompts: analyse, certify, profile, keep the evidence.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(cli_analyze.analyze)
+app.command()(cli_analyze.profile)
+app.command()(cli_calibrate.calibrate)
+app.command()(cli_bundles.ingest)
+app.command()(cli_bundles.runs)
+app.command()(cli_bundles.export)
+app.command()(cli_bench.bench)
+app.command()(cli_doctor.doctor)
+app.command()(cli_worker.worker)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"routesparse {metadata.version('routesparse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; allowed anywhere.")] = False,
+) -> None:
+    """Options of every command; ``main`` takes --debug out before they are parsed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; the console script passes it to the shell."""
+    # Runs hold prompts: what is written is for this user only.
+    os.umask(0o077)
+    # Read by torch's OpenMP when it is loaded. Threads that spin at a barrier while another program holds their core
+    # made a prefill fifteen times slower on two cores; a short spin costs nothing when the machine is quiet.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = typer.main.get_command(app)(given, prog_name="routesparse", standalone_mode=False)
+    except InputError as error:
+        return _fail(str(error), 2, debug)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): keep the interpreter from flushing into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    # The outermost boundary: every defect ends in one line, a traceback on disk and exit code 1.
+    except Exception as error:  # noqa: BLE001
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _usage(error)
+        message = str(error) if isinstance(error, RouteSparseError) else f"{type(error).__name__}: {error}"
+        if not debug:
+            message += f" (traceback: {_keep_traceback()}; --debug shows it)"
+        return _fail(message, 1, debug)
+    if code == 130:
+        return _fail("interrupted", 1, False)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> int:
+    """A wrong option, value or argument; typer's own message on one line."""
+    message = error.format_message()  # type: ignore[attr-defined]
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message)
+        return 2
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "routesparse"
+    return _fail(f"{message} (see {command} --help)", 2, False)
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _keep_traceback() -> Path:
+    """Write the current traceback to disk and return the file."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (paths.home() / "errors", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(traceback.format_exc(), "utf-8")
+        except OSError:
+            continue
+        return folder / name
+    return Path("nowhere, no folder is writable")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What the command line prints: progress on stderr, results on stdout, and the ``analyze --json`` object."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from routesparse.engine.rows import is_uncertified
+
+if TYPE_CHECKING:
+    from routesparse.engine.rows import RunRecord
+
+STAGES = {
+    "calibrate": "checking the calibration",
+    "profile": "looking for this machine's latency profile, or measuring a quick one",
+    "route": "prefilling with routing",
+    "dense": "prefilling densely for comparison",
+    "write": "collecting the records",
+}
+_CHOICE_FIELDS = (
+    "batch_index",
+    "layer",
+    "head",
+    "segment",
+    "pattern",
+    "budget",
+    "density",
+    "mass",
+    "lower_mass",
+    "disagreement",
+    "risk",
+    "kernel_us",
+    "fallback",
+    "reason",
+)
+
+
+class Reporter:
+    """Progress for people, on stderr: a bar on a terminal; elsewhere a line per stage and at most one a second."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        self._stage = ""
+        self._printed_at = 0.0
+
+    def line(self, text: str) -> None:
+        """One line of progress, printed at once."""
+        self._console.print(printable(text), markup=False)
+
+    def warn(self, text: str) -> None:
+        """Something the user should act on, though the command succeeded."""
+        self._console.print(f"warning: {text}", markup=False, style="yellow")
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """The engine's callback: done of total in a stage (layers, prompts, ...)."""
+        label = STAGES.get(stage, stage)
+        if self._bar is not None:
+            if stage != self._stage:
+                for task in self._bar.task_ids:
+                    self._bar.remove_task(task)
+                self._bar.add_task(label, total=total)
+            self._bar.update(self._bar.task_ids[0], completed=done)
+        else:
+            now = time.monotonic()
+            if stage != self._stage or now - self._printed_at >= 1.0 or (done == total and total > 1):
+                self.line(f"{label}: {done}/{total}" if total > 1 else label)
+                self._printed_at = now
+        self._stage = stage
+
+    @contextmanager
+    def bars(self) -> Iterator[Reporter]:
+        """Draw bars inside the block where stderr is a terminal; they vanish afterwards."""
+        if not self._console.is_terminal:
+            yield self
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console, transient=True) as self._bar:
+            yield self
+        self._bar = None
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; NaN and Inf, which JSON lacks, become null."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """Names come from files of others: control characters become escapes, so that no terminal obeys them."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def out_console() -> Console:
+    """Results for people, on stdout; wide where nobody's terminal would wrap it."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
+    """The object that ``analyze --json`` prints; null means not measured."""
+    run = record.run
+    return {
+        "run_id": run.run_id,
+        "model": run.model,
+        "tokens": run.tokens,
+        "layers": run.layers,
+        "heads": run.heads,
+        "segments": run.segments,
+        "uncertified": len(record.uncertified),
+        "choices": [
+            {
+                **{name: getattr(choice, name) for name in _CHOICE_FIELDS},
+                "uncertified": is_uncertified(choice.pattern, choice.lower_mass, run.tau),
+            }
+            for choice in record.choices
+        ],
+        "timings": {
+            name: getattr(run, name) for name in ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms")
+        },
+        "audit": {
+            "rows": run.audit_rows,
+            "units": sum(row.covered is not None for row in record.audits),
+            "coverage": run.coverage,
+            "nominal": run.confidence,
+            "certificate": "in-prompt",
+            "mean_error": run.mean_error,
+            "max_error": run.max_error,
+            "top1_agreement": run.top1_agreement,
+        },
+        "bundle": str(bundle),
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,200 @@
+"""What was decided for one layer and segment: on the device while the model runs, on the host afterwards.
+
+``Pending`` holds tensors and the copies of them that are on their way; it is what a row plan is lowered from, and
+nothing in it waits. ``Pending.read`` waits and gives the ``Decision`` that records, audits and pages read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.copies import Layout, Packed, Readout, pack
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.method import fallback
+from routesparse.engine.method.fallback import DeviceCertified, read_certified
+from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.patterns import Candidate
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.router import Routing
+from routesparse.engine.method.scores import Scores
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
+from routesparse.kernels.interface import RowPlan
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for the U = B * H units of one layer and segment, and everything it was decided on."""
+
+    layer: int
+    segment: Segment
+    batch: int
+    heads: int
+    candidates: tuple[Candidate, ...]
+    scores: Scores
+    risk: np.ndarray  # [U, C]
+    gate: float  # lambda
+    routed: Routing
+    certified: fallback.Certified
+    certificate_mass: np.ndarray  # [U, certificate rows, C]
+    entropy: np.ndarray  # [U]
+    local_band: np.ndarray
+    agreement: np.ndarray
+    limit_us: float | None  # this segment's share of T_l
+    planned_us: float  # probe and kernels as predicted
+    dense_us: float  # dense attention as predicted
+    probe_us: float  # measured, as are the next two
+    index_us: float
+    route_us: float
+    probe: Probe | None  # None and {} once the plan is lowered and nothing audits it
+    indices: dict[Pattern, FamilyIndex]
+
+    @property
+    def choice(self) -> np.ndarray:
+        """int64 [B, H]: the final candidate of each unit."""
+        return self.certified.choice.reshape(self.batch, self.heads)
+
+    @property
+    def sparse(self) -> np.ndarray:
+        """bool [U]: units that read less than everything."""
+        return self.certified.choice != len(self.candidates) - 1
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A decision whose numbers are still on the device."""
+
+    layer: int
+    segment: Segment
+    batch: int
+    heads: int
+    candidates: tuple[Candidate, ...]
+    gate: float
+    tau: float
+    limit_us: float | None
+    planned_probe_us: float
+    choice: torch.Tensor  # int64 [B, H], final
+    readout: Readout
+    heatmaps: PendingHeatmaps
+    plan: RowPlan | None
+    density: torch.Tensor | None
+    probe: Probe | None
+    indices: dict[Pattern, FamilyIndex]
+
+    def read(self) -> Decision:
+        """Wait for the copies. Errors: NumericsError where the probe met NaN or Inf."""
+        values = self.readout.numpy()
+        if not values["finite"]:
+            raise NumericsError("NaN or Inf in the attention scores")
+        names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
+        scores = Scores(
+            **{name: values[name] for name in names}, predicted_error=values.get("predicted_error")
+        )
+        certified = read_certified(
+            {
+                name.removeprefix("step5_"): value
+                for name, value in values.items()
+                if name.startswith("step5_")
+            },
+            self.tau,
+        )
+        units = np.arange(self.batch * self.heads)
+        kernels_us = float(scores.kernel_us[units, certified.choice].sum())
+        probe_us, index_us, route_us = values["laps_us"].tolist()
+        return Decision(
+            layer=self.layer,
+            segment=self.segment,
+            batch=self.batch,
+            heads=self.heads,
+            candidates=self.candidates,
+            scores=scores,
+            risk=values["risk"],
+            gate=self.gate,
+            routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
+            certified=certified,
+            certificate_mass=values["certificate_mass"],
+            entropy=values["entropy"],
+            local_band=values["local_band"],
+            agreement=values["agreement"],
+            limit_us=self.limit_us,
+            planned_us=self.planned_probe_us + kernels_us,
+            dense_us=float(scores.kernel_us[:, -1].sum()),
+            probe_us=probe_us,
+            index_us=index_us,
+            route_us=route_us,
+            probe=self.probe,
+            indices=self.indices,
+        )
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Steps 1 to 5 of one segment, as tensors."""
+
+    candidates: tuple[Candidate, ...]
+    choice: torch.Tensor  # int64 [B, H], final
+    packed: Packed
+    probe: Probe
+    indices: dict[Pattern, FamilyIndex]
+    drawing: Drawing
+    plan: RowPlan | None  # lowered with the rest where that is fused, as is
+    density: torch.Tensor | None  # float64 [B, H] of the plan
+
+
+def packed_layout(units: int, candidates: int, tests: int, rows: int, laps: int) -> Layout:
+    """What ``packed_decision`` packs where no error was predicted, for a kernel that writes it in place."""
+    numbers, whole, flag = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
+    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us", "risk")
+    return {
+        **{name: ((units, candidates), numbers) for name in names},
+        "routed_choice": ((units,), whole),
+        "limited": ((), flag),
+        "over_budget": ((), flag),
+        "step5_choice": ((units,), whole),
+        "step5_kind": ((units,), whole),
+        "step5_unmet": ((units,), flag),
+        "step5_lower_mass": ((units,), numbers),
+        "step5_ladder": ((units, tests), whole),
+        "step5_bounds": ((units, tests), numbers),
+        "step5_tested": ((units, tests), flag),
+        "certificate_mass": ((units, rows, candidates), numbers),
+        "entropy": ((units,), numbers),
+        "local_band": ((units,), numbers),
+        "agreement": ((units,), numbers),
+        "finite": ((), flag),
+        "laps_us": ((laps,), numbers),
+    }
+
+
+def packed_decision(
+    scores: Scores,
+    risk: torch.Tensor,
+    routed: Routing,
+    certified: DeviceCertified,
+    **others: torch.Tensor,
+) -> Packed:
+    """Everything that ``Pending.read`` needs, in one tensor."""
+    optional = {} if scores.predicted_error is None else {"predicted_error": scores.predicted_error}
+    return pack(
+        {
+            "mass": scores.mass,
+            "recent_mass": scores.recent_mass,
+            "disagreement": scores.disagreement,
+            "density": scores.density,
+            "kernel_us": scores.kernel_us,
+            **optional,
+            "risk": risk,
+            "routed_choice": routed.choice,
+            "limited": routed.limited,
+            "over_budget": routed.over_budget,
+            **{f"step5_{name}": value for name, value in vars(certified).items()},
+            **others,
+        }
+    )

@@ -1,0 +1,122 @@
+"""Probe pictures for people: block mass of a unit's probe rows, float16, max-pooled along keys where large.
+
+Max-pooling keeps verticals and slashes that a mean would wash out. The certificate rows are left out and a quarter
+of the recent rows is kept: a picture needs no census. Beside the mass stands what each budget reads (masks.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.constants import constant
+from routesparse.engine.device.copies import Copies
+from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.patterns import maps_of_families
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.record import masks
+from routesparse.engine.rows import Pattern
+from routesparse.kernels.pictures import pictures
+
+MAX_COLUMNS = 1_024
+RECENT_STEP = 4
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column.
+
+    masks uint8 [2, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column of theirs.
+    """
+
+    positions: np.ndarray
+    kinds: np.ndarray
+    mass: np.ndarray
+    pool: int
+    masks: np.ndarray
+    mask_pool: int
+
+    def reduced(self, row_step: int, factor: int) -> Heatmap:
+        """Every ``row_step``-th row and ``factor`` times fewer columns, by maximum; masks no finer than the mass."""
+        if row_step == factor == 1:
+            return self
+        mass = self.mass[::row_step]
+        padded = np.pad(mass, ((0, 0), (0, -mass.shape[1] % factor)))
+        coarser = -(-self.pool * factor // self.mask_pool)
+        return Heatmap(
+            self.positions[::row_step],
+            self.kinds[::row_step],
+            padded.reshape(len(padded), -1, factor).max(-1),
+            self.pool * factor,
+            masks.pooled(self.masks[:, ::row_step], coarser),
+            self.mask_pool * coarser,
+        )
+
+
+@dataclass(frozen=True)
+class PendingHeatmaps:
+    """Pictures of U units on their way to the host; kinds uint8 [rows] are the same for all."""
+
+    copies: Copies
+    kinds: np.ndarray
+    pool: int
+    mask_pool: int
+
+    def read(self) -> tuple[Heatmap, ...]:
+        """One picture per unit, rows sorted by position."""
+        values = self.copies.numpy()
+        found = []
+        for mass, positions, kept in zip(values["mass"], values["positions"], values["masks"], strict=True):
+            order = np.argsort(positions, kind="stable")
+            place = positions[order], self.kinds[order], mass[order], self.pool
+            found.append(Heatmap(*place, kept[:, order], self.mask_pool))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Pictures of U units on the device: mass float16 [U, rows, columns], positions int32 [U, rows], packed masks."""
+
+    tensors: dict[str, torch.Tensor]
+    kinds: np.ndarray
+    pool: int
+    mask_pool: int
+
+    def leave(self) -> PendingHeatmaps:
+        """On their way to the host."""
+        return PendingHeatmaps(Copies(self.tensors), self.kinds, self.pool, self.mask_pool)
+
+
+def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex]) -> Drawing:
+    """One picture per unit of the probe, with what the budgets of each family read."""
+    parts, kinds = [], []
+    for kind, step in ((RECENT, RECENT_STEP), (ROUTING, 1), (BOUNDARY, 1)):
+        part = probe.rows.slice_of(kind)
+        parts.append(np.arange(part.start, part.stop, step))
+        kinds.append(np.full(len(parts[-1]), kind, np.uint8))
+    drawn = constant(np.concatenate(parts), probe.block_mass.device)
+    pool = -(-segment.key_blocks // MAX_COLUMNS)
+    mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
+    window, slash, top_k, top_p = maps_of_families(indices)
+    assert slash.ranked_columns is not None
+    mass, packed, positions = pictures(
+        probe.block_mass,
+        probe.rows.rows,
+        drawn,
+        (window.levels, slash.levels, top_k.levels, top_p.levels),
+        slash.ranked_columns,
+        position=segment.position,
+        block_q=segment.block_q,
+        block_k=segment.block_k,
+        pool=pool,
+        mask_pool=mask_pool,
+        last=masks.NEVER,
+    )
+    tensors = {"mass": mass, "positions": positions, "masks": packed}
+    return Drawing(tensors, np.concatenate(kinds), pool, mask_pool)

@@ -1,0 +1,176 @@
+"""The six steps of the paper's table, in order, for one layer and one prompt segment (section 3.4).
+
+``compute`` shows steps 1 to 5 and the first half of step 6, the row plan; ``execute`` (method/attend.py) runs the plan.
+Everything between the queries and the row plan is tensor operations on the inputs' device, one code path for CPU and
+GPU; on a GPU nothing in it waits for the host to read a value. The record leaves in one asynchronous copy and is read
+when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
+Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
+
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads, microseconds): 1,790 replayed as a graph, 1,890
+launched one by one. Log-sum-exps 496; means of blocks 340 (queries alone 270, at the memory's rate); recent rows and
+bands 221; top and sorts of columns 170; scores 134 and their matrix product 58; masses of the probe rows by level 130;
+lowering 61; masses of rows 59 and of single columns 56; placing of rows 53; slash map 57; pictures 17; router and
+certificate 26. It was 3,930 with some 430 launches. The log-sum-exps fill the multiprocessors, so the means do not run
+beside them: a stream of higher priority moved 210 us from one part to the other and changed the whole by nothing (1,785
+for 1,778). What is left to try: columns by bins of their mass instead of top-k and sort; slash map and columns as two
+branches (57 us).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import torch
+
+from routesparse.engine.decide.decision import Computed, Decision, Pending
+from routesparse.engine.decide.heatmap import draw
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.units import route_units
+from routesparse.engine.device.constants import to_device
+from routesparse.engine.device.copies import Readout
+from routesparse.engine.device.graphs import Graphs, beside
+from routesparse.engine.device.timing import Stamps
+from routesparse.engine.errors import ConfigError, NumericsError
+from routesparse.engine.method.descriptors import describe
+from routesparse.engine.method.families import build_indices, build_unprobed
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.patterns import library
+from routesparse.engine.method.probe import run_probe
+from routesparse.engine.method.probe_rows import draw_shares, place_rows
+from routesparse.engine.method.retained_mass import candidate_mass
+from routesparse.engine.method.row_plan import head_density, lower
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.plan import RowPlan
+
+
+def compute(
+    inputs: AttentionInputs,
+    segment: Segment,
+    draws: torch.Tensor,
+    settings: LayerSettings,
+    kernel_limit_us: float | None,
+) -> Computed:
+    """The decision on the device; draws float64 [B, H, R + C] place the rows (probe_rows.draw_shares).
+
+    kernel_limit_us: what the attention of this segment may cost, None without a limit.
+    Errors: NumericsError for NaN or Inf on a CPU; a GPU is not waited for, there ``Pending.read`` raises it.
+    """
+    stamps = Stamps(inputs.q.device, laps=3)
+
+    # 1. The shared probe. In a graph the indices that need no probe are built beside it: its lap holds their time too.
+    rows = place_rows(segment, settings.config, draws, inputs.first_keys())
+    candidates = library(segment)
+    with beside(inputs.q.device) as joined:
+        unprobed = build_unprobed(inputs, segment, candidates)
+    probe = run_probe(inputs, segment, rows, settings.config)
+    if not inputs.q.is_cuda and not probe.finite:
+        raise NumericsError("NaN or Inf in the attention scores")
+    stamps.lap()
+
+    # 2. Candidate indices, retained mass and uncertainty.
+    joined()
+    indices = build_indices(inputs, segment, probe, candidates, unprobed)
+    masses = candidate_mass(inputs, segment, probe, indices, candidates)
+    described = describe(probe)
+    stamps.lap()
+
+    # 3. to 5. Price, router and certificate of every unit.
+    choice, packed = route_units(segment, probe, masses, described, settings, kernel_limit_us, stamps)
+
+    # 6. The row plan, and what people look at.
+    drawing = draw(probe, segment, indices)
+    plan = lower(inputs, segment, indices, candidates, choice)
+    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
+
+
+def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:
+    """Step 6, first half: the row plan of the decision. ``execute`` (method/attend.py) runs it."""
+    if isinstance(decision, Pending) and decision.plan is not None:
+        return replace(decision.plan, key_start=inputs.key_start)
+    return lower(inputs, decision.segment, decision.indices, decision.candidates, decision.choice)
+
+
+def decide(
+    inputs: AttentionInputs,
+    segment: Segment,
+    layer: int,
+    settings: LayerSettings,
+    limit_us: float | None = None,
+) -> Decision:
+    """``begin`` and read: the decision on the host. Errors: as ``begin``, and NumericsError for NaN or Inf."""
+    return begin(inputs, segment, layer, settings, limit_us).read()
+
+
+def begin(
+    inputs: AttentionInputs,
+    segment: Segment,
+    layer: int,
+    settings: LayerSettings,
+    limit_us: float | None = None,
+    graphs: Graphs[Computed] | None = None,
+) -> Pending:
+    """Steps 1 to 5; a GPU may still be at them when this returns.
+
+    limit_us: this segment's share of T_l, the probe's cost included; None without a limit. graphs: where a GPU keeps
+    what it captured; the probe and the indices are then good until the next call of the same shape.
+    Errors: ConfigError where the limit is below the probe's own cost; on a CPU NumericsError for NaN or Inf, which
+    on a GPU comes with ``Pending.read``.
+    """
+    config = settings.config
+    batch, heads = inputs.q.shape[:2]
+    planned_probe_us = settings.profile.probe_us(segment, heads) * batch
+    if limit_us is not None and limit_us <= planned_probe_us:
+        raise ConfigError(
+            f"the budget leaves {limit_us:.0f} us for segment {segment.index} of a layer, below the probe's "
+            f"{planned_probe_us:.0f} us; raise the budget"
+        )
+    kernel_limit_us = None if limit_us is None else limit_us - planned_probe_us
+    draws = draw_shares(batch, heads, config, stable_seed(settings.seed, layer, segment.index))
+    # A graph's kernels take the addresses in its table for multiples of 16.
+    aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
+    replayable = inputs.q.is_cuda and aligned and inputs.sinks is None and config.probe == "exact"
+    if graphs is not None and replayable:
+        computed = graphs.run(
+            _graph_key(inputs, segment, settings, kernel_limit_us),
+            inputs,
+            draws,
+            lambda inputs, draws: compute(inputs, segment, draws, settings, kernel_limit_us),
+        )
+    else:
+        computed = compute(inputs, segment, to_device(draws, inputs.q.device), settings, kernel_limit_us)
+    return Pending(
+        layer=layer,
+        segment=segment,
+        batch=batch,
+        heads=heads,
+        candidates=computed.candidates,
+        gate=settings.gate_threshold,
+        tau=config.tau,
+        limit_us=limit_us,
+        planned_probe_us=planned_probe_us,
+        choice=computed.choice,
+        readout=Readout(computed.packed),
+        heatmaps=computed.drawing.leave(),
+        plan=computed.plan,
+        density=computed.density,
+        probe=computed.probe,
+        indices=computed.indices,
+    )
+
+
+def _graph_key(
+    inputs: AttentionInputs, segment: Segment, settings: LayerSettings, kernel_limit_us: float | None
+) -> Hashable:
+    """Everything that ``compute`` depends on but the draws, through which the seed and the segment's index enter."""
+    costs = tuple(settings.profile.costs.values())
+    decided_by = (
+        replace(segment, index=0),
+        replace(settings.config, seed=0),
+        settings.gate_threshold,
+        costs,
+        kernel_limit_us,
+        id(settings.predictor),
+    )
+    return decided_by, (inputs.scale, inputs.softcap, inputs.key_start is None)

@@ -1,0 +1,150 @@
+"""Steps 3 to 5 for the U = B * H units of one layer and segment: price, router, certificate (paper section 3.4).
+
+With the default setting (no latency limit, no error predictor, betting bound) every unit decides on its own, and one
+kernel takes all of them: scores, the cheapest candidate with g >= lambda, its ladder and the ladder's certificate.
+The method's own functions take every setting; given the same scores, both come to the same choice and record.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from routesparse.engine.decide.candidate_scores import by_unit, score_candidates
+from routesparse.engine.decide.decision import packed_decision, packed_layout
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.device.constants import constant
+from routesparse.engine.device.copies import Packed
+from routesparse.engine.device.timing import Stamps
+from routesparse.engine.method import fallback, router
+from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
+from routesparse.engine.method.descriptors import Descriptors
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.retained_mass import CandidateMass
+from routesparse.engine.method.segments import Segment
+from routesparse.kernels import route as kernel
+from routesparse.kernels.common import runs_triton
+
+
+def route_units(
+    segment: Segment,
+    probe: Probe,
+    masses: CandidateMass,
+    described: Descriptors,
+    settings: LayerSettings,
+    kernel_limit_us: float | None,
+    stamps: Stamps,
+) -> tuple[torch.Tensor, Packed]:
+    """The final candidates int64 [B, H], and what the record keeps. Ends a lap, the last one."""
+    if runs_triton(masses.row_mass) and kernel_takes(settings, kernel_limit_us):
+        choice, packed = route_by_kernel(segment, probe, masses, described, settings, stamps.laps)
+        stamps.lap()
+        stamps.elapsed_us(packed.part("laps_us"))
+        return choice, packed
+    return route_by_method(segment, probe, masses, described, settings, kernel_limit_us, stamps)
+
+
+def kernel_takes(settings: LayerSettings, kernel_limit_us: float | None) -> bool:
+    """Whether the route kernel knows this setting."""
+    config = settings.config
+    return (
+        config.policy == "certified"
+        and kernel_limit_us is None
+        and settings.predictor is None
+        and config.beta == 0
+        and config.bound == "betting"
+        and config.max_tests <= kernel.MOST_TESTS
+    )
+
+
+def route_by_kernel(
+    segment: Segment,
+    probe: Probe,
+    masses: CandidateMass,
+    described: Descriptors,
+    settings: LayerSettings,
+    laps: int,
+) -> tuple[torch.Tensor, Packed]:
+    """The final candidates int64 [B, H], and what the record keeps, but for its ``laps`` lap times."""
+    config, profile = settings.config, settings.profile
+    device = masses.row_mass.device
+    batch, heads, _, width = masses.row_mass.shape
+    layout = packed_layout(batch * heads, width, config.max_tests, config.certificate_rows, laps)
+    size = sum(math.prod(shape) for shape, _ in layout.values())
+    packed = Packed(torch.empty(size, dtype=torch.float64, device=device), layout)
+    nothing = np.zeros(())
+    numbers = kernel.Settings(
+        fixed_us=float(profile.sparse_us(segment, nothing, nothing)),
+        tile_us=profile.tile_us,
+        column_us=profile.column_us,
+        dense_us=profile.dense_us(segment),
+        alpha=config.alpha,
+        gate=settings.gate_threshold,
+        dense_share=router.DENSE_SHARE,
+        next_budget=fallback.NEXT_BUDGET,
+        tau=config.tau,
+        target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
+        bet_cap=BET_CAP,
+    )
+    choice = kernel.route_units(
+        masses.row_mass,
+        masses.tiles,
+        masses.columns,
+        masses.density,
+        (described.entropy, described.local_band, described.agreement),
+        probe.finite,
+        constant(np.array(numbers.values()), device),
+        packed.values,
+        packed.places(),
+        probe.rows.sizes,
+        tests=config.max_tests,
+        fallback=config.fallback,
+    )
+    return choice, packed
+
+
+def route_by_method(
+    segment: Segment,
+    probe: Probe,
+    masses: CandidateMass,
+    described: Descriptors,
+    settings: LayerSettings,
+    kernel_limit_us: float | None,
+    stamps: Stamps,
+) -> tuple[torch.Tensor, Packed]:
+    """The final candidates int64 [B, H], and what the record keeps. Ends a lap."""
+    config, threshold = settings.config, settings.gate_threshold
+
+    # 3. Retained mass, uncertainty and profiled latency of each candidate.
+    scores = score_candidates(segment, probe, masses, described, settings)
+    kernel_us = scores.kernel_us
+
+    # 4. Eq. 6 under the layer's limit.
+    risk = scores.risk(config.alpha, config.beta)
+    routed = router.choose(scores.gate, risk, kernel_us, config, threshold, kernel_limit_us)
+
+    # 5. Expand or fall back where the certificate is below tau.
+    certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
+    slack = None
+    if kernel_limit_us is not None:
+        slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
+    certified = fallback.certify(
+        kernel_us, scores.gate, certificate_mass, routed.choice, config, threshold, slack
+    )
+    stamps.lap()
+    packed = packed_decision(
+        scores,
+        risk,
+        routed,
+        certified,
+        certificate_mass=certificate_mass,
+        entropy=by_unit(described.entropy),
+        local_band=by_unit(described.local_band),
+        agreement=by_unit(described.agreement),
+        finite=probe.finite,
+        laps_us=stamps.elapsed_us(),
+    )
+    return certified.choice.view(described.entropy.shape), packed

@@ -1,0 +1,162 @@
+"""CUDA graphs of a whole decision: hundreds of small launches become one (section 3.4: the router must not cost).
+
+A graph is captured per shape and setting and replayed for every later layer and prompt of that shape. What changes
+between replays enters through static buffers: the random draws, the padding, and the addresses of q and k, which the
+kernels read from a table, so no query or key is copied. What leaves lies in the graph's own memory until the next
+replay; everything that reads it is queued on the same stream before that.
+
+Some 150 launches would otherwise bind a decision to the host. A shape is launched at its first call and captured at
+its second, about 15 ms together; the pooled probe and attention sinks are never captured. A worker keeps its graphs
+between prompts, up to KEPT of them and KEPT_SHARE of the memory. A session with a calibration keeps graphs of its
+own, because they read its error predictor by address.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.constants import holding, to_device
+from routesparse.engine.device.copies import wait_for_copies
+from routesparse.engine.method.inputs import AttentionInputs
+
+T = TypeVar("T")
+KEPT = 32  # graphs; each holds its level maps
+KEPT_SHARE = 0.05  # of a GPU's memory
+# Calls for which a key that had to make room is not captured again: keys that a layer comes round to, but that do not
+# fit together, would else capture each other away.
+SHUT_OUT = 256
+
+
+@dataclass
+class _Entry(Generic[T]):
+    """Static buffers and what was captured on them. Queries and keys are not kept: they are most of the memory."""
+
+    key_start: torch.Tensor | None
+    table: torch.Tensor
+    draws: torch.Tensor
+    constants: dict[Any, torch.Tensor] = field(default_factory=dict)  # that the graph reads by address
+    graph: torch.cuda.CUDAGraph | None = None
+    result: T | None = None
+    size: int = 0  # bytes of the graph's own memory
+
+
+class Graphs(Generic[T]):
+    """Runs a function of (inputs, draws) as a graph from its second call of one key on.
+
+    Of one device and one thread; what was used last is kept, up to KEPT graphs and KEPT_SHARE of the memory.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+        self._evicted: dict[Hashable, int] = {}  # the call that each key made room at
+        self._calls = 0
+
+    def run(
+        self,
+        key: Hashable,
+        inputs: AttentionInputs,
+        draws: torch.Tensor,
+        function: Callable[[AttentionInputs, torch.Tensor], T],
+    ) -> T:
+        """function's result for these inputs; draws: host tensor. The key names everything else it depends on.
+
+        The first call of a key runs eagerly: it compiles kernels and fills the caches of constants.
+        """
+        device = inputs.q.device
+        key = (key, device, inputs.q.dtype, *(x.shape + x.stride() for x in (inputs.q, inputs.k)))
+        self._calls += 1
+        if self._calls < self._evicted.get(key, -SHUT_OUT) + SHUT_OUT:
+            return function(inputs, to_device(draws, device))
+        entry: _Entry[T] | None = self._entries.pop(key, None)
+        fresh = entry is None
+        if entry is None:
+            key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
+            table = torch.empty(2, dtype=torch.int64, device=device)
+            entry = _Entry[T](key_start, table, torch.empty(draws.shape, dtype=draws.dtype, device=device))
+            while len(self._entries) >= KEPT:
+                self._evict()
+        self._entries[key] = entry
+        entry.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
+        entry.draws.copy_(to_device(draws, device))
+        if inputs.key_start is not None and entry.key_start is not None:
+            entry.key_start.copy_(inputs.key_start)
+        if fresh or entry.graph is None:
+            static = replace(inputs, key_start=entry.key_start, table=entry.table)
+            try:
+                with holding(entry.constants):
+                    if fresh:
+                        return function(static, entry.draws)
+                    before = _reserved(device)
+                    entry.graph, entry.result = _capture(static, entry.draws, function)
+            except BaseException:
+                # A call that ended early has made part of the constants only; none may be made while capturing.
+                del self._entries[key]
+                raise
+            entry.size = max(0, _reserved(device) - before)
+            while len(self._entries) > 1 and self._held() > _most_bytes(device):
+                self._evict()
+        wait_for_copies(device)
+        entry.graph.replay()
+        assert entry.result is not None
+        return entry.result
+
+    def _held(self) -> int:
+        return sum(entry.size for entry in self._entries.values())
+
+    def _evict(self) -> None:
+        """Forget what was used longest ago."""
+        key, _ = self._entries.popitem(last=False)
+        self._evicted = {kept: at for kept, at in self._evicted.items() if self._calls < at + SHUT_OUT}
+        self._evicted[key] = self._calls
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Where a graph is captured, what is queued inside becomes a branch beside what follows, until the function yielded
+    joins it; elsewhere, nothing changes.
+
+    In a graph alone: what a branch makes is freed into its own stream, and the constants that it shares with others
+    are there since the key's first call.
+    """
+    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        yield lambda: None
+        return
+    current, branch = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    branch.wait_stream(current)
+    with torch.cuda.stream(branch):
+        yield lambda: current.wait_stream(branch)
+
+
+def _reserved(device: torch.device) -> int:
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
+def _most_bytes(device: torch.device) -> float:
+    if device.type != "cuda":
+        return float("inf")
+    return KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+
+
+def _capture(
+    inputs: AttentionInputs, draws: torch.Tensor, function: Callable[[AttentionInputs, torch.Tensor], T]
+) -> tuple[torch.cuda.CUDAGraph, T]:
+    # torch.cuda.graph would wait for the device and empty the allocator's cache first.
+    graph = torch.cuda.CUDAGraph()
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        # Other threads may go on using the device.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            result = function(inputs, draws)
+        finally:
+            graph.capture_end()
+    current.wait_stream(side)
+    return graph, result

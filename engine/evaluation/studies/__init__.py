@@ -1,0 +1,1 @@
+"""One study a module: what it compares, its command and its result file."""

@@ -1,0 +1,201 @@
+"""Which windows the trust study measures, and in which order: written once, so that the measuring needs no texts.
+
+    python -m routesparse.engine.evaluation.studies.coverage.plan --out plan.jsonl.gz --seed 0 --test-seed 3
+
+Calibration windows come from the calibration documents by ``--seed``, test windows from the test documents by
+``--test-seed``. The order is that of need: a run that is cut short has finished the first lots. The file holds one
+JSON object a line: a header, then a window each, its token ids as compressed uint16.
+
+The plan is made where the texts are; the measuring runs where the processors are and needs this file alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.calibrate.prompts import Document, Window, cut, read_documents, split_folds, tile
+from routesparse.engine.demo_model.tasks import fit_sample
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import study
+from routesparse.engine.models.load import load_model
+
+DOMAINS = ("prose", "code", "dialog")
+TEST_DOMAINS = (*DOMAINS, "docs")
+NEEDLES = {
+    "needles in text": ("niah_single_2", "niah_multikey_1"),
+    "needles among needles": ("niah_multikey_2", "niah_multikey_3"),
+}
+BUCKETS = ((4_096, 8_192), (8_193, 16_384))
+FOLDS = {"A": (30, 12), "B": (112, 40)}  # windows per domain and bucket
+TEST_LENGTHS = (4_096, 8_192)
+TESTS = 64  # windows per domain and length
+LONG = 16_384
+LONG_NEEDLES = 32
+SHARE_A = 0.25
+NEEDLE_SEED = 77
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One window to measure. part: "A", "B" or "test"."""
+
+    number: int
+    part: str
+    window: Window
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is recorded of a window, whether it was measured or not."""
+        window = self.window
+        return {
+            "window": self.number,
+            "part": self.part,
+            "domain": window.domain,
+            "document": window.document,
+            "document_sha256": window.document_sha256,
+            "sha256": window.sha256,
+            "start": window.start,
+            "tokens": window.tokens,
+        }
+
+
+def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1.0) -> list[Planned]:
+    """All windows in order of need: short calibration, tests at 4K, 8K and 16K, long calibration.
+
+    scale: the share of every count that is taken (at least one window), for a first look.
+    """
+
+    def some(count: int) -> int:
+        return max(1, round(scale * count))
+
+    calibration, tests = (
+        _read(data, "calibration", DOMAINS, tokenizer),
+        _read(data, "test", TEST_DOMAINS, tokenizer),
+    )
+    lots: list[list[tuple[str, Window]]] = [list(_folds(calibration, 0, seed, tokenizer, some))]
+    for tokens in TEST_LENGTHS:
+        found = [
+            w
+            for documents in tests.values()
+            for w in cut(documents, some(TESTS), tokens, tokens, tokenizer, test_seed)
+        ]
+        lots.append(
+            [("test", w) for w in [*found, *_needles(data, tokens, some(TESTS), tokenizer, test_seed)]]
+        )
+    tiled = [tile(documents, LONG, tokenizer, test_seed) for documents in tests.values()]
+    long = [w for windows in tiled for w in windows[: some(len(windows))]]
+    lots.append(
+        [("test", w) for w in [*long, *_needles(data, LONG, some(LONG_NEEDLES), tokenizer, test_seed)]]
+    )
+    lots.append(list(_folds(calibration, 1, seed, tokenizer, some)))
+    ordered = [entry for lot in lots for entry in _in_turn(lot)]
+    return [Planned(number, part, window) for number, (part, window) in enumerate(ordered)]
+
+
+def _read(data: Path, split: str, domains: Sequence[str], tokenizer: Any) -> dict[str, list[Document]]:
+    return {domain: read_documents(data / domain / split, domain, tokenizer) for domain in domains}
+
+
+def _folds(
+    documents: dict[str, list[Document]], bucket: int, seed: int, tokenizer: Any, some: Any
+) -> Iterator[tuple[str, Window]]:
+    least, most = BUCKETS[bucket]
+    for members in documents.values():
+        for fold, part in zip("AB", split_folds(members, SHARE_A, seed), strict=True):
+            for window in cut(part, some(FOLDS[fold][bucket]), least, most, tokenizer, seed):
+                yield fold, window
+
+
+def _in_turn(lot: Sequence[tuple[str, Window]]) -> list[tuple[str, Window]]:
+    """Domains and folds in turn, each in its own order: what is cut short is short of every domain alike."""
+    groups: dict[tuple[str, str], list[tuple[str, Window]]] = {}
+    for part, window in lot:
+        groups.setdefault((part, window.domain), []).append((part, window))
+    places = [((i + 0.5) / len(group), entry) for group in groups.values() for i, entry in enumerate(group)]
+    return [entry for _, entry in sorted(places, key=lambda placed: placed[0])]
+
+
+def _needles(data: Path, tokens: int, count: int, tokenizer: Any, seed: int) -> Iterator[Window]:
+    """Each needle prompt is its own document, except that needles in text share their haystacks."""
+    haystacks = [p.read_text() for p in sorted((data / "prose" / "test").glob("*.txt"))]
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    for domain, kinds in NEEDLES.items():
+        for index in range(count):
+            kind, place = kinds[index % len(kinds)], index % len(haystacks)
+            sample = fit_sample(
+                kind,
+                tokens - len(bos),
+                count_tokens=lambda text: len(ids(text)),
+                haystack=haystacks[place],
+                seed=seed + NEEDLE_SEED,
+                index=index,
+            )
+            name = f"haystack {place}" if domain == "needles in text" else f"{kind} {tokens} {index}"
+            yield Window(domain, name, "", 0, (*bos, *ids(sample.prompt + sample.answer_prefix)))
+
+
+def write(path: Path, header: dict[str, Any], windows: Sequence[Planned]) -> None:
+    """Write the plan. Errors: InputError where a token id needs more than 16 bits."""
+    if any(max(w.window.token_ids) >= 1 << 16 for w in windows):
+        raise InputError("the plan keeps token ids in 16 bits; this model's vocabulary is larger")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.write(json.dumps(header) + "\n")
+        for planned in windows:
+            ids = np.asarray(planned.window.token_ids, dtype="<u2").tobytes()
+            packed = base64.b85encode(zlib.compress(ids, 9)).decode()
+            file.write(json.dumps({**planned.facts, "token_ids": packed}) + "\n")
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Planned]]:
+    """Header and windows of a plan. Errors: InputError where a window's tokens are not those that were planned."""
+    windows = []
+    with gzip.open(path, "rt") as file:
+        header = json.loads(file.readline())
+        for line in file:
+            values = json.loads(line)
+            ids = np.frombuffer(zlib.decompress(base64.b85decode(values["token_ids"])), dtype="<u2")
+            window = Window(
+                values["domain"],
+                values["document"],
+                values["document_sha256"],
+                values["start"],
+                tuple(ids.astype(np.int64).tolist()),
+            )
+            if window.sha256 != values["sha256"]:
+                raise InputError(f"window {values['window']} of {path} is damaged; plan again")
+            windows.append(Planned(values["window"], values["part"], window))
+    return header, windows
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the plan."""
+    parser = study.parser(__doc__)
+    parser.add_argument(
+        "--test-seed", type=int, required=True, help="of the test windows; not one used before"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the windows, for a first look")
+    arguments = parser.parse_args(argv)
+    loaded = load_model(arguments.model, device="cpu")
+    windows = plan(loaded.tokenizer, arguments.data, arguments.seed, arguments.test_seed, arguments.scale)
+    header = {**study.header(loaded, arguments), "test_seed": arguments.test_seed}
+    write(arguments.out, header, windows)
+    tokens = sum(w.window.tokens for w in windows)
+    study.note(f"{len(windows)} windows, {tokens:,} tokens, {arguments.out.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

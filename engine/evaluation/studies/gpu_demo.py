@@ -1,0 +1,145 @@
+"""The demo model on a GPU through the worker's own analysis: timings, parts, and needles against dense.
+
+    python -m routesparse.engine.evaluation.studies.gpu_demo --out data/results/gpu_demo.json
+
+Each length and segment size: one prompt of concatenated test documents, analysed ``--repeats`` times after a warm-up
+run; every number comes from the run record, but for ``paired``: dense and routed prefill in turn, since in a record the
+dense one always runs second. Needles: each prompt is answered greedily after a dense and after a
+routed prefill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies.needles import answer, samples
+from routesparse.engine.evaluation.studies.prefill import compare
+from routesparse.engine.jobs.analysis import WarmAnalysis
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.profiles.measure import prepare_profile
+from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.runtime.session import RoutingSession
+
+PARTS = ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms", "dense_ms")
+COUNTS = ("units", "sparse_units", "expanded_units", "dense_fallback_units", "dense_router_units")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the study and write its file."""
+    parser = study.parser(__doc__)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[32_768, 131_000])
+    parser.add_argument("--segments", type=int, nargs="+", default=[16_384, 131_072])
+    parser.add_argument("--break-even", type=int, help="tokens; default: from the latency profile")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=20, help="of dense and routed prefills in turn")
+    parser.add_argument("--tasks", nargs="+", default=["niah_single_2", "niah_multikey_1"])
+    parser.add_argument("--prompts", type=int, default=5, help="needle prompts per task and length")
+    parser.add_argument("--needle-tokens", type=int, nargs="+", default=[32_768])
+    arguments = parser.parse_args(argv)
+    loaded = load_model(arguments.model)
+    texts = [p.read_text() for p in sorted((Path(arguments.data) / "prose" / "test").glob("*.txt"))]
+    profile = prepare_profile("auto", loaded, RouterConfig())
+    result: dict[str, Any] = {
+        **study.header(loaded, arguments),
+        "profile": profile.name,
+        "profile_median_error": profile.median_error,
+        "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
+        "runs": [],
+        "needles": [],
+    }
+    analyse = WarmAnalysis()
+    for tokens in arguments.tokens:
+        text = prompt_of(loaded, texts, tokens)
+        for segment in arguments.segments:
+            request = RunRequest(
+                model=arguments.model,
+                segment=segment,
+                break_even=arguments.break_even,
+                measure_dense=True,
+                seed=arguments.seed,
+            )
+            config = RouterConfig(
+                seed=arguments.seed, break_even_tokens=arguments.break_even, segment_tokens=segment
+            )
+            ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+            row = timed(analyse, request, text, arguments.repeats)
+            paired = compare(loaded, ids, "paired", config, profile, arguments.pairs, Graphs())
+            result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"]})
+            study.note(str(result["runs"][-1]))
+            study.save(arguments.out, result)
+    for tokens in arguments.needle_tokens:
+        for task in arguments.tasks:
+            config = RouterConfig(
+                seed=arguments.seed, break_even_tokens=0, segment_tokens=arguments.segments[-1]
+            )
+            answers = []
+            for sample in samples(loaded, task, tokens, arguments.prompts, texts, arguments.seed):
+                routed = RoutingSession(config, profile=profile, salt=sample.prompt[:4_096])
+                dense = answer(loaded, sample, None, lambda: 1.0)
+                sparse = answer(
+                    loaded, sample, routed, lambda s=routed: float(s.trace.record().run.density or 1.0)
+                )
+                answers.append((dense, sparse))
+            row = {
+                "task": task,
+                "tokens": tokens,
+                "n": len(answers),
+                "dense": 100 * float(np.mean([a.score for a, _ in answers])),
+                "routed": 100 * float(np.mean([b.score for _, b in answers])),
+                "identical": float(np.mean([a.text == b.text for a, b in answers])),
+                "density": float(np.mean([b.density for _, b in answers])),
+            }
+            result["needles"].append(row)
+            study.note(str(row))
+            study.save(arguments.out, result)
+
+
+def prompt_of(loaded: LoadedModel, texts: list[str], tokens: int) -> str:
+    """Whole documents one after another, cut at ``tokens`` tokens. Errors: ConfigError where they are too few."""
+    ids: list[int] = []
+    for text in texts:
+        ids += loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) >= tokens:
+            return loaded.tokenizer.decode(ids[: tokens - 1])
+    raise ConfigError(f"the test documents hold {len(ids):,} tokens; ask for fewer than {tokens:,}")
+
+
+def timed(analyse: WarmAnalysis, request: RunRequest, text: str, repeats: int) -> dict[str, Any]:
+    """Medians over the repeats of what the run records say."""
+    first, *records = [
+        analyse(request, decode_prompt(text.encode(), "documents"), f"run-{number}", lambda *_: None)
+        for number in range(repeats + 1)
+    ]
+    run = dataclasses.asdict(records[-1].run)
+    layers = records[-1].layers
+    measured = sum(p.probe_us + p.index_us + p.route_us + p.kernel_us for p in layers)
+    medians = {
+        name: float(np.median([getattr(r.run, name) for r in records if getattr(r.run, name) is not None]))
+        for name in PARTS
+    }
+    return {
+        "tokens": run["tokens"],
+        "segment_tokens": request.segment,
+        **medians,
+        "first_total_ms": first.run.total_ms,  # of a new length: captures its graphs, compiles what is missing
+        "speed_up": medians["dense_ms"] / medians["total_ms"],
+        "planned_over_measured": sum(p.planned_us for p in layers) / measured if measured else None,
+        "density": run["density"],
+        "routed": run["routed"],
+        **{name: run[name] for name in COUNTS},
+        "peak_memory_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Routed against dense prefill, paired in one run: time, its parts, and peak memory.
+
+    python -m routesparse.engine.evaluation.studies.prefill --out data/results/prefill_cpu.json
+
+Per domain: test windows; each is prefilled dense and routed in turn, ``--repeats`` times, and the median ratio over
+windows is reported. Lengths below break-even run dense untouched: their ratio shows the cost of having asked.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from routesparse.engine.analyze import prefill
+from routesparse.engine.calibrate.prompts import cut, read_documents
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Computed
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.evaluation import study
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.profiles.measure import prepare_profile
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
+
+DOMAINS = ("prose", "code", "dialog", "docs")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the study and write its file."""
+    parser = study.parser(__doc__)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1_024, 16_384])
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--domains", nargs="+", default=list(DOMAINS))
+    arguments = parser.parse_args(argv)
+    loaded = load_model(arguments.model)
+    config = RouterConfig(seed=arguments.seed)
+    profile = prepare_profile("auto", loaded, config)
+    result: dict[str, Any] = {
+        **study.header(loaded, arguments),
+        "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
+        "profile_median_error": profile.median_error,
+        "config": config.to_dict(),
+        "rows": [],
+    }
+    documents = {
+        domain: read_documents(arguments.data / domain / "test", domain, loaded.tokenizer)
+        for domain in arguments.domains
+    }
+    for tokens in arguments.tokens:
+        for domain, texts in documents.items():
+            rows = [
+                compare(loaded, window.token_ids, window.sha256, config, profile, arguments.repeats)
+                for window in cut(texts, arguments.windows, tokens, tokens, loaded.tokenizer, arguments.seed)
+            ]
+            summary: dict[str, Any] = {"tokens": tokens, "domain": domain, "windows": len(rows)}
+            for name in rows[0]:
+                values = [value for r in rows if (value := r[name]) is not None]
+                summary[name] = float(np.median(values)) if values else None
+            result["rows"].append(summary)
+            study.note(str(summary))
+    # ru_maxrss is in kilobytes on Linux and in bytes on a Mac.
+    unit = 1 if sys.platform == "darwin" else 1024
+    result["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    study.save(arguments.out, result)
+
+
+def compare(
+    loaded: LoadedModel,
+    token_ids: Sequence[int],
+    salt: str,
+    config: RouterConfig,
+    profile: LatencyProfile,
+    repeats: int,
+    graphs: Graphs[Computed] | None = None,
+) -> dict[str, float | None]:
+    """Dense and routed prefill in turn, each first in every other repeat; medians, ratio is dense over routed."""
+    ids = torch.tensor([token_ids], device=loaded.model.device)
+    dense, routed, parts = [], [], []
+    for repeat in range(repeats):
+        if repeat % 2 == 0:
+            dense.append(prefill(loaded.model, ids).total_ms)
+        session = RoutingSession(config, profile=profile, salt=salt, graphs=graphs)
+        with routed_by(loaded.model, session):
+            routed.append(prefill(loaded.model, ids).total_ms)
+        if repeat % 2 == 1:
+            dense.append(prefill(loaded.model, ids).total_ms)
+        timings = session.trace.timings
+        parts.append(timings["probe_ms"] + timings["index_ms"] + timings["route_ms"])
+    run = session.trace.record().run
+    planned = sum(p.sum_of("planned_us") for p in session.trace.prompts[-1].passes) / 1e3
+    measured = session.trace.timings["total_ms"]
+    return {
+        "dense_ms": float(np.median(dense)),
+        "routed_ms": float(np.median(routed)),
+        "ratio": float(np.median(np.array(dense) / np.array(routed))),
+        "deciding_share": float(np.median(np.array(parts) / np.array(routed))),
+        "density": run.density,
+        "planned_over_measured": planned / measured if measured else None,
+    }
+
+
+if __name__ == "__main__":
+    main()

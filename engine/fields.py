@@ -1,0 +1,160 @@
+"""Checks for files that people may edit: every field's type and range, before anything is computed with it.
+
+A check takes a value and the name of its field ("buckets[0].deltas.0.95") and raises FieldError where the value is
+not what it wants. JSON's true is no number, 1.0 is no whole number, NaN and Infinity are nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any, str], None]
+
+LARGEST = sys.float_info.max
+LARGEST_WHOLE = 2**53  # a JSON reader may hold numbers as float64
+POSITIVE = math.nextafter(0.0, 1.0)
+SHOWN_CHARACTERS = 60
+
+
+class FieldError(ValueError):
+    """Which field holds which value, and what it must be instead."""
+
+    def __init__(self, field: str, value: Any, wanted: str) -> None:
+        shown = json.dumps(value)
+        if len(shown) > SHOWN_CHARACTERS:
+            shown = f"{shown[:SHOWN_CHARACTERS]}..."
+        super().__init__(f"{field} is {shown}, it must be {wanted}")
+
+
+class MissingFieldError(FieldError):
+    """Which field is not there."""
+
+    def __init__(self, field: str) -> None:
+        ValueError.__init__(self, f"{field} is missing")
+
+
+def number(low: float = -LARGEST, high: float = LARGEST, wanted: str = "a finite number") -> Check:
+    """A finite number in [low, high]; ``wanted`` says the range in words."""
+
+    def check(value: Any, field: str) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise FieldError(field, value, wanted)
+
+    return check
+
+
+def whole(low: int = 0, high: int = LARGEST_WHOLE) -> Check:
+    """A whole number in [low, high]."""
+    wanted = f"a whole number of at least {low}" + ("" if high == LARGEST_WHOLE else f" and at most {high}")
+
+    def check(value: Any, field: str) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise FieldError(field, value, wanted)
+
+    return check
+
+
+def text(value: Any, field: str) -> None:
+    """A text of one line that is not empty."""
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise FieldError(field, value, "a text of one line")
+
+
+def one_of(*allowed: str) -> Check:
+    """One of these texts."""
+
+    def check(value: Any, field: str) -> None:
+        if value not in allowed:
+            raise FieldError(field, value, f"one of {', '.join(allowed)}")
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """null, or what the check wants."""
+
+    def either(value: Any, field: str) -> None:
+        if value is not None:
+            check(value, field)
+
+    return either
+
+
+def items(each: Check, count: int | None = None, least: int = 0) -> Check:
+    """A list of exactly ``count`` entries, or of at least ``least``."""
+    wanted = f"a list of {count}" if count is not None else f"a list of at least {least}"
+
+    def check(value: Any, field: str) -> None:
+        if not isinstance(value, list | tuple) or len(value) < least or count not in (None, len(value)):
+            raise FieldError(field, value, wanted)
+        for place, entry in enumerate(value):
+            each(entry, f"{field}[{place}]")
+
+    return check
+
+
+def record(required: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
+    """An object with all the required fields, perhaps the others, and no more. ``""`` names a whole file."""
+    known = {**required, **(others or {})}
+
+    def check(value: Any, field: str) -> None:
+        dot = f"{field}." if field else ""
+        if not isinstance(value, dict):
+            raise FieldError(field or "the file", value, "an object")
+        for name in sorted(required.keys() - value.keys()):
+            raise MissingFieldError(f"{dot}{name}")
+        for name, entry in value.items():
+            if name not in known:
+                raise FieldError(f"{dot}{name}", entry, f"left out; known are {', '.join(sorted(known))}")
+            known[name](entry, f"{dot}{name}")
+
+    return check
+
+
+def plain(value: Any, field: str) -> None:
+    """Anything that JSON can say, without NaN and Infinity: nothing is computed from it."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            plain(entry, f"{field}.{name}")
+    elif isinstance(value, list | tuple):
+        items(plain)(value, field)
+    elif not isinstance(value, str | bool | None):
+        number()(value, field)
+
+
+def an_object(value: Any, field: str) -> None:
+    """Any JSON object; see ``plain``."""
+    if not isinstance(value, dict):
+        raise FieldError(field, value, "an object")
+    plain(value, field)
+
+
+def ascending(values: Any, field: str, strictly: bool = True) -> None:
+    """Numbers, each larger than the one before (or, unless strictly, at least as large)."""
+    for place in range(1, len(values)):
+        before, here = values[place - 1], values[place]
+        if here < before or (strictly and here == before):
+            wanted = f"larger than {before}, the one before it" if strictly else f"at least {before}"
+            raise FieldError(f"{field}[{place}]", here, wanted)
+
+
+def token_range(values: Any, field: str) -> None:
+    """min_tokens <= max_tokens of an object that has both."""
+    if values["max_tokens"] < values["min_tokens"]:
+        raise FieldError(
+            f"{field}.max_tokens", values["max_tokens"], f"at least min_tokens, {values['min_tokens']}"
+        )
+
+
+def no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads(object_pairs_hook=...), which would keep the last of two values without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!r} stands twice in one object")
+    return found

@@ -1,0 +1,89 @@
+"""Step 6 (paper section 3.4): run attention by a row plan; and plain dense attention, where nothing is routed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
+
+
+def execute(
+    inputs: AttentionInputs, plan: RowPlan, launch: str, choices: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the plan: the output [B, H, n_q, D], and whether it is finite, a bool scalar on the device.
+
+    launch: "fused" runs all heads in one launch. The ablations run one launch per (pattern, budget) group ("grouped")
+    or one per head ("per_head"), and read choices, each segment's candidates int64 [B, H], on the host.
+    """
+    q, k, v = inputs.q, inputs.k, inputs.v
+    # A GPU is not asked what its plan holds: there a dense head is rows of the one launch.
+    if not q.is_cuda and bool(plan.dense_rows.all()):
+        out = dense_attention(inputs, None)
+        return out, torch.isfinite(out).all()
+    if launch == "fused":
+        out, lse = sparse_attention(q, k, v, plan, inputs.scale)
+        return out, _finite(inputs, lse)
+    heads = q.shape[1]
+    rows = [row for choice in choices for row in choice.tolist()]
+    groups: dict[object, list[int]] = {}
+    for h in range(heads):
+        groups.setdefault(tuple(row[h] for row in rows) if launch == "grouped" else h, []).append(h)
+    out = torch.empty_like(q)
+    for members in groups.values():
+        kv = [h // inputs.groups for h in members]
+        out[:, members] = sparse_attention(
+            q[:, members], k[:, kv], v[:, kv], plan.select_heads(members), inputs.scale
+        )[0]
+    return out, torch.isfinite(out).all()
+
+
+def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
+    """Whether an output is finite, without reading it: a mean of values is finite where logits and values are.
+
+    The log-sum-exp of a padding row is -inf by right.
+    """
+    positions = torch.arange(inputs.k.shape[2] - inputs.q.shape[2], inputs.k.shape[2], device=lse.device)
+    padding = positions < inputs.first_keys().view(-1, 1, 1)
+    # A sum carries NaN and Inf along and needs no second tensor.
+    return (torch.isfinite(lse) | padding).all() & torch.isfinite(inputs.v.sum(dtype=torch.float32))
+
+
+def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor:
+    """Exact causal attention by the fastest kernel that can express it: [B, H, n_q, D].
+
+    window: each query reads its last ``window`` keys; None reads them all.
+    """
+    q, k, v = inputs.q, inputs.k, inputs.v
+    n_q, n_k = q.shape[2], k.shape[2]
+    no_extras = inputs.softcap is None and inputs.sinks is None
+    if no_extras and inputs.key_start is None and window is None and (n_q == n_k or n_q == 1):
+        return plain_attention(q, k, v, inputs.scale)
+    if no_extras and n_q * n_k <= MASKED_DENSE_LIMIT:
+        position = torch.arange(n_k - n_q, n_k, device=q.device).view(-1, 1)
+        key = torch.arange(n_k, device=q.device)
+        mask = (key <= position) & (key >= inputs.first_keys().view(-1, 1, 1, 1))
+        if window is not None:
+            mask = mask & (key > position - window)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=inputs.scale, enable_gqa=inputs.groups > 1
+        )
+        return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+    plan = RowPlan.dense(len(q), q.shape[1], n_q, n_k, device=q.device)
+    plan = replace(
+        plan, key_start=inputs.key_start, window=window, softcap=inputs.softcap, sinks=inputs.sinks
+    )
+    return sparse_attention(q, k, v, plan, inputs.scale)[0]
+
+
+def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Causal attention without padding of a whole prompt, or of one query over all keys; scale None: d^-1/2."""
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=q.shape[2] > 1, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )

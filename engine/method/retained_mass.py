@@ -1,0 +1,107 @@
+"""m-hat of every candidate on every probe row, its tiles, and the disagreement u (paper section 3.2, step 2).
+
+No second pass over the keys is needed. The retained mass of a block pattern is a sum of block masses, and the probe's
+first pass (a log-sum-exp per KV block of every probe row) holds these already. Only the recent rows (for columns and
+diagonals) and the ranked columns are scored again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.constants import constant
+from routesparse.engine.errors import PatternError
+from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.patterns import Candidate, family_numbers, maps_of_families
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
+from routesparse.kernels import retained_mass as operation
+from routesparse.kernels.families import DENSE, FAMILIES
+from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
+
+
+@dataclass(frozen=True)
+class CandidateMass:
+    """What each of C candidates (dense last) retains on each of P probe rows, and what it reads; float32."""
+
+    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
+    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
+    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
+    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside
+
+    def group_mean(self, probe: Probe, kind: int) -> torch.Tensor:
+        """Mean mass over one group of probe rows: [B, H, C]."""
+        return self.row_mass[:, :, probe.rows.slice_of(kind)].mean(2)
+
+    def disagreement(self, probe: Probe) -> torch.Tensor:
+        """u: standard deviation of the recent, routing and boundary groups' mean mass, [B, H, C]."""
+        kinds = [k for k in (RECENT, ROUTING, BOUNDARY) if probe.rows.sizes[k]]
+        return torch.stack([self.group_mean(probe, k) for k in kinds]).std(0, correction=0)
+
+
+def candidate_mass(
+    inputs: AttentionInputs,
+    segment: Segment,
+    probe: Probe,
+    indices: dict[Pattern, FamilyIndex],
+    candidates: tuple[Candidate, ...],
+) -> CandidateMass:
+    """Score every candidate on the probe rows and count its tiles, all heads of the layer at once.
+
+    Errors: PatternError for candidates without an index, or in another order than the operations take.
+    """
+    numbers = family_numbers(candidates, indices)
+    depths = [numbers.count(number) for number in range(len(FAMILIES))]
+    order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
+    if [(n, c.level) for n, c in zip(numbers, candidates, strict=True)] != [*order, (DENSE, 0)]:
+        raise PatternError(
+            f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; scoring takes "
+            f"{', '.join(FAMILIES)} with levels from 0, then dense"
+        )
+    # A window without end costs what dense costs.
+    table = [
+        (0, 0, segment.key_blocks) if number == DENSE else (number, c.level, c.blocks)
+        for number, c in zip(numbers, candidates, strict=True)
+    ]
+    found = operation.retained_mass(
+        inputs.q,
+        inputs.k,
+        ProbedRows(
+            probe.rows.rows,
+            probe.lse,
+            probe.block_mass,
+            probe.sink_mass,
+            segment.first,
+            _pooled_rows(probe) if probe.pooled else None,
+        ),
+        _family_levels(indices, depths),
+        constant(np.array(table, dtype=np.int32), inputs.q.device),
+        segment.geometry(inputs.first_keys()),
+        scale=inputs.scale,
+        softcap=inputs.softcap,
+        table=inputs.table,
+    )
+    return CandidateMass(*found)
+
+
+def _family_levels(indices: dict[Pattern, FamilyIndex], depths: list[int]) -> FamilyLevels:
+    window, slash, top_k, top_p = maps_of_families(indices)
+    assert slash.ranked_columns is not None and top_k.row_counts is not None and top_p.row_counts is not None
+    return FamilyLevels(
+        (window.levels, slash.levels, top_k.levels, top_p.levels),
+        (depths[0], depths[1], depths[2], depths[3]),
+        slash.ranked_columns,
+        (top_k.row_counts, top_p.row_counts),
+    )
+
+
+def _pooled_rows(probe: Probe) -> tuple[int, int, int]:
+    """Start and end of the routing rows, start of the boundary rows: those of a pooled probe that know blocks only."""
+    routing = probe.rows.slice_of(ROUTING)
+    return routing.start, routing.stop, probe.rows.slice_of(BOUNDARY).start

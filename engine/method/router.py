@@ -1,0 +1,71 @@
+"""The router (paper section 3.4): the gate rule, and eq. 6 where a latency limit asks for it.
+
+Three policies:
+
+- ``certified`` (default): each head takes its cheapest candidate with g >= lambda (dense if none); T_l is a ceiling
+  and eq. 6 is solved only where the sum exceeds it.
+- ``budgeted`` (the paper): minimise total risk subject to t_probe + sum t_ker <= T_l; fallback may overrun it.
+- ``strict``: as budgeted, and fallback only spends what is left of T_l.
+
+Written once for NumPy arrays (replays in the dashboard, which imports no torch) and tensors on any device, where
+nothing waits for the host. The route kernel has the gate rule too and is tested against this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.solvers import solve, taken
+from routesparse.kernels.arrays import Array, namespace
+
+# Of its cost, at which dense is compared: a sparse candidate that costs as much as dense is never taken.
+DENSE_SHARE = 1 - 1e-9
+
+
+@dataclass(frozen=True)
+class Routing:
+    """choice int64 [U]; limited: eq. 6 decided (not the gate alone); over_budget: the cheapest plan exceeds T_l."""
+
+    choice: Array
+    limited: Array
+    over_budget: Array
+
+
+def admissible(gate_statistic: Array, threshold: float) -> Array:
+    """g >= lambda, elementwise. Dense keeps all mass and is admissible at any threshold."""
+    return gate_statistic >= threshold
+
+
+def cheapest_admissible(gate_statistic: Array, cost: Array, threshold: float) -> Array:
+    """The gate rule: per unit the cheapest admissible candidate, int64 [U]; g and cost [U, C], dense last."""
+    xp = namespace(cost)
+    price = xp.where(admissible(gate_statistic, threshold), cost, xp.inf)
+    price[:, -1] = cost[:, -1] * DENSE_SHARE
+    return price.argmin(1)
+
+
+def choose(
+    gate_statistic: Array,
+    risk: Array,
+    cost: Array,
+    config: RouterConfig,
+    threshold: float,
+    limit_us: float | None,
+) -> Routing:
+    """Steps 3 and 4 for the U units of one layer and segment: g, risk and cost float64 [U, C], dense last.
+
+    threshold: lambda. limit_us: T_l - t_probe for these units, None without a limit. With the policy "certified",
+    candidates below the threshold are taken only where the limit leaves no other choice.
+    """
+    xp = namespace(cost)
+    certified = config.policy == "certified"
+    gated = cheapest_admissible(gate_statistic, cost, threshold)
+    never = xp.zeros_like(cost[0, 0], dtype=xp.bool)
+    if limit_us is None:
+        assert certified
+        return Routing(gated, never, never)
+    limited = (taken(cost, gated).sum() > limit_us) if certified else ~never
+    choice = xp.where(limited, solve(risk, cost, limit_us, config.solver), gated)
+    over = limited & (taken(cost, choice).sum() > limit_us * (1 + 1e-9))
+    return Routing(choice, limited, over)

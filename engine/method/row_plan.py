@@ -1,0 +1,51 @@
+"""Step 6, first half: lower the chosen candidates to one row plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from routesparse.engine.device.constants import constant
+from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.inputs import AttentionInputs, first_real_keys
+from routesparse.engine.method.patterns import Candidate, family_numbers
+from routesparse.engine.method.segments import Segment
+from routesparse.engine.rows import Pattern
+from routesparse.kernels import lower_plan
+from routesparse.kernels.families import FAMILIES
+from routesparse.kernels.interface import RowPlan
+
+
+def lower(
+    inputs: AttentionInputs,
+    segment: Segment,
+    indices: dict[Pattern, FamilyIndex],
+    candidates: tuple[Candidate, ...],
+    choice: torch.Tensor | np.ndarray,
+) -> RowPlan:
+    """The row plan of one segment: choice int [B, H] holds candidate indices. Tail rows and dense heads are dense.
+
+    Returns a RowPlan with n_q = segment.rows and n_k = segment.keys; on a GPU without reading the choice. A family
+    without an index (a baseline has one family) is never chosen.
+    """
+    some = next(iter(indices.values())).levels
+    choice = torch.as_tensor(choice, device=some.device).long()
+    numbers = family_numbers(candidates, indices)
+    table = [(number, c.level) for number, c in zip(numbers, candidates, strict=True)]
+    maps = [indices[pattern].levels if pattern in indices else some for pattern in FAMILIES]
+    slash = indices.get("vertical_slash")
+    return lower_plan.lower_levels(
+        choice,
+        constant(np.array(table, dtype=np.int32), choice.device),
+        (maps[0], maps[1], maps[2], maps[3]),
+        None if slash is None else slash.ranked_columns,
+        segment.geometry(inputs.first_keys()),
+        key_start=inputs.key_start,
+        softcap=inputs.softcap,
+        sinks=inputs.sinks,
+    )
+
+
+def head_density(plan: RowPlan) -> torch.Tensor:
+    """plan.head_density() of a lowered plan from its counts alone: float64 [B, H]; no host sync."""
+    return lower_plan.head_density(first_real_keys(plan.key_start, plan.batch, plan.device), plan)

@@ -1,0 +1,1 @@
+"""Models and tokenizers from folders and hubs: finding, loading, counting tokens."""

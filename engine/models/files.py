@@ -1,0 +1,163 @@
+"""The files of a model: where they are, whether they are whole, and which revision they are. No torch.
+
+Everything that can be wrong with a folder and be seen without reading weights is found here, and ends in one line
+that says what to do (ModelError, or UnsupportedModelError for a family off the list).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import paths
+from routesparse.engine.errors import ModelError
+from routesparse.engine.runtime.refusals import check_family_name
+
+DEMO = "demo"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "tokenizer*",
+]
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
+
+
+def resolve(name_or_path: str) -> tuple[Path, str]:
+    """The folder of a model and the name that records use; a hub id is downloaded or taken from the cache.
+
+    Errors: ModelError for an unknown name, a missing folder, or a hub that cannot be reached.
+    """
+    if name_or_path == DEMO:
+        folder = paths.DATA / "models" / DEMO
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                "the bundled model is missing from data/models/demo; restore that folder from git"
+            )
+        return folder, DEMO
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder, folder.resolve().name
+    if folder.is_file():
+        raise ModelError(f"model {name_or_path!r} is a file; pass the folder that holds it and config.json")
+    if not HUB_ID.fullmatch(name_or_path):
+        raise ModelError(
+            f"model {name_or_path!r} is unknown; pass {DEMO}, a folder with config.json, or a hub id org/name"
+        )
+    return _from_hub(name_or_path), name_or_path
+
+
+def offered() -> dict[str, str]:
+    """What the dashboard may open, by name: the bundled model and the folders in ``paths.models()``."""
+    folders = sorted(paths.models().glob("*/config.json"))
+    return {DEMO: DEMO} | {file.parent.name: str(file.parent) for file in folders if file.parent.name != DEMO}
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """The model's configuration, after checking everything that can be checked without reading weights.
+
+    Errors: ModelError for missing or corrupt files, UnsupportedModelError for a family off the list.
+    """
+    config = _read_json(folder, "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(
+            f"{folder.name}/config.json names no model_type; save the model with save_pretrained"
+        )
+    check_family_name(config["model_type"])
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError(
+            f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer in the folder"
+        )
+    _read_json(folder, "tokenizer.json")
+    for file in weight_files(folder):
+        _check_weights(file)
+    return config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, sorted. Errors: ModelError when there is none or one is missing."""
+    if (folder / "model.safetensors.index.json").is_file():
+        index = _read_json(folder, "model.safetensors.index.json")
+        try:
+            files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(
+                f"{folder.name}/model.safetensors.index.json has no weight_map; download the model again"
+            ) from error
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        others = any(folder.glob("*.bin")) or any(folder.glob("*.gguf")) or any(folder.glob("*.pt"))
+        what = "only weights in other formats" if others else "no weights"
+        raise ModelError(f"model {folder.name!r} has {what}; RouteSparse reads *.safetensors only")
+    missing = [file.name for file in files if file.parent != folder or not file.is_file()]
+    if missing:
+        raise ModelError(f"model {folder.name!r} lacks {missing[0]}; download the model again")
+    return files
+
+
+def revision_of(folder: Path) -> str:
+    """Sixteen hex digits over config.json and, per weight file, name, size, header and sampled bytes.
+
+    Samples tell two fine-tunes of one architecture apart without reading gigabytes.
+    """
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for file in weight_files(folder):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as handle:
+            header_bytes = int.from_bytes(handle.read(8), "little")
+            digest.update(handle.read(header_bytes))
+            data = size - 8 - header_bytes
+            for sample in range(_SAMPLES):
+                handle.seek(8 + header_bytes + data * sample // _SAMPLES)
+                digest.update(handle.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ModelError(
+            f"model {name!r} is neither a folder nor to be had from the hub ({first_line(error)}); "
+            "check the name and the network, or pass a local folder"
+        ) from error
+
+
+def _read_json(folder: Path, name: str) -> Any:
+    file = folder / name
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise ModelError(
+            f"model folder {folder.name!r} has no {name}; pass a folder with a saved model"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{folder.name}/{name} is not readable JSON; download the model again") from error
+
+
+def _check_weights(file: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file.parent.name}/{file.name} is corrupt ({first_line(error)}); download the model again"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,171 @@
+"""Loading a model: the bundled one, a local folder, or a hub id; safetensors only, no remote code.
+
+The folder is checked before its weights are read (files.py); what is left to go wrong while loading ends in
+one line too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine.errors import ModelError
+from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, first_line, resolve, revision_of
+from routesparse.engine.runtime.refusals import check_family
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready for prefill, with what a run record says about it."""
+
+    model: Any  # PreTrainedModel in eval mode, no gradients
+    tokenizer: Any  # a fast tokenizer
+    name: str  # "demo", the folder's name, or the hub id
+    revision: str  # 16 hex digits: config, safetensors headers, sizes and sampled weights
+    tokenizer_hash: str  # 16 hex digits
+    max_tokens: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    device: str  # "cpu" or "cuda:0"
+    dtype: str  # "float32" or "bfloat16"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it lies on a GPU."""
+        return self.device.startswith("cuda")
+
+
+def load_model(name_or_path: str = DEMO, *, device: str = "auto") -> LoadedModel:
+    """Load "demo", a folder with config.json and *.safetensors, or a hub id (org/name).
+
+    device: "auto" is the first GPU, else the CPU. The dtype is float32 on a CPU and bfloat16 on a GPU.
+    Errors: ModelError, UnsupportedModelError.
+    """
+    folder, name = resolve(name_or_path)
+    check_folder(folder)
+    return _load(folder, name, device)
+
+
+def revision_of_model(model: Any) -> str:
+    """The revision of a model in memory, from the files that it was loaded from.
+
+    Errors: ModelError where these are unknown (weights made or changed in memory can't be told apart).
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    source = str(model.name_or_path)
+    folder = Path(source)
+    if not folder.is_dir() and HUB_ID.fullmatch(source):
+        commit = getattr(model.config, "_commit_hash", None)
+        config = try_to_load_from_cache(source, "config.json", revision=commit)
+        folder = Path(config).parent if isinstance(config, str) else folder
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"the files of this model are not known ({source!r}); load it with from_pretrained")
+    return revision_of(folder)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a latency profile depends on, known without reading weights."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+
+
+def shape_of(name_or_path: str = DEMO) -> ModelShape:
+    """The attention shape of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
+    from transformers import AutoConfig
+
+    folder, name = resolve(name_or_path)
+    check_folder(folder)
+    return _shape(name, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
+
+
+def _shape(name: str, config: Any) -> ModelShape:
+    heads = config.num_attention_heads
+    return ModelShape(
+        name=name,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        layers=config.num_hidden_layers,
+    )
+
+
+def _load(folder: Path, name: str, device: str) -> LoadedModel:
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        with _no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
+            )
+    # A folder that does not fit together ends in many types; each of them is the folder's fault.
+    except StrictDataclassError as error:
+        raise ModelError(f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ModelError(f"model {name!r} cannot be loaded: {first_line(error)}; check its files") from error
+    model, report = loaded
+    absent = sorted(report["missing_keys"])
+    if absent:
+        raise ModelError(
+            f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use weights that fit"
+        )
+    check_family(model.config)
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
+        )
+    if len(tokenizer) > model.config.vocab_size:
+        raise ModelError(
+            f"model {name!r} embeds {model.config.vocab_size} tokens but its tokenizer has {len(tokenizer)}; "
+            "use the tokenizer that belongs to it"
+        )
+    model = model.to(device).eval().requires_grad_(False)
+    shape = _shape(name, model.config)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        name=name,
+        revision=revision_of(folder),
+        tokenizer_hash=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()[:16],
+        max_tokens=model.config.max_position_embeddings,
+        layers=model.config.num_hidden_layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        device=device,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """transformers draws a bar per model on stderr; the command line has its own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,1 @@
+"""Latency profiles of devices: measuring one and finding its file."""

@@ -1,0 +1,162 @@
+"""What the layers of one prompt leave behind while a routed model runs; to_rows.py makes a bundle's records of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.rows import AuditRow, PromptRow
+
+if TYPE_CHECKING:
+    from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.config import AuditDepth, RouterConfig
+    from routesparse.engine.decide.decision import Decision, Pending
+    from routesparse.engine.decide.heatmap import Heatmap
+    from routesparse.engine.device.copies import Copies
+    from routesparse.engine.device.timing import Laps
+    from routesparse.engine.method.latency import LatencyProfile
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """What one call of one layer left behind (a prompt, or a chunk of it)."""
+
+    layer: int
+    decisions: tuple[Decision, ...]  # without their probe tensors
+    heatmaps: tuple[tuple[Heatmap, ...], ...]  # per decision, per unit
+    kernel_us: float
+    density: float  # of the plan that ran, tail included
+    limit_us: float | None
+    audits: tuple[AuditRow, ...]
+    audit_us: float
+
+    def sum_of(self, name: str) -> float:
+        """Sum of a Decision's number over this pass's segments."""
+        return float(sum(getattr(d, name) for d in self.decisions))
+
+
+@dataclass(frozen=True)
+class PendingPass:
+    """A LayerPass whose numbers may still be on the device. laps: kernel, audit."""
+
+    layer: int
+    pendings: tuple[Pending, ...]  # without what the next layer needs the memory of
+    laps: Laps
+    copies: Copies  # density float64 [B, H] of the plan that ran, finite bool
+    limit_us: float | None
+    audits: tuple[AuditRow, ...]
+
+    def read(self) -> LayerPass:
+        """Wait for the device. Errors: NumericsError where it met NaN or Inf."""
+        values = self.copies.numpy()
+        try:
+            decisions = tuple(pending.read() for pending in self.pendings)
+            if not values["finite"]:
+                raise NumericsError("NaN or Inf in the attention output")
+        except NumericsError as error:
+            raise NumericsError(
+                f"layer {self.layer}: {error}; nothing was recorded for this prompt"
+            ) from None
+        kernel_us, audit_us = self.laps.elapsed_us()
+        return LayerPass(
+            layer=self.layer,
+            decisions=decisions,
+            heatmaps=tuple(pending.heatmaps.read() for pending in self.pendings),
+            kernel_us=kernel_us,
+            density=float(values["density"].mean()),
+            limit_us=self.limit_us,
+            audits=self.audits,
+            audit_us=audit_us,
+        )
+
+
+@dataclass
+class PromptTrace:
+    """One prompt: every routed layer pass, in order. No passes: dense ran untouched."""
+
+    batch: int
+    tokens: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    device: str
+    dtype: str
+    layers: set[int] = field(default_factory=set)
+    _pending: list[PendingPass] = field(default_factory=list)
+    _passes: list[LayerPass] = field(default_factory=list)
+
+    def add(self, layer_pass: PendingPass) -> None:
+        """The next layer pass, perhaps still running."""
+        self._pending.append(layer_pass)
+
+    def settle(self) -> None:
+        """Wait for every pass and read it. Errors: NumericsError, again on every call."""
+        while self._pending:
+            self._passes.append(self._pending[0].read())
+            del self._pending[0]
+
+    @property
+    def passes(self) -> list[LayerPass]:
+        """Every layer pass, settled. Errors: NumericsError."""
+        self.settle()
+        return self._passes
+
+    @property
+    def audit_ms(self) -> float:
+        """Time spent auditing inside the forward pass; it is not part of prefill."""
+        return sum(p.audit_us for p in self.passes) / 1e3
+
+    def timings(self) -> dict[str, float]:
+        """Milliseconds in probe, index, route and kernel over the routed layers, and their sum as total."""
+        return timings_of(self.passes)
+
+    def decisions(self) -> Iterator[Decision]:
+        """Every decision of the prompt, layer passes in order."""
+        for layer_pass in self.passes:
+            yield from layer_pass.decisions
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What every prompt of a session is routed with."""
+
+    config: RouterConfig
+    gate_threshold: float  # lambda
+    calibration: Calibration | None
+    profile: (
+        LatencyProfile | str
+    )  # its name until the first prompt long enough to be routed asks for its numbers
+    audit_depth: AuditDepth
+    salt: str = ""  # with config.seed it places the random rows
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a record says about a run besides its decisions."""
+
+    model: str = "unnamed"
+    model_revision: str = ""
+    tokenizer_hash: str = ""
+    prompt_name: str = "unnamed"
+    prompt_sha256: str = ""
+    domain: str | None = None
+    prompt: PromptRow | None = None
+    total_ms: float | None = None
+    dense_ms: float | None = None
+    top1_agreement: float | None = None
+    logit_error: float | None = None
+    kl_nats: float | None = None
+    calibration_mismatch: str | None = None
+    run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
+
+
+def timings_of(passes: list[LayerPass]) -> dict[str, float]:
+    """Milliseconds in probe, index, route and kernel over some layer passes, and their sum as total."""
+    sums = {
+        f"{part}_ms": sum(p.sum_of(f"{part}_us") for p in passes) / 1e3
+        for part in ("probe", "index", "route")
+    }
+    sums["kernel_ms"] = sum(p.kernel_us for p in passes) / 1e3
+    return {**sums, "total_ms": sum(sums.values())}

@@ -1,0 +1,72 @@
+"""Reasons in words: why a unit got its candidate, and why not another one. The numbers are those that decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from routesparse.engine.method.router import admissible
+from routesparse.engine.rows import is_uncertified
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.decision import Decision
+
+
+def choice_reason(decision: Decision, unit: int, tau: float) -> str:
+    """One sentence for the unit's final choice."""
+    place = int(decision.certified.choice[unit])
+    dense = len(decision.candidates) - 1
+    scores, gate = decision.scores, decision.gate
+    tests = [t for t in decision.certified.tests if t.unit == unit]
+    if decision.certified.fallback[unit] == "dense":
+        best = max(t.lower_mass for t in tests)
+        return f"dense by fallback: the best of {len(tests)} certificates was {best:.3f} < tau {tau:.3f}"
+    if place == dense:
+        if decision.routed.limited:
+            return "dense by the router: least total risk under T_l"
+        best_gate = float(scores.gate[unit, :dense].max())
+        if not admissible(best_gate, gate):
+            return f"dense by the router: no sparse candidate reaches g >= {gate:.3f} (best {best_gate:.3f})"
+        return "dense by the router: every sparse candidate with enough mass costs as much as dense"
+    g = float(scores.gate[unit, place])
+    bound = float(decision.certified.lower_mass[unit])
+    verdict = f"certificate {bound:.3f} >= tau {tau:.3f}"
+    if is_uncertified(decision.candidates[place].pattern, bound, tau):
+        why = "T_l leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
+        verdict = f"certificate {bound:.3f} < tau {tau:.3f}, and {why}: it ran uncertified"
+    if decision.certified.fallback[unit] == "expand":
+        first = tests[0]
+        name = decision.candidates[first.candidate]
+        return (
+            f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} "
+            f"(certificate {first.lower_mass:.3f} < tau {tau:.3f}); now {verdict}"
+        )
+    if decision.routed.limited:
+        return f"least total risk under T_l: g {g:.3f}, {verdict}"
+    return f"cheapest candidate with g >= {gate:.3f}: g {g:.3f}, {verdict}"
+
+
+def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> str:
+    """Why this candidate is or is not the unit's choice."""
+    scores, gate = decision.scores, decision.gate
+    chosen = int(decision.certified.choice[unit])
+    if place == chosen:
+        return "chosen"
+    for test in decision.certified.tests:
+        if test.unit == unit and test.candidate == place:
+            return f"certificate {test.lower_mass:.3f} < tau {tau:.3f}"
+    g, cost = float(scores.gate[unit, place]), float(scores.kernel_us[unit, place])
+    paid = float(scores.kernel_us[unit, chosen])
+    if not admissible(g, gate) and not decision.routed.limited:
+        side = "recent rows" if scores.recent_mass[unit, place] < scores.mass[unit, place] else "routing rows"
+        return f"g {g:.3f} < {gate:.3f} ({side})"
+    if cost >= paid:
+        return f"costs {_ratio(cost, paid)} of the choice"
+    if decision.routed.limited:
+        return f"risk {decision.risk[unit, place]:.3f} against {decision.risk[unit, chosen]:.3f}"
+    return f"cheaper, but passed over when expanding: {_ratio(cost, paid)} of the choice, g {g:.3f}"
+
+
+def _ratio(cost: float, paid: float) -> str:
+    return f"{cost / paid:.2f}x" if paid > 0 and np.isfinite(cost) else f"{cost:.0f} us"

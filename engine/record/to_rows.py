@@ -1,0 +1,311 @@
+"""From a prompt's layer passes to a bundle's records, keyed by (run, batch, layer, head, segment)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from routesparse.engine.calibration.drift import describe_prompt
+from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
+from routesparse.engine.method.router import admissible
+from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.record.reasons import candidate_reason, choice_reason
+from routesparse.engine.rows import (
+    AuditRow,
+    CandidateScoreRow,
+    FallbackEventRow,
+    HeadChoiceRow,
+    LayerRow,
+    ProbeRow,
+    RunRecord,
+    RunRow,
+)
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.decision import Decision
+    from routesparse.engine.decide.heatmap import Heatmap
+    from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
+
+PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
+MOST_ROW_STEP = 3  # rows thin out first, then columns pool: lines of few rows still read as lines
+
+
+def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> RunRecord:
+    """Everything that one prompt left behind."""
+    made_now = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    run_id = info.run_id or made_now
+    choices: list[HeadChoiceRow] = []
+    candidates: list[CandidateScoreRow] = []
+    events: list[FallbackEventRow] = []
+    probes: list[ProbeRow] = []
+    reduction = _reduction(prompt)
+    for layer_pass in prompt.passes:
+        for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
+            for unit in range(decision.batch * decision.heads):
+                choices.append(_choice(settings, run_id, decision, unit, prompt.tokens))
+                candidates += _candidates(run_id, decision, unit, settings.config.tau)
+                probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
+            events += _events(run_id, decision, settings.config.tau)
+    audits = tuple(replace(a, run_id=run_id) for p in prompt.passes for a in p.audits)
+    layers = tuple(_layers(run_id, prompt))
+    return RunRecord(
+        run=_run(settings, run_id, prompt, info, choices, audits, layers),
+        layers=layers,
+        choices=tuple(choices),
+        candidates=tuple(candidates),
+        fallbacks=tuple(events),
+        audits=audits,
+        probes=tuple(probes),
+        prompt=None if info.prompt is None else replace(info.prompt, run_id=run_id),
+    )
+
+
+def _key(run_id: str, decision: Decision, unit: int) -> dict[str, Any]:
+    """What every unit's row begins with."""
+    batch_index, head = divmod(unit, decision.heads)
+    return {
+        "run_id": run_id,
+        "batch_index": batch_index,
+        "layer": decision.layer,
+        "head": head,
+        "segment": decision.segment.index,
+    }
+
+
+def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, tokens: int) -> HeadChoiceRow:
+    place = int(decision.certified.choice[unit])
+    candidate, scores = decision.candidates[place], decision.scores
+    sparse = bool(decision.sparse[unit])
+    rows = decision.certificate_mass[unit, :, place]
+    conformal = None
+    delta = _finite_delta(settings, tokens)
+    if delta is not None and sparse:
+        conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
+    return HeadChoiceRow(
+        **_key(run_id, decision, unit),
+        first_token=decision.segment.position,
+        tokens=decision.segment.rows,
+        body_tokens=decision.segment.body,
+        candidate=place,
+        pattern=candidate.pattern,
+        budget=candidate.budget,
+        density=float(scores.density[unit, place]),
+        mass=float(scores.mass[unit, place]),
+        recent_mass=float(scores.recent_mass[unit, place]),
+        gate=float(scores.gate[unit, place]),
+        lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
+        conformal_lower_mass=conformal,
+        row_lower_mass=float(row_lower_bound(rows, settings.config.row_level)) if sparse else None,
+        disagreement=float(scores.disagreement[unit, place]),
+        entropy=float(decision.entropy[unit]),
+        local_band=float(decision.local_band[unit]),
+        agreement=float(decision.agreement[unit]),
+        risk=float(decision.risk[unit, place]),
+        kernel_us=float(scores.kernel_us[unit, place]),
+        tests=sum(t.unit == unit for t in decision.certified.tests),
+        fallback=decision.certified.fallback[unit],
+        reason=choice_reason(decision, unit, settings.config.tau),
+        unmet=bool(decision.certified.unmet[unit]),
+    )
+
+
+def _finite_delta(settings: RunSettings, tokens: int) -> float | None:
+    """delta_q for this length; an infinite one (not calibrated) promises nothing: not measured."""
+    if settings.calibration is None:
+        return None
+    delta = settings.calibration.delta(tokens, settings.config.confidence)
+    return delta if math.isfinite(delta) else None
+
+
+def _drift(settings: RunSettings, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> dict[str, Any]:
+    """How far this prompt lies from the calibration's; nothing where there is none, for its length, or for batches."""
+    reference = None if settings.calibration is None else settings.calibration.drift
+    if reference is None or not choices or prompt.batch > 1:
+        return {}
+    found = reference.assess(describe_prompt(choices)[1], prompt.tokens)
+    if found is None:
+        return {}
+    return {"drift_distance": found.distance, "drift_p": found.p, "drift_alarm": found.alarm}
+
+
+def _run(
+    settings: RunSettings,
+    run_id: str,
+    prompt: PromptTrace,
+    info: RunInfo,
+    choices: list[HeadChoiceRow],
+    audits: tuple[AuditRow, ...],
+    layers: tuple[LayerRow, ...],
+) -> RunRow:
+    timings = prompt.timings()
+    config = settings.config
+    sparse = [c for c in choices if c.pattern != "dense"]
+    outcomes = Counter(c.outcome for c in choices)
+    densities = [p.density for p in prompt.passes]
+    covered = [a.covered for a in audits if a.covered is not None]
+    profile = settings.profile if isinstance(settings.profile, str) else settings.profile.name
+    return RunRow(
+        run_id=run_id,
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        model=info.model,
+        model_revision=info.model_revision,
+        tokenizer_hash=info.tokenizer_hash,
+        calibration=None if settings.calibration is None else settings.calibration.name,
+        profile=profile,
+        policy=config.policy,
+        tau=config.tau,
+        gate=settings.gate_threshold,
+        confidence=config.confidence,
+        budget=None if config.budget is None else str(config.budget),
+        probe_mode=config.probe,
+        seed=config.seed,
+        config_json=json.dumps(config.to_dict(), sort_keys=True),
+        prompt_name=info.prompt_name,
+        prompt_sha256=info.prompt_sha256,
+        domain=info.domain,
+        batch=prompt.batch,
+        tokens=prompt.tokens,
+        layers=len(prompt.layers),
+        heads=prompt.heads,
+        kv_heads=prompt.kv_heads,
+        head_dim=prompt.head_dim,
+        segments=1 + max((c.segment for c in choices), default=0),
+        block_q=config.block_q,
+        block_k=config.block_k,
+        device=prompt.device,
+        dtype=prompt.dtype,
+        versions_json=json.dumps(versions(), sort_keys=True),
+        git_commit=git_commit(),
+        routed=bool(prompt.passes),
+        probe_ms=timings["probe_ms"],
+        index_ms=timings["index_ms"],
+        route_ms=timings["route_ms"],
+        kernel_ms=timings["kernel_ms"],
+        total_ms=timings["total_ms"] if info.total_ms is None else info.total_ms,
+        dense_ms=info.dense_ms,
+        density=float(np.mean(densities)) if densities else None,
+        units=len(choices),
+        sparse_units=len(sparse),
+        expanded_units=outcomes["expanded"],
+        dense_fallback_units=outcomes["dense by fallback"],
+        dense_router_units=outcomes["dense by the router"],
+        over_budget_layers=sum(row.over_budget for row in layers),
+        audit_depth=settings.audit_depth,
+        audit_rows=max((a.rows for a in audits), default=0),
+        coverage=float(np.mean(covered)) if covered else None,
+        mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
+        max_error=max((a.max_error for a in audits), default=None),
+        top1_agreement=info.top1_agreement,
+        logit_error=info.logit_error,
+        kl_nats=info.kl_nats,
+        calibration_mismatch=info.calibration_mismatch,
+        **_drift(settings, prompt, choices),
+        delta=_finite_delta(settings, prompt.tokens),
+        unmet_units=sum(c.unmet is True for c in choices),
+    )
+
+
+def _layers(run_id: str, prompt: PromptTrace) -> Iterator[LayerRow]:
+    for layer in sorted({p.layer for p in prompt.passes}):
+        passes = [p for p in prompt.passes if p.layer == layer]
+        limits = [p.limit_us for p in passes if p.limit_us is not None]
+        planned = sum(p.sum_of("planned_us") for p in passes)
+        yield LayerRow(
+            run_id=run_id,
+            layer=layer,
+            limit_us=sum(limits) if limits else None,
+            planned_us=planned,
+            dense_us=sum(p.sum_of("dense_us") for p in passes),
+            probe_us=sum(p.sum_of("probe_us") for p in passes),
+            index_us=sum(p.sum_of("index_us") for p in passes),
+            route_us=sum(p.sum_of("route_us") for p in passes),
+            kernel_us=sum(p.kernel_us for p in passes),
+            density=float(np.mean([p.density for p in passes])),
+            over_budget=bool(limits) and planned > sum(limits) * (1 + 1e-9),
+        )
+
+
+def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Iterator[CandidateScoreRow]:
+    scores = decision.scores
+    for place, candidate in enumerate(decision.candidates):
+        predicted = scores.predicted_error
+        yield CandidateScoreRow(
+            **_key(run_id, decision, unit),
+            candidate=place,
+            pattern=candidate.pattern,
+            budget=candidate.budget,
+            density=float(scores.density[unit, place]),
+            mass=float(scores.mass[unit, place]),
+            recent_mass=float(scores.recent_mass[unit, place]),
+            disagreement=float(scores.disagreement[unit, place]),
+            predicted_error=None if predicted is None else float(predicted[unit, place]),
+            risk=float(decision.risk[unit, place]),
+            kernel_us=float(scores.kernel_us[unit, place]),
+            admissible=bool(admissible(scores.gate[unit, place], decision.gate)),
+            chosen=place == int(decision.certified.choice[unit]),
+            reason=candidate_reason(decision, unit, place, tau),
+        )
+
+
+def _events(run_id: str, decision: Decision, tau: float) -> Iterator[FallbackEventRow]:
+    """One event per failed certificate that led to another candidate."""
+    cost = decision.scores.kernel_us
+    for unit in range(decision.batch * decision.heads):
+        tests = [t for t in decision.certified.tests if t.unit == unit]
+        final = int(decision.certified.choice[unit])
+        dense = len(decision.candidates) - 1
+        for number, test in enumerate(tests, start=1):
+            target = tests[number].candidate if number < len(tests) else final
+            if test.passed or target == test.candidate:
+                continue
+            yield FallbackEventRow(
+                **_key(run_id, decision, unit),
+                test=number,
+                from_candidate=test.candidate,
+                lower_mass=test.lower_mass,
+                tau=tau,
+                kind="dense" if target == dense else "expand",
+                to_candidate=target,
+                paid_us=float(cost[unit, target] - cost[unit, test.candidate]),
+            )
+
+
+def _probe(run_id: str, decision: Decision, unit: int, picture: Heatmap) -> ProbeRow:
+    return ProbeRow(
+        **_key(run_id, decision, unit),
+        rows=picture.mass.shape[0],
+        columns=picture.mass.shape[1],
+        pool=picture.pool,
+        scale=1.0,
+        positions=picture.positions.astype("<i4").tobytes(),
+        kinds=picture.kinds.astype(np.uint8).tobytes(),
+        mass=np.ascontiguousarray(picture.mass, dtype="<f2").tobytes(),
+        masks=picture.masks.tobytes(),
+        mask_columns=picture.masks.shape[-1],
+        mask_pool=picture.mask_pool,
+    )
+
+
+def _reduction(prompt: PromptTrace) -> tuple[int, int]:
+    """(row step, column factor) by which the run's heatmaps shrink so that they stay within PROBE_BYTES."""
+    pictures = [picture for p in prompt.passes for unit in p.heatmaps for picture in unit]
+    shapes = Counter((*picture.mass.shape, picture.mask_pool // picture.pool) for picture in pictures)
+
+    def size(row_step: int, factor: int) -> int:
+        """Of mass and masks together, two bytes a cell in both."""
+        return sum(
+            count * 2 * -(-rows // row_step) * (-(-columns // factor) + -(-columns // max(factor, finest)))
+            for (rows, columns, finest), count in shapes.items()
+        )
+
+    row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // PROBE_BYTES)))
+    widest = max((columns for _, columns, _ in shapes), default=1)
+    return row_step, next((f for f in range(1, widest) if size(row_step, f) <= PROBE_BYTES), widest)

@@ -1,0 +1,58 @@
+"""Everything that a routing session saw, and its last prompt as records or as a bundle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings, timings_of
+from routesparse.engine.record.to_rows import record_prompt
+from routesparse.engine.rows import HeadChoiceRow, RunRecord
+from routesparse.engine.store.bundle import write_bundle
+
+
+@dataclass
+class Trace:
+    """Everything that a routing session saw; ``with route(model) as trace`` yields it."""
+
+    settings: RunSettings
+    prompts: list[PromptTrace] = field(default_factory=list)
+    info: RunInfo = field(default_factory=RunInfo)
+
+    @property
+    def salt(self) -> str:
+        """With the seed it places the random rows; ``route(salt=trace.salt)`` draws the same ones again."""
+        return self.settings.salt
+
+    def settle(self) -> None:
+        """Wait for the last prompt. Errors: NumericsError, and that prompt is forgotten."""
+        if not self.prompts:
+            return
+        try:
+            self.prompts[-1].settle()
+        except NumericsError:
+            self.prompts.pop()
+            raise
+
+    @property
+    def decisions(self) -> tuple[HeadChoiceRow, ...]:
+        """The choices of the last prompt, one per (batch, layer, head, segment)."""
+        return self.record().choices if self.prompts else ()
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Measured milliseconds of the last prompt: probe, index, route and kernel of its routed layers, their sum."""
+        self.settle()
+        return timings_of(self.prompts[-1].passes if self.prompts else [])
+
+    def to_bundle(self, path: str | Path) -> Path:
+        """Write the last prompt's bundle into folder ``path``; returns the bundle's folder."""
+        return write_bundle(self.record(), Path(path))
+
+    def record(self, info: RunInfo | None = None) -> RunRecord:
+        """The last prompt as records. Errors: ValueError before the first prompt."""
+        self.settle()
+        if not self.prompts:
+            raise ValueError("no prompt has been prefilled inside the route() block yet")
+        return record_prompt(self.settings, self.prompts[-1], info or self.info)

@@ -1,0 +1,281 @@
+"""The records that leave the engine: plain frozen dataclasses, one per table of a run bundle.
+
+No torch here: the web process and replays read them. ``None`` means "not measured", never 0. Every record is
+keyed by (layer, global head); nothing in it depends on which device or rank produced it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense"]
+PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
+FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
+FallbackKind = Literal["expand", "dense"]
+Outcome = Literal["dense by fallback", "expanded", "dense by the router", "kept"]
+OUTCOMES: tuple[Outcome, ...] = ("dense by fallback", "expanded", "dense by the router", "kept")
+
+
+def outcome(pattern: str, fallback: object) -> Outcome:
+    """How a unit ended; ``kept``: the router's sparse choice stood. The store's macro ``outcome`` says the same.
+
+    fallback: a FallbackKind; anything else (None, or pandas' NaN) means that no certificate failed.
+    """
+    if fallback == "dense":
+        return "dense by fallback"
+    if fallback == "expand":
+        return "expanded"
+    return "dense by the router" if pattern == "dense" else "kept"
+
+
+def is_uncertified(pattern: str, lower_mass: float | None, tau: float) -> bool:
+    """Whether a unit ran sparse although its in-prompt certificate does not reach tau.
+
+    Policy "strict" leaves units so where T_l has no time to expand, and so does a run without fallback. Pages have
+    the column ``uncertified`` of the view head_choice (store/summaries.sql); a test compares the two.
+    """
+    return pattern != "dense" and not (lower_mass is not None and lower_mass >= tau)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One analysed prompt (table run): what was asked, on what, and the totals."""
+
+    run_id: str
+    created_at: str  # ISO 8601, UTC
+    model: str
+    model_revision: str  # hash of the weights' header and config
+    tokenizer_hash: str
+    calibration: str | None
+    profile: str
+    policy: str
+    tau: float
+    gate: float  # lambda
+    confidence: float  # q
+    budget: str | None  # T_l as given: "0.25" of dense or "800us"
+    probe_mode: str
+    seed: int
+    config_json: str
+    prompt_name: str  # a label only, never a path
+    prompt_sha256: str
+    domain: str | None
+    batch: int
+    tokens: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    segments: int
+    block_q: int
+    block_k: int
+    device: str
+    dtype: str
+    versions_json: str
+    git_commit: str | None
+    routed: bool  # False: the prompt is below break-even, dense ran untouched
+    probe_ms: float
+    index_ms: float
+    route_ms: float
+    kernel_ms: float
+    total_ms: float  # whole prefill, first token's logits included
+    dense_ms: float | None  # the same prefill with dense attention, if it was measured
+    density: float | None  # kept share of the causal area, mean over units, tail included
+    units: int  # routed (batch, layer, head, segment) units
+    sparse_units: int
+    expanded_units: int
+    dense_fallback_units: int
+    dense_router_units: int
+    over_budget_layers: int
+    audit_depth: str
+    audit_rows: int  # rows per unit
+    coverage: float | None  # share of selected sparse units whose audited mass >= their certified one
+    mean_error: float | None  # mean relative output error over audited units
+    max_error: float | None
+    top1_agreement: float | None  # only with the full audit
+    calibration_mismatch: str | None = None  # what differed from the stamp of a calibration used by force
+    delta: float | None = None  # delta_q of the conformal claim; None: no calibration, or infinite
+    drift_distance: float | None = None  # of the prompt's descriptors from the calibration's, drift.py
+    drift_p: float | None = None  # conformal p-value of that distance
+    drift_alarm: bool | None = None
+    unmet_units: int | None = None  # policy strict: escalations that T_l had no time for
+    logit_error: float | None = (
+        None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
+    )
+    kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
+    owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Planned against measured time of one layer's attention (table layer_run)."""
+
+    run_id: str
+    layer: int
+    limit_us: float | None  # T_l
+    planned_us: float  # probe + kernels as predicted by the profile
+    dense_us: float  # dense attention as predicted by the profile
+    probe_us: float
+    index_us: float
+    route_us: float
+    kernel_us: float  # measured
+    density: float
+    over_budget: bool
+    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+
+
+@dataclass(frozen=True)
+class HeadChoiceRow:
+    """The decision for one routing unit (table head_choice)."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    first_token: int
+    tokens: int
+    body_tokens: int
+    candidate: int
+    pattern: str
+    budget: str
+    density: float  # kept share of the causal area of the body, before the tail override
+    mass: float  # m-hat: mean over the routing rows
+    recent_mass: float
+    gate: float  # g = min(mass, recent_mass)
+    lower_mass: float | None  # in-prompt certificate of the body mean; None for dense units
+    conformal_lower_mass: float | None  # g - delta_q; None without a calibration
+    row_lower_mass: float | None  # row statement; None for dense units
+    disagreement: float  # u
+    entropy: float  # nats, mean over the probe rows
+    local_band: float  # mass within the local band
+    agreement: float  # 1 - total variation between recent and body rows' block distributions
+    risk: float
+    kernel_us: float  # predicted
+    tests: int  # certificates tested, at most s
+    fallback: str | None  # None | "expand" | "dense"
+    reason: str
+    unmet: bool | None = (
+        None  # policy strict: T_l had no time for the escalation that the certificate asked for
+    )
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the unit ended."""
+        return outcome(self.pattern, self.fallback)
+
+
+@dataclass(frozen=True)
+class CandidateScoreRow:
+    """One candidate of one unit (table candidate_score): why it was or was not chosen."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    candidate: int
+    pattern: str
+    budget: str
+    density: float
+    mass: float
+    recent_mass: float
+    disagreement: float
+    predicted_error: float | None
+    risk: float
+    kernel_us: float
+    admissible: bool  # g >= lambda
+    chosen: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class FallbackEventRow:
+    """One failed certificate and what followed (table fallback_event)."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    test: int  # 1, 2, ... s
+    from_candidate: int
+    lower_mass: float
+    tau: float
+    kind: str  # "expand" | "dense"
+    to_candidate: int
+    paid_us: float  # predicted kernel time added by the step
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Dense-audited truth of one unit (table audit), over random body rows no other step has read."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    rows: int
+    mass: float  # mean retained mass
+    min_mass: float
+    lower_mass: float | None
+    covered: bool | None  # mass >= lower_mass; None for dense units
+    mean_error: float  # ||o - o~|| / ||o||, Frobenius over the audited rows
+    max_error: float  # worst row
+    bound_paper: float  # largest 2 (1 - m) V_max over rows, relative to ||o||
+    bound_tight: float  # largest (1 - m)(||o~|| + V_max) over rows, relative to ||o||
+    violations: int  # rows whose error exceeds a bound: must be 0
+    row_covered: float | None = None  # share of the audited rows with mass >= row_lower_mass
+    forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """The probe heatmap of one unit (table probe): block mass, float16, max-pooled along keys if large."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    rows: int
+    columns: int
+    pool: int  # key blocks per heatmap column
+    scale: float  # multiply the stored values by this
+    positions: bytes  # int32 little endian [rows], absolute key-axis positions, sorted
+    kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
+    mass: bytes  # float16 little endian [rows, columns]
+    masks: bytes | None = (
+        None  # uint8 [2, rows, mask_columns]: what each budget reads, packed as in record/masks.py
+    )
+    mask_columns: int | None = None
+    mask_pool: int | None = None  # KV blocks per column of the masks
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """The prompt, kept only where the user wants it (table prompt): text and where each block begins."""
+
+    run_id: str
+    text: str
+    block_starts: bytes  # int32 little endian [n_blocks + 1], character offsets of the KV blocks
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything one run leaves behind; ``routesparse.engine.store.bundle`` writes and reads it."""
+
+    run: RunRow
+    layers: tuple[LayerRow, ...] = ()
+    choices: tuple[HeadChoiceRow, ...] = ()
+    candidates: tuple[CandidateScoreRow, ...] = ()
+    fallbacks: tuple[FallbackEventRow, ...] = ()
+    audits: tuple[AuditRow, ...] = ()
+    probes: tuple[ProbeRow, ...] = ()
+    prompt: PromptRow | None = field(default=None)
+
+    @property
+    def uncertified(self) -> tuple[HeadChoiceRow, ...]:
+        """The units that ran uncertified."""
+        return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))

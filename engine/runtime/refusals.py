@@ -1,0 +1,108 @@
+"""What the transformers integration refuses, each with one line that says what to do instead.
+
+A family is on the list only because it was compared with its own eager attention, negative controls included
+(tests/engine/runtime/test_transformers.py). Everything here is shape and flag checking: no work on the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.errors import PromptError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+FAMILIES: frozenset[str] = frozenset(
+    ("llama", "qwen2", "qwen3", "mistral", "phi3", "glm4", "gemma2", "gemma3_text", "cohere2", "gpt_oss")
+)
+_CHUNKED = "its chunked attention reaches only the mask, so routing would be silently wrong"
+_WHY_REFUSED = {
+    "llama4": _CHUNKED,
+    "llama4_text": _CHUNKED,
+    "gemma3": "its image tokens attend both ways; load the text model, Gemma3ForCausalLM",
+}
+_PACKED = "packed sequences are not supported; pass one prompt per batch row, padded on the left"
+# Keyword arguments that change attention in ways a row plan cannot express.
+_UNSUPPORTED_ARGUMENTS = {
+    "cache": "a paged cache is not supported; use generate() with the default DynamicCache",
+    "position_bias": "a position bias is not supported; keep the model's own attention",
+    "cu_seq_lens_q": _PACKED,
+    "cu_seq_lens_k": _PACKED,
+}
+
+
+def check_family(config: Any) -> None:
+    """Errors: UnsupportedModelError unless the configuration's family is in FAMILIES and causal."""
+    check_family_name(config.model_type)
+    if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
+        raise UnsupportedModelError(
+            f"this {config.model_type} attends in both directions; only causal text is routed"
+        )
+
+
+def check_family_name(family: str) -> None:
+    """Errors: UnsupportedModelError unless the model_type is in FAMILIES."""
+    if family not in FAMILIES:
+        why = _WHY_REFUSED.get(family, "it was never compared with its own attention")
+        raise UnsupportedModelError(
+            f"model family {family!r} is not supported: {why} (supported: {', '.join(sorted(FAMILIES))})"
+        )
+
+
+def check_mask_request(
+    q_length: int, kv_length: int, q_offset: int | Tensor, kv_offset: int, flags: dict[str, Any]
+) -> None:
+    """Refuse masks that are not plain causal (windows aside) and caches whose keys are not the seen tokens.
+
+    flags: the further keyword arguments of transformers' mask functions.
+    Errors: PromptError for packed sequences, UnsupportedModelError for the rest.
+    """
+    if flags.get("use_vmap") or "allow_is_bidirectional_skip" in flags:
+        raise UnsupportedModelError(
+            "a mask of the model's own (images, both directions) is not supported; only causal text is routed"
+        )
+    if q_length > 1 and not flags.get("allow_is_causal_skip", True):
+        raise PromptError(_PACKED)
+    if not isinstance(q_offset, int) or kv_offset + kv_length != q_offset + q_length:
+        raise UnsupportedModelError(
+            "a StaticCache is not supported: its keys outlast the prompt; use the default DynamicCache"
+        )
+
+
+def check_call(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float,
+    arguments: dict[str, Any],
+    *,
+    training: bool,
+) -> None:
+    """Refuse an attention call that would be silently wrong; query [B, Hq, n_q, D], key [B, Hkv, n_k, D].
+
+    Errors: UnsupportedModelError, PromptError for packed sequences.
+    """
+    check_family(module.config)
+    if not getattr(module, "is_causal", True) or arguments.get("is_causal") is False:
+        raise UnsupportedModelError(
+            "cross and bidirectional attention are not supported; use causal text models"
+        )
+    if arguments.get("output_attentions"):
+        raise UnsupportedModelError(
+            "output_attentions=True is not supported: no attention matrix is built; use eager"
+        )
+    for name, message in _UNSUPPORTED_ARGUMENTS.items():
+        if arguments.get(name) is not None:
+            raise PromptError(message) if message is _PACKED else UnsupportedModelError(message)
+    if dropout or training:
+        raise UnsupportedModelError("training is not supported; call model.eval() before route()")
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise UnsupportedModelError(
+            f"a {attention_mask.dim()}-D attention mask is not supported; pass a padding mask [batch, tokens]"
+        )
+    n_q, n_k = query.shape[2], key.shape[2]
+    if n_q > n_k or (attention_mask is not None and attention_mask.shape[-1] != n_k):
+        raise UnsupportedModelError(
+            f"{n_q} queries over {n_k} keys are no prefill; use the default DynamicCache"
+        )

@@ -1,0 +1,270 @@
+"""RouteSparse as a transformers attention implementation: ``with route(model, config) as trace:``.
+
+The name "routesparse" is registered twice, as an attention function and as a mask function: without the
+second, transformers hands over no mask at all and left padding is silently ignored. The mask function never
+builds an [n, n] mask: it returns the 2-D padding mask of the layer's keys, or None when nothing is padded.
+
+Only families whose attention is fully described by what the function receives are routed; the others, and
+every cache or mask that would give silently wrong results, are refused (refusals.py).
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.errors import PromptError, UnsupportedModelError
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.record.trace import Trace
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
+from routesparse.engine.runtime.session import RoutingSession
+
+NAME = "routesparse"
+# Where route() leaves the router on every attention module of one model while its block runs.
+_ATTRIBUTE = "_routesparse"
+# Both keyed by id(config): attention modules know their model only through the config object that they share.
+_default_routers: dict[int, AttentionRouter] = {}
+_routed_configs: dict[int, int] = {}
+
+
+@contextmanager
+def route(
+    model: PreTrainedModel,
+    config: RouterConfig | None = None,
+    *,
+    calibration: Calibration | str | None = None,
+    profile: LatencyProfile | str = "auto",
+    salt: str | None = None,
+) -> Iterator[Trace]:
+    """Route the prefill of a supported transformers model inside the block; decode stays dense.
+
+    calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone.
+    profile: "auto" takes the latency profile of this device or measures a quick one.
+    salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
+    unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
+    Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
+    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
+    is given and the model's files are not known.
+    """
+    check_supported(model)
+    if config is None:
+        config = RouterConfig(segment_tokens=default_segment(next(model.parameters()).is_cuda))
+    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    if loaded is not None:
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
+    session = RoutingSession(config, loaded, profile, salt=fresh_salt() if salt is None else salt)
+    with routed_by(model, session):
+        yield session.trace
+
+
+@contextmanager
+def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]:
+    """Every attention call of the model goes to the router inside the block; afterwards all is as before."""
+    check_supported(model)
+    modules = attention_modules(model)
+    previous_implementation = model.config._attn_implementation
+    previous = [module.__dict__.get(_ATTRIBUTE) for module in modules]
+    key = id(model.config)
+    try:
+        _routed_configs[key] = _routed_configs.get(key, 0) + 1
+        for module in modules:
+            module.__dict__[_ATTRIBUTE] = router
+        router.serve(len(modules))
+        model.set_attn_implementation(NAME)
+        if model.config._attn_implementation != NAME:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
+            )
+        # A routing session does not wait for a GPU in its layers; it does after the forward.
+        hooks = [
+            model.register_forward_pre_hook(lambda *_: router.start()),
+            model.register_forward_hook(lambda *_: router.finish()),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+    finally:
+        for module, before in zip(modules, previous, strict=True):
+            if before is None:
+                module.__dict__.pop(_ATTRIBUTE, None)
+            else:
+                module.__dict__[_ATTRIBUTE] = before
+        _routed_configs[key] -= 1
+        if not _routed_configs[key]:
+            del _routed_configs[key]
+        model.set_attn_implementation(previous_implementation)
+
+
+def fresh_salt() -> str:
+    """Sixteen hex digits that no other session has."""
+    return secrets.token_hex(8)
+
+
+def check_supported(model: object) -> None:
+    """Errors: UnsupportedModelError when routing this model would fail or be silently wrong."""
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModelError(
+            f"route() takes a transformers PreTrainedModel; pass the one inside this {type(model).__name__}"
+        )
+    check_family(model.config)
+
+
+def attention_modules(model: PreTrainedModel) -> list[Any]:
+    """The model's self-attention modules by layer. Errors: UnsupportedModelError when there is none."""
+    modules: list[Any] = [
+        module
+        for module in model.modules()
+        if hasattr(module, "layer_idx") and hasattr(module, "num_key_value_groups")
+    ]
+    if not modules:
+        raise UnsupportedModelError(f"{type(model).__name__} has no attention layers; pass a decoder model")
+    return sorted(modules, key=lambda module: module.layer_idx)
+
+
+def router_of(model: PreTrainedModel) -> AttentionRouter | None:
+    """The router that serves this model now: that of route(), else its default session, else None."""
+    router = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
+    return _default_routers.get(id(model.config)) if router is None else router
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The function that transformers calls for every attention layer.
+
+    query [B, Hq, n_q, D] (not contiguous, RoPE applied), key and value [B, Hkv, n_k, D] (not repeated, cache
+    included), attention_mask None or bool [B, n_k] from padding_mask. Returns [B, n_q, Hq, D] and None.
+    """
+    router: AttentionRouter | None = module.__dict__.get(_ATTRIBUTE)
+    plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
+    if router is not None and plain and not torch.is_grad_enabled() and getattr(module, "is_causal", True):
+        # Only the first layer asks whether a prompt is worth routing; its call was checked for all of them.
+        out = router.untouched(query, key, value, layer=module.layer_idx, scale=scaling)
+        if out is not None:
+            return out.transpose(1, 2), None
+    training = module.training and torch.is_grad_enabled()
+    check_call(module, query, key, attention_mask, dropout, kwargs, training=training)
+    if router is None:
+        router = _default_router(module)
+    n_k, head_dim = key.shape[2:]
+    # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
+    with torch.no_grad():
+        inputs = AttentionInputs(
+            query,
+            key,
+            value,
+            scale=head_dim**-0.5 if scaling is None else scaling,
+            key_start=_first_keys(attention_mask),
+            softcap=softcap or None,
+            sinks=s_aux,
+        )
+        # A window that covers every key masks nothing: such a layer is an ordinary one.
+        window = None if sliding_window is None or sliding_window >= n_k else sliding_window
+        out = router.attend(inputs, layer=module.layer_idx, window=window)
+    if torch.is_grad_enabled() and query.requires_grad:
+        out = _NoBackward.apply(query, out)
+    return out.transpose(1, 2), None
+
+
+def padding_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> Tensor | None:
+    """The mask function: bool [B, kv_length], True on real keys, or None when every key is real.
+
+    Called once per forward pass and kind of layer, before the first layer. One host synchronisation, and only
+    when the caller passes an attention mask.
+    Errors: PromptError for right padding, holes and packed sequences; UnsupportedModelError for masks that
+    are not causal and for static caches.
+    """
+    check_mask_request(q_length, kv_length, q_offset, kv_offset, kwargs)
+    if attention_mask is None:
+        return None
+    if attention_mask.shape[-1] < kv_offset + kv_length:
+        raise PromptError(
+            f"the attention mask covers {attention_mask.shape[-1]} of {kv_offset + kv_length} tokens; "
+            "pass a mask over the whole sequence, cached tokens included"
+        )
+    keys = attention_mask[:, : kv_offset + kv_length].to(torch.bool)
+    ascending = (keys[:, 1:] >= keys[:, :-1]).all()
+    # One transfer for both answers.
+    all_real, left_padded = torch.stack((keys.all(), ascending)).tolist()
+    if all_real:
+        return None
+    if not left_padded:
+        raise PromptError(
+            "padding right of or inside a prompt is not supported; set tokenizer.padding_side = 'left'"
+        )
+    return keys[:, kv_offset:]
+
+
+def register() -> None:
+    """Make "routesparse" known to transformers; importing this module does it."""
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, padding_mask)
+
+
+class _NoBackward(torch.autograd.Function):
+    """The output of routed attention where gradients are on: usable forwards, an error backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, out: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise UnsupportedModelError("routed attention has no backward pass; leave the route() block to train")
+
+
+def _first_keys(attention_mask: Tensor | None) -> Tensor | None:
+    """int32 [B]: the first real key of each row of a left-padded batch; no host synchronisation."""
+    if attention_mask is None:
+        return None
+    return (attention_mask.shape[-1] - attention_mask.sum(-1)).to(torch.int32)
+
+
+def _default_router(module: Any) -> AttentionRouter:
+    """The session of a model set to "routesparse" without route(): made once, gone with its config."""
+    key = id(module.config)
+    if key in _routed_configs:
+        raise UnsupportedModelError(
+            "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
+        )
+    if key not in _default_routers:
+        config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))
+        _default_routers[key] = RoutingSession(config, salt=fresh_salt())
+        weakref.finalize(module.config, _default_routers.pop, key, None)
+    return _default_routers[key]
+
+
+register()

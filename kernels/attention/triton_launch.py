@@ -1,0 +1,105 @@
+"""Launches ``triton_kernel``, which runs on any GPU that Triton supports and in Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from routesparse.kernels.attention.launch_choice import Config, fastest
+from routesparse.kernels.attention.operands import Loads, Operands, descriptor_strides, lists_by_row
+from routesparse.kernels.plan import RowPlan
+
+
+def launch(operands: Operands, loads: Sequence[Loads], interpreted: bool) -> None:
+    """Fill ``out`` and ``lse`` by the fastest of ``loads``, each "descriptor" or "pointer"."""
+    import triton
+
+    q, plan = operands.q, operands.plan
+    # Two stages of larger tiles would not fit the shared memory of an A100.
+    stages = 2 if triton.next_power_of_2(q.shape[3]) * q.element_size() <= 256 else 1
+    warps = 8 if plan.block_q >= 128 else 4
+    configs = [Config(way == "descriptor", warps, stages) for way in loads]
+    kind = (q.device, q.dtype, q.shape[3], plan.block_q, plan.block_k, *_options(plan))
+
+    def run(config: Config) -> None:
+        _launch(operands, config, interpreted)
+
+    run(fastest(kind, configs, run))
+
+
+def _options(plan: RowPlan) -> tuple[bool, ...]:
+    """Which optional fields the plan has: the kernel's flags COLUMNS, KEY_START, WINDOW, SOFTCAP and SINKS."""
+    optional = (plan.key_start, plan.window, plan.softcap, plan.sinks)
+    return (plan.columns.shape[3] > 0, *(option is not None for option in optional))
+
+
+def _launch(operands: Operands, config: Config, interpreted: bool) -> None:
+    import triton
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from routesparse.kernels.attention.triton_kernel import sparse_attention_kernel
+
+    q, k, v, plan = operands.q, operands.k, operands.v, operands.plan
+    heads, n_q, head_size = q.shape[1:]
+    blocks, columns = lists_by_row(plan.blocks), lists_by_row(plan.columns)
+    head_padded = max(16, triton.next_power_of_2(head_size))
+    has_columns, has_key_start, has_window, has_softcap, has_sinks = _options(plan)
+    scale = operands.scale
+    # A soft cap is a tanh, which the kernel computes as a sigmoid of twice the argument.
+    scale_log2 = scale * math.log2(math.e) if plan.softcap is None else 2.0 * scale / plan.softcap
+
+    def described(tensor: torch.Tensor) -> TensorDescriptor | None:
+        if not config.descriptor:
+            return None
+        tile = [1, 1, plan.block_k, head_padded]
+        return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), tile)
+
+    absent = plan.block_count
+    sparse_attention_kernel[(operands.order.numel(),)](
+        q,
+        k,
+        v,
+        described(k),
+        described(v),
+        operands.out,
+        operands.lse,
+        operands.order,
+        blocks,
+        plan.block_count.contiguous(),
+        columns,
+        plan.column_count.contiguous(),
+        # Triton reads a bool tensor as bytes.
+        plan.dense_rows.contiguous().view(torch.uint8),
+        absent if plan.key_start is None else plan.key_start.contiguous(),
+        absent if plan.sinks is None else plan.sinks.detach().float().contiguous(),
+        *q.stride(),
+        *k.stride(),
+        *v.stride(),
+        blocks.stride(0),
+        columns.stride(0),
+        heads,
+        heads // k.shape[1],
+        plan.query_blocks,
+        n_q,
+        plan.n_k,
+        plan.window or 0,
+        scale_log2,
+        (plan.softcap or 0.0) * math.log2(math.e),
+        BLOCK_Q=plan.block_q,
+        BLOCK_K=plan.block_k,
+        HEAD=head_size,
+        HEAD_PADDED=head_padded,
+        COLUMNS=has_columns,
+        KEY_START=has_key_start,
+        WINDOW=has_window,
+        SOFTCAP=has_softcap,
+        SINKS=has_sinks,
+        # The interpreter's bf16 matrix product is silently wrong.
+        UPCAST=interpreted,
+        PRECISION="ieee" if q.dtype == torch.float32 or interpreted else "tf32",
+        DESCRIPTOR=config.descriptor,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )

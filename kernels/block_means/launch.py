@@ -1,0 +1,50 @@
+"""Means of blocks by one kernel."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.block_means import naive
+from routesparse.kernels.launching import power_of_two
+
+
+def block_means(
+    x: torch.Tensor,
+    first: int,
+    rows: int,
+    block: int,
+    low: torch.Tensor | None = None,
+    table: torch.Tensor | None = None,
+    place: int = 0,
+) -> torch.Tensor:
+    """The contract of the package."""
+    from routesparse.kernels.block_means.kernel import block_means_kernel
+
+    batch, heads, _, head_size = x.shape
+    blocks = -(-rows // block)
+    out = torch.empty(batch, heads, blocks, head_size, dtype=torch.float32, device=x.device)
+    block_means_kernel[(blocks, batch * heads)](
+        x,
+        out if table is None else table,
+        out,
+        out if low is None else low,
+        *x.stride(),
+        heads,
+        first,
+        rows,
+        blocks,
+        BLOCK=block,
+        HEAD=head_size,
+        HEAD_PADDED=power_of_two(head_size),
+        LOW=low is not None,
+        PLACE=-1 if table is None else place,
+        # Warps that share a block's rows have to wait for each other: one, where it can hold them.
+        num_warps=max(1, min(4, block * power_of_two(head_size) * x.element_size() // 32_768)),
+    )
+    return out
+
+
+def pooled_scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
+    """The contract of the package, by the library's matrix product."""
+    grouped, halves = naive.halved(queries, keys, scale)
+    return (grouped @ halves.transpose(-1, -2)).view(*queries.shape[:3], keys.shape[2])

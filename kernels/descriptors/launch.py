@@ -1,0 +1,33 @@
+"""Descriptors by one kernel."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.launching import power_of_two
+
+SUM_ROWS = 64  # rows that a mean adds up at once
+
+
+def describe_units(
+    entropy: torch.Tensor, local: torch.Tensor, spread: torch.Tensor, sizes: tuple[int, int, int, int]
+) -> torch.Tensor:
+    """The contract of the package."""
+    from routesparse.kernels.descriptors.kernel import describe_units_kernel
+
+    batch, heads, count, octaves = spread.shape
+    out = torch.empty(3, batch, heads, dtype=torch.float32, device=spread.device)
+    describe_units_kernel[(batch * heads,)](
+        entropy.contiguous(),
+        local.contiguous(),
+        spread.contiguous(),
+        out,
+        batch * heads,
+        count,
+        octaves,
+        *sizes[:3],
+        ROWS=SUM_ROWS,
+        OCTAVES=power_of_two(octaves),
+        num_warps=4,
+    )
+    return out

@@ -1,0 +1,114 @@
+"""Level maps by one kernel each."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.launching import knows_ptx, power_of_two
+from routesparse.kernels.level_maps.naive import MAX_LEVELS, SCORE_BINS
+
+SCORE_CHUNK = 256  # blocks of a row that a warp bins at a time; as measured on an H200
+
+
+SLASH_CHUNK = 256
+
+
+def score_levels(
+    scores: torch.Tensor,
+    geometry: SegmentGeometry,
+    budgets: torch.Tensor,
+    shares: torch.Tensor,
+    softcap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The contract of the package; top-p levels differ where sums of weights round differently."""
+    from routesparse.kernels.level_maps.score_kernel import score_levels_kernel
+
+    scores = scores.contiguous()
+    batch, heads, query_blocks, key_blocks = scores.shape
+    if max(len(budgets), len(shares)) > MAX_LEVELS:
+        raise ValueError(f"{len(budgets)} budgets and {len(shares)} shares; {MAX_LEVELS} of each at most")
+    top_k = torch.empty(scores.shape, dtype=torch.uint8, device=scores.device)
+    top_p = torch.empty_like(top_k)
+    rows = (batch, heads, query_blocks)
+    top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
+    top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
+    ptx = knows_ptx()
+    score_levels_kernel[(batch * heads * query_blocks,)](
+        scores,
+        top_k,
+        top_p,
+        top_k_count,
+        top_p_count,
+        budgets,
+        shares,
+        geometry.first_keys,
+        heads,
+        query_blocks,
+        key_blocks,
+        geometry.position,
+        geometry.keys,
+        len(budgets),
+        len(shares),
+        softcap or 0.0,
+        BLOCK_Q=geometry.block_q,
+        BLOCK_K=geometry.block_k,
+        LOCAL_BLOCKS=geometry.local_blocks,
+        CHUNK=max(32 if ptx else 1, min(SCORE_CHUNK, power_of_two(key_blocks))),
+        BITS=SCORE_BINS.bit_length() - 1,
+        SOFTCAP=bool(softcap),
+        PTX=ptx,
+        num_warps=1,
+    )
+    return top_k, top_p, top_k_count, top_p_count
+
+
+def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
+    """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance."""
+    from routesparse.kernels.level_maps.kernel import slash_levels_kernel
+
+    batch, heads, key_blocks = band_levels.shape
+    out = torch.empty(
+        batch, heads, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=band_levels.device
+    )
+    slash_levels_kernel[(batch * heads * geometry.query_blocks,)](
+        band_levels.contiguous(),
+        out,
+        geometry.first_keys,
+        heads,
+        geometry.query_blocks,
+        key_blocks,
+        geometry.position,
+        geometry.keys,
+        BLOCK_Q=geometry.block_q,
+        BLOCK_K=geometry.block_k,
+        LOCAL_BLOCKS=geometry.local_blocks,
+        N=min(SLASH_CHUNK, power_of_two(key_blocks)),
+        num_warps=1,
+    )
+    return out
+
+
+def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
+    """Level map uint8 [B, 1, M, N] of windows: budgets int32 [levels], blocks up to the diagonal."""
+    from routesparse.kernels.level_maps.kernel import closed_levels_kernel
+
+    batch, key_blocks = len(geometry.first_keys), geometry.key_blocks
+    out = torch.empty(batch, 1, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=budgets.device)
+    width = min(2_048, power_of_two(key_blocks))
+    closed_levels_kernel[(batch * geometry.query_blocks, -(-key_blocks // width))](
+        budgets,
+        out,
+        geometry.first_keys,
+        len(budgets),
+        geometry.query_blocks,
+        key_blocks,
+        geometry.position,
+        geometry.keys,
+        BLOCK_Q=geometry.block_q,
+        BLOCK_K=geometry.block_k,
+        LOCAL_BLOCKS=geometry.local_blocks,
+        N=width,
+        num_warps=4,
+    )
+    return out

@@ -1,0 +1,86 @@
+"""Level maps by tensor operations: the specification, bins of scores included."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
+from routesparse.kernels.geometry import SegmentGeometry
+
+NEVER = 255  # no budget of the family reads this block
+SCORE_BINS = 256
+MAX_LEVELS = 16  # of the families that rank by score
+
+
+def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
+    """Level map uint8 [B, 1, M, N] of windows: budgets int32 [levels], blocks up to the diagonal."""
+    forced, causal = forced_and_causal(geometry)
+    _, last = diagonal_blocks(geometry)
+    distance = last - torch.arange(geometry.key_blocks, device=last.device)
+    level = (distance.unsqueeze(-1) >= budgets).sum(-1)
+    level = torch.where(level == len(budgets), NEVER, level).to(torch.uint8).expand(causal.shape)
+    return level.masked_fill(forced, 0).masked_fill_(~causal, NEVER)
+
+
+def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
+    """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance."""
+    forced, causal = forced_and_causal(geometry)
+    first, _ = diagonal_blocks(geometry)
+    distance = (first - torch.arange(geometry.key_blocks, device=first.device)).clamp_min(0)
+    return band_levels[:, :, distance].masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+
+
+def score_levels(
+    scores: torch.Tensor,
+    geometry: SegmentGeometry,
+    budgets: torch.Tensor,
+    shares: torch.Tensor,
+    softcap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Top-k and top-p level maps uint8 [B, H, M, N] of pooled scores [B, H, M, N] (before the soft cap).
+
+    And how many blocks each query block reads at each level, int32 [B, H, M, levels] of either family.
+    budgets int32 [levels], blocks a row, forced ones included; shares float32 [levels]. A row's scores between the
+    sink and the local blocks are cut into SCORE_BINS equal bins, the best first; a bin weighs exp of its middle. A bin
+    belongs to a top-k level where it fits as a whole, so that top-k never exceeds its budget, and to a top-p level
+    while the weight of the better bins is below the share of the whole.
+
+    Errors: ValueError for more than MAX_LEVELS levels.
+    """
+    if max(len(budgets), len(shares)) > MAX_LEVELS:
+        raise ValueError(f"{len(budgets)} budgets and {len(shares)} shares; {MAX_LEVELS} of each at most")
+    forced, causal = (mask.expand(scores.shape) for mask in forced_and_causal(geometry))
+    ranked = causal & ~forced
+    score = scores.float()
+    if softcap:
+        score = softcap * (2.0 * (2.0 * score / softcap).sigmoid() - 1.0)
+    high = score.masked_fill(~ranked, -torch.inf).amax(-1, keepdim=True)
+    low = score.masked_fill(~ranked, torch.inf).amin(-1, keepdim=True)
+    width = torch.where(ranked.any(-1, keepdim=True), high - low, 0.0).clamp_min(1e-20) / SCORE_BINS
+    bins = ((high - score) * (1.0 / width)).nan_to_num(0.0).clamp(0, SCORE_BINS - 1).int()
+    # Blocks that the budgets do not rank are counted in a bin past the last.
+    counted = torch.where(ranked, bins, SCORE_BINS).long()
+    count = torch.zeros(*scores.shape[:-1], SCORE_BINS + 1, dtype=torch.int32, device=scores.device)
+    count = count.scatter_add_(-1, counted, torch.ones_like(counted, dtype=torch.int32))[..., :-1]
+
+    up_to = count.cumsum(-1, dtype=torch.int32)
+    middle = torch.arange(SCORE_BINS, device=scores.device) + 0.5
+    weight = count * (middle * -width).exp()
+    whole = weight.cumsum(-1)
+    better = (whole - weight).clamp_min(0.0) / whole[..., -1:].clamp_min(1e-30)
+
+    always = forced.sum(-1, keepdim=True, dtype=torch.int32)
+    # The number of bins that each level takes: [B, H, M, levels].
+    top_k_bins = torch.searchsorted(up_to, (budgets - always).contiguous(), right=True)
+    top_p_bins = torch.searchsorted(better, shares.expand(*better.shape[:-1], -1).contiguous())
+
+    def outcome(taken: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        read = up_to.gather(-1, (taken - 1).clamp_min(0)).masked_fill(taken == 0, 0) + always
+        each = torch.arange(SCORE_BINS, device=taken.device).expand(*taken.shape[:-1], -1).contiguous()
+        of_bin = torch.searchsorted(taken.contiguous(), each, right=True)
+        of_bin = torch.where(of_bin == taken.shape[-1], NEVER, of_bin).to(torch.uint8)
+        levels = of_bin.gather(-1, bins.long())
+        return levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER), read.int()
+
+    (top_k, top_k_count), (top_p, top_p_count) = outcome(top_k_bins), outcome(top_p_bins)
+    return top_k, top_p, top_k_count, top_p_count

@@ -1,0 +1,107 @@
+"""Row plans by one kernel, and their density by another."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.lower_plan import naive
+from routesparse.kernels.plan import RowPlan
+from routesparse.kernels.retained_mass.contract import RankedColumns
+
+BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200
+
+
+def lower_levels(
+    choice: torch.Tensor,
+    table: torch.Tensor,
+    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    columns: RankedColumns | None,
+    geometry: SegmentGeometry,
+    *,
+    key_start: torch.Tensor | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> RowPlan:
+    """The contract of the package; static shapes, nothing waits for the host."""
+    from routesparse.kernels.lower_plan.kernel import lower_kernel
+
+    batch, heads = choice.shape
+    rows = (batch, heads, geometry.query_blocks)
+    device = choice.device
+    capacity = naive.capacity(geometry)
+    by_key = choice.new_zeros(batch, heads, 0, dtype=torch.int32) if columns is None else columns.by_key
+    width = by_key.shape[-1]
+    blocks = torch.empty(*rows, capacity, dtype=torch.int32, device=device)
+    singles = torch.empty(*rows, width, dtype=torch.int32, device=device)
+    block_count = torch.empty(rows, dtype=torch.int32, device=device)
+    single_count = torch.empty_like(block_count)
+    dense = torch.empty(rows, dtype=torch.uint8, device=device)
+    closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
+    lower_kernel[(dense.numel(),)](
+        choice.contiguous(),
+        table,
+        closed,
+        slash,
+        top_k,
+        top_p,
+        by_key,
+        geometry.first_keys,
+        blocks,
+        block_count,
+        singles,
+        single_count,
+        dense,
+        closed.stride(0) if closed.shape[0] > 1 else 0,
+        heads,
+        geometry.query_blocks,
+        geometry.body_blocks,
+        geometry.key_blocks,
+        capacity,
+        width,
+        geometry.position,
+        geometry.keys,
+        BLOCK_Q=geometry.block_q,
+        BLOCK_K=geometry.block_k,
+        OF_LANE=BLOCKS_OF_LANE,
+        num_warps=1,
+    )
+    return RowPlan(
+        geometry.rows,
+        geometry.keys,
+        geometry.block_q,
+        geometry.block_k,
+        blocks,
+        block_count,
+        singles,
+        single_count,
+        dense.view(torch.bool),
+        key_start,
+        None,
+        softcap,
+        sinks,
+    )
+
+
+def head_density(first_keys: torch.Tensor, plan: RowPlan) -> torch.Tensor:
+    """Kept share of the causal area of a lowered plan's heads, from its counts alone: float64 [B, H]."""
+    from routesparse.kernels.lower_plan.kernel import density_kernel
+
+    batch, heads, query_blocks = plan.block_count.shape
+    out = torch.empty(batch, heads, dtype=torch.float64, device=plan.device)
+    density_kernel[(out.numel(),)](
+        plan.block_count,
+        plan.column_count,
+        plan.dense_rows.view(torch.uint8),
+        first_keys,
+        out,
+        heads,
+        query_blocks,
+        plan.n_k - plan.n_q,
+        plan.n_k,
+        BLOCK_Q=plan.block_q,
+        BLOCK_K=plan.block_k,
+        N=1_024,
+        num_warps=4,
+    )
+    return out

@@ -1,0 +1,113 @@
+"""The device code of the pictures of a probe, with what budgets read.
+
+Importing this module imports Triton, so only the launcher does, inside functions.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from routesparse.kernels.device_functions import NEVER
+
+
+@triton.jit
+def single_kernel(
+    columns_ptr, counts_ptr, single_ptr, width, key_blocks, BLOCK_K: tl.constexpr, LEVELS: tl.constexpr
+):
+    """One unit: the smallest level that reads a column of each KV block singly.
+
+    Columns come best first, so the levels are written from the dearest to the cheapest one: the last one stays.
+    """
+    unit = tl.program_id(0).to(tl.int64)
+    some = tl.arange(0, 1024)
+    own = single_ptr + unit * key_blocks
+    for start in range(0, key_blocks, 1024):
+        tl.store(own + start + some, tl.full([1024], 255, tl.uint8), mask=start + some < key_blocks)
+    for back in tl.static_range(LEVELS):
+        tl.debug_barrier()
+        first = tl.zeros([], tl.int32)
+        if back < LEVELS - 1:
+            first = tl.load(counts_ptr + (LEVELS - 2 - back))
+        end = tl.load(counts_ptr + (LEVELS - 1 - back))
+        value = tl.full([1024], LEVELS - 1 - back, tl.uint8)
+        for start in range(first, end, 1024):
+            rank = start + some
+            column = tl.load(columns_ptr + unit * width + rank, mask=rank < end, other=0)
+            tl.store(own + column // BLOCK_K, value, mask=rank < end)
+
+
+@triton.jit
+def picture_kernel(
+    mass_ptr,
+    rows_ptr,
+    drawn_ptr,
+    closed_ptr,
+    slash_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    single_ptr,
+    picture_ptr,
+    masks_ptr,
+    positions_ptr,
+    closed_stride,
+    heads,
+    count,
+    drawn,
+    query_blocks,
+    key_blocks,
+    columns,
+    mask_columns,
+    position,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MASK_COLUMNS: tl.constexpr,
+    POOL: tl.constexpr,
+    MASK_POOL: tl.constexpr,
+    PARTS: tl.constexpr,
+    MASK_PARTS: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """One drawn probe row: its position, its block masses by maximum, and the smallest level of each family by cell."""
+    at = tl.program_id(0).to(tl.int64)
+    unit, picture_row = at // drawn, at % drawn
+    probe_row = tl.load(drawn_ptr + picture_row)
+    row = tl.load(rows_ptr + unit * count + probe_row)
+    tl.store(positions_ptr + at, (row + position).to(tl.int32))
+    reach = (row + position) // BLOCK_K
+
+    # Blocks of a column or cell lie side by side: some of them at once.
+    part = tl.arange(0, PARTS)[None, :]
+    column = tl.arange(0, COLUMNS)
+    own = mass_ptr + (unit * count + probe_row) * key_blocks
+    most = tl.zeros([COLUMNS], dtype=tl.float32)
+    for start in range(0, POOL, PARTS):
+        # Nothing beyond the diagonal holds any mass.
+        n = column[:, None] * POOL + (start + part)
+        inside = (n <= reach) & (start + part < POOL)
+        most = tl.maximum(most, tl.max(tl.load(own + n, mask=inside, other=0.0), 1))
+    tl.store(picture_ptr + at * columns + column, most.to(tl.float16), mask=column < columns)
+
+    part = tl.arange(0, MASK_PARTS)[None, :]
+    cell = tl.arange(0, MASK_COLUMNS)
+    level_row = row // BLOCK_Q * key_blocks
+    own_row = unit * query_blocks * key_blocks + level_row
+    closed = tl.full([MASK_COLUMNS], LAST, tl.int32)
+    slash, top_k, top_p = closed, closed, closed
+    for start in range(0, MASK_POOL, MASK_PARTS):
+        n = cell[:, None] * MASK_POOL + (start + part)
+        inside = (n <= reach) & (start + part < MASK_POOL)
+        level = tl.load(closed_ptr + unit // heads * closed_stride + level_row + n, mask=inside, other=NEVER)
+        closed = tl.minimum(closed, tl.min(level.to(tl.int32), 1))
+        level = tl.load(slash_ptr + own_row + n, mask=inside, other=NEVER)
+        # A block of which only single columns are read counts from their smallest level on.
+        single = tl.load(single_ptr + unit * key_blocks + n, mask=inside, other=NEVER)
+        slash = tl.minimum(slash, tl.min(tl.minimum(level.to(tl.int32), single.to(tl.int32)), 1))
+        level = tl.load(top_k_ptr + own_row + n, mask=inside, other=NEVER)
+        top_k = tl.minimum(top_k, tl.min(level.to(tl.int32), 1))
+        level = tl.load(top_p_ptr + own_row + n, mask=inside, other=NEVER)
+        top_p = tl.minimum(top_p, tl.min(level.to(tl.int32), 1))
+    out = masks_ptr + (unit * 2 * drawn + picture_row) * mask_columns + cell
+    tl.store(out, (closed | (slash << 4)).to(tl.uint8), mask=cell < mask_columns)
+    tl.store(out + drawn * mask_columns, (top_k | (top_p << 4)).to(tl.uint8), mask=cell < mask_columns)

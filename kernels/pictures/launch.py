@@ -1,0 +1,91 @@
+"""Pictures by two kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.retained_mass.contract import RankedColumns
+
+PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
+
+
+def single_levels(columns: torch.Tensor, counts: torch.Tensor, key_blocks: int, block_k: int) -> torch.Tensor:
+    """The smallest level that reads a column of each KV block singly, 255 for none: uint8 [B, H, N].
+
+    columns int64 [B, H, V] best first; counts int32 [levels], rising: how many of them each level holds.
+    """
+    from routesparse.kernels.pictures.kernel import single_kernel
+
+    batch, heads, width = columns.shape
+    single = torch.empty(batch, heads, key_blocks, dtype=torch.uint8, device=columns.device)
+    single_kernel[(batch * heads,)](
+        columns.contiguous(),
+        counts,
+        single,
+        width,
+        key_blocks,
+        BLOCK_K=block_k,
+        LEVELS=len(counts),
+        num_warps=8,
+    )
+    return single
+
+
+def pictures(
+    mass: torch.Tensor,
+    rows: torch.Tensor,
+    drawn: torch.Tensor,
+    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    columns: RankedColumns,
+    *,
+    position: int,
+    block_q: int,
+    block_k: int,
+    pool: int,
+    mask_pool: int,
+    last: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The contract of the package."""
+    from routesparse.kernels.pictures.kernel import picture_kernel
+
+    batch, heads, count, key_blocks = mass.shape
+    single = single_levels(columns.ranked, columns.counts, key_blocks, block_k)
+    units, width, mask_columns = batch * heads, -(-key_blocks // pool), -(-key_blocks // mask_pool)
+    picture = torch.empty(units, len(drawn), width, dtype=torch.float16, device=mass.device)
+    masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
+    positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
+    closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
+    picture_kernel[(units * len(drawn),)](
+        mass,
+        rows.contiguous(),
+        drawn,
+        closed,
+        slash,
+        top_k,
+        top_p,
+        single,
+        picture,
+        masks,
+        positions,
+        closed.stride(0) if closed.shape[0] > 1 else 0,
+        heads,
+        count,
+        len(drawn),
+        slash.shape[2],
+        key_blocks,
+        width,
+        mask_columns,
+        position,
+        BLOCK_Q=block_q,
+        BLOCK_K=block_k,
+        COLUMNS=power_of_two(width),
+        MASK_COLUMNS=power_of_two(mask_columns),
+        POOL=pool,
+        MASK_POOL=mask_pool,
+        PARTS=min(PICTURE_PARTS, 1 << (pool - 1).bit_length()),
+        MASK_PARTS=min(PICTURE_PARTS, 1 << (mask_pool - 1).bit_length()),
+        LAST=last,
+        num_warps=4,
+    )
+    return picture, masks, positions

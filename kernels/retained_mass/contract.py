@@ -1,0 +1,54 @@
+"""What the operation reads: probed rows and the nested budgets of every family, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+
+@dataclass(frozen=True)
+class ProbedRows:
+    """P probe rows of each head. rows int64 [B, H, P], numbers in the segment, whose row r is q[first_row + r]."""
+
+    rows: torch.Tensor
+    lse: torch.Tensor  # float32 [B, H, P]
+    block_mass: torch.Tensor  # float32 [B, H, P, N]
+    sink_mass: torch.Tensor  # float32 [B, H, P], mass of the always-kept attention sink
+    first_row: int
+    # Start and end of the first and start of the second range of rows that know whole blocks only (pooled probe).
+    pooled: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class RankedColumns:
+    """Single columns of one family. They are the best ``counts[l]`` of V for level l."""
+
+    ranked: torch.Tensor  # int64 [B, H, V], best first
+    levels: torch.Tensor  # uint8 [V], the smallest level that holds the column of each rank
+    counts: torch.Tensor  # int32 [levels]
+    by_key: torch.Tensor  # int32 [B, H, V], 8 times the key plus the smallest level that holds it, ascending
+
+
+@dataclass(frozen=True)
+class FamilyLevels:
+    """Level maps of the families in the order of the kernels: windows, bands with columns, top-k, top-p.
+
+    maps uint8 [B, H, M, N], the first [B or 1, 1, M, N]; depths: levels of each; row_counts int32 [B, H, M, levels] of
+    the last two: blocks that each query block reads at each level.
+    """
+
+    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    depths: tuple[int, int, int, int]
+    columns: RankedColumns
+    row_counts: tuple[torch.Tensor, torch.Tensor]
+
+
+class RetainedMass(NamedTuple):
+    """C candidates, dense last. float32."""
+
+    row_mass: torch.Tensor  # [B, H, P, C] in [0, 1]; dense: 1
+    tiles: torch.Tensor  # [B, H, C], KV tiles read over the body's query blocks
+    columns: torch.Tensor  # [B, H, C], single columns read over the body's query blocks
+    density: torch.Tensor  # [B, H, C], kept share of the body's causal area, left padding aside

@@ -1,0 +1,336 @@
+"""The device code of scoring: masses of every budget on the probe rows, tiles and columns that it costs.
+
+Importing this module imports Triton, so only the launcher does, inside functions. Level maps as in ``level_maps``.
+Whether a level reads a block is a float here, clamped to [0, 1]: that is one saturated addition, and its product with
+a mass one more instruction of the same pipe, where a comparison and a selection would keep a slower one busy.
+
+Single columns get their masses from a kernel of their own (65 us on an H200 at 131,072 tokens and 32 heads): beside
+the gather of levels every tile waited at thirteen barriers. Tiles and columns are counted in closed form: a family's
+bands serve all query blocks alike, so the levels of the last row, summed by phase, say how often each KV block is
+read. That takes 12 us for every candidate, where counting the maps took 120.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from routesparse.kernels.device_functions import LOG2E, base2_logits, blocks_of, places_of, pointer_from
+
+
+@triton.jit
+def by_position_kernel(position_ptr, order_ptr, count, ROWS: tl.constexpr):
+    """ROWS probe rows of a unit: their numbers go to their places in the order of positions."""
+    unit = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = at < count
+    positions = position_ptr + unit * count
+    own = tl.load(positions + at, mask=real, other=0).to(tl.int32)
+    tl.store(order_ptr + unit * count + places_of(positions, own, at, count), at, mask=real)
+
+
+@triton.jit
+def column_mass_kernel(
+    q_ptr,
+    k_ptr,
+    table_ptr,
+    row_ptr,
+    order_ptr,
+    lse_ptr,
+    columns_ptr,
+    out_ptr,
+    stride_qb,
+    stride_qh,
+    stride_qn,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_kd,
+    heads,
+    group,
+    count,
+    width,
+    out_width,
+    first_row,
+    segment_position,
+    scale,
+    softcap,
+    CHUNK: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEAD: tl.constexpr,
+    HEAD_PADDED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    INDIRECT: tl.constexpr,
+):
+    """ROWS probe rows of a head, by position x CHUNK of its columns: softmax mass of each column, causal or not.
+
+    Tiles of which no row sees a column are left out.
+    """
+    if INDIRECT:
+        q_ptr = pointer_from(table_ptr, 0, q_ptr)
+        k_ptr = pointer_from(table_ptr, 1, k_ptr)
+    unit = tl.program_id(1).to(tl.int64)
+    batch, head = unit // heads, unit % heads
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = place < count
+    at = tl.load(order_ptr + unit * count + place, mask=real, other=0)
+    row = tl.load(row_ptr + unit * count + at)
+    lse = tl.load(lse_ptr + unit * count + at) * LOG2E
+    reach = tl.max(tl.where(real, row, 0), 0) + segment_position
+    d = tl.arange(0, HEAD_PADDED)
+    q = tl.load(
+        q_ptr
+        + batch * stride_qb
+        + head * stride_qh
+        + (row + first_row)[:, None] * stride_qn
+        + d[None, :] * stride_qd,
+        mask=real[:, None] & (d < HEAD)[None, :],
+        other=0.0,
+    )
+    k_head = k_ptr + batch * stride_kb + (head // group) * stride_kh + d[:, None] * stride_kd
+
+    # Columns ascend, so those that the rows see are the first ones.
+    begin = tl.program_id(2) * CHUNK
+    columns = columns_ptr + unit * width
+    part = begin + tl.arange(0, CHUNK)
+    all_keys = tl.load(columns + part, mask=part < width, other=0) >> 3
+    end = begin + tl.sum(((part < width) & (all_keys <= reach)).to(tl.int32), 0)
+    slot = tl.arange(0, COLUMNS)
+    out = out_ptr + (unit * count + at)[:, None] * out_width + slot[None, :]
+    for start in range(begin, end, COLUMNS):
+        key = tl.load(columns + start + slot, mask=start + slot < end, other=0) >> 3
+        keys = tl.load(
+            k_head + key.to(tl.int64)[None, :] * stride_kn,
+            mask=(d < HEAD)[:, None] & (start + slot < end)[None, :],
+            other=0.0,
+        )
+        logits = base2_logits(q, keys, scale, softcap, SOFTCAP, UPCAST, PRECISION)
+        mass = tl.exp2(logits - lse[:, None])
+        tl.store(out + start, mass, mask=real[:, None])
+
+
+@triton.jit
+def add_levels(totals, mass, levels, n, blocks, LEVELS: tl.constexpr):
+    """Add the mass [N] of blocks n, of ``blocks`` that count, to the totals ([N] each) of the levels that read them."""
+    level_of_block = tl.load(levels + n, mask=n < blocks, other=255).to(tl.float32)
+    added = ()
+    for level in tl.static_range(LEVELS):
+        reads = tl.clamp(level + 1.0 - level_of_block, 0.0, 1.0)
+        # A kernel can not unpack.
+        added = added + (totals[level] + mass * reads,)  # type: ignore[assignment]  # noqa: RUF005
+    return added
+
+
+@triton.jit
+def add_singles(totals, mass, column, level_of_block, LEVELS: tl.constexpr):
+    """Add the mass [N] of columns to the levels that hold them and are below the one that reads their block."""
+    held_from = (column & 7).to(tl.float32)
+    added = ()
+    for level in tl.static_range(LEVELS):
+        single = tl.clamp(level + 1.0 - held_from, 0.0, 1.0) * tl.clamp(level_of_block - level, 0.0, 1.0)
+        added = added + (totals[level] + mass * single,)  # type: ignore[assignment]  # noqa: RUF005
+    return added
+
+
+@triton.jit
+def store_levels(out, totals, sink_mass, LEVELS: tl.constexpr):
+    """Masses with the attention sink's, in [0, 1]."""
+    for level in tl.static_range(LEVELS):
+        tl.store(out + level, tl.clamp(tl.sum(totals[level], 0) + sink_mass, 0.0, 1.0))
+
+
+@triton.jit
+def cover_rows_kernel(
+    mass_ptr,
+    sink_mass_ptr,
+    row_ptr,
+    closed_ptr,
+    slash_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    columns_ptr,
+    column_mass_ptr,
+    first_key_ptr,
+    out_ptr,
+    closed_stride,
+    heads,
+    count,
+    width,
+    mass_width,
+    query_blocks,
+    key_blocks,
+    position,
+    exact_end,
+    pooled_end,
+    boundary,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    CLOSED: tl.constexpr,
+    SLASH: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOP_P: tl.constexpr,
+    POOLED: tl.constexpr,
+    PIECES: tl.constexpr,
+    N: tl.constexpr,
+):
+    """One probe row: its mass under every level of vertical-slash, or of the other families and dense."""
+    probe_row = tl.program_id(0).to(tl.int64)
+    unit = probe_row // count
+    row = tl.load(row_ptr + probe_row)
+    query_block = row // BLOCK_Q
+    blocks = ((row + position) // BLOCK_K + 1).to(tl.int32)
+    own = (unit * query_blocks + query_block) * key_blocks
+    mass_row = mass_ptr + probe_row * key_blocks
+    sink_mass = tl.load(sink_mass_ptr + probe_row)
+    out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + TOP_P + 1)
+    step = tl.arange(0, N)
+    zeros = tl.zeros([N], dtype=tl.float32)
+    if tl.program_id(1) == 0:
+        in_slash = (zeros,) * SLASH
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_slash = add_levels(in_slash, mass, slash_ptr + own, n, blocks, SLASH)
+        # Columns ascend: those that the row sees lie in the first pieces.
+        columns = columns_ptr + unit * width
+        piece = tl.arange(0, PIECES) * N
+        begins = tl.load(columns + piece, mask=piece < width, other=0x7FFFFFFF)
+        # Keys are compared as they are kept, times 8.
+        end = (row + position + 1).to(tl.int32) * 8
+        lowest = tl.load(first_key_ptr + unit // heads).to(tl.int32) * 8
+        pieces = tl.sum((begins < end).to(tl.int32), 0)
+        at = (probe_row % count).to(tl.int32)
+        # Routing and boundary rows of a pooled probe know blocks only: a column has its block's mean.
+        by_block = POOLED & (((at >= exact_end) & (at < pooled_end)) | (at >= boundary))
+        for start in range(0, tl.minimum(pieces * N, width), N):
+            column = tl.load(columns + start + step, mask=start + step < width, other=0x7FFFFFFF)
+            seen = (column < end) & (column >= lowest)
+            home = column.to(tl.uint32) // (8 * BLOCK_K)
+            if by_block:
+                mass = tl.load(mass_row + home, mask=seen, other=0.0) / BLOCK_K
+            else:
+                mass = tl.load(column_mass_ptr + probe_row * mass_width + start + step, mask=seen, other=0.0)
+            level_of_block = tl.load(slash_ptr + own + home, mask=seen, other=0).to(tl.float32)
+            in_slash = add_singles(in_slash, mass, column, level_of_block, SLASH)
+        store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
+    else:
+        closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
+        in_closed, in_top_k, in_top_p = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * TOP_P
+        for start in range(0, blocks, N):
+            n = start + step
+            mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
+            in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
+            in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
+            in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
+        store_levels(out, in_closed, sink_mass, CLOSED)
+        store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
+        store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
+        tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
+
+
+@triton.jit
+def totals_kernel(
+    table_ptr,
+    slash_ptr,
+    columns_ptr,
+    top_k_count_ptr,
+    top_p_count_ptr,
+    first_key_ptr,
+    scratch_ptr,
+    out_ptr,
+    heads,
+    width,
+    query_blocks,
+    body_blocks,
+    key_blocks,
+    position,
+    segment_keys,
+    top_k,
+    top_p,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    LOCAL_BLOCKS: tl.constexpr,
+    N: tl.constexpr,
+):
+    """One candidate of a unit: tiles, single columns and density over the body's query blocks.
+
+    table int32 [C, 3]: family, level, and the blocks of a window (a dense candidate is one without end).
+    """
+    unit = tl.program_id(1).to(tl.int64)
+    candidate = tl.program_id(0)
+    family = tl.load(table_ptr + candidate * 3)
+    level = tl.load(table_ptr + candidate * 3 + 1)
+    window = tl.load(table_ptr + candidate * 3 + 2)
+    batch = unit // heads
+    step = tl.arange(0, N)
+    total = tl.zeros([N], dtype=tl.int32)
+    tiles = tl.zeros([N], dtype=tl.int32)
+    for start in range(0, body_blocks, N):
+        m = start + step
+        base, last, sink = blocks_of(m, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
+        real = (m < body_blocks) & (last >= sink)
+        total += tl.where(real, last - sink + 1, 0)
+        if family == 0:
+            lowest = tl.maximum(tl.minimum(tl.maximum(last - window, -1) + 1, base - LOCAL_BLOCKS), sink)
+            tiles += tl.where(real, last - lowest + 1 + (lowest > sink).to(tl.int32), 0)
+        elif family == 2:
+            row = (unit * query_blocks + m) * top_k
+            tiles += tl.load(top_k_count_ptr + row + level, mask=m < body_blocks, other=0)
+        elif family == 3:
+            row = (unit * query_blocks + m) * top_p
+            tiles += tl.load(top_p_count_ptr + row + level, mask=m < body_blocks, other=0)
+    total = tl.sum(total, 0)
+    tiles = tl.sum(tiles, 0)
+    columns = tiles * 0
+    if family == 1:
+        # Bands serve all query blocks alike, so the body's last row says which are read, and sums over bands of one
+        # phase how many query blocks read a KV block.
+        STEP: tl.constexpr = BLOCK_Q // BLOCK_K
+        body_row = tl.maximum(body_blocks - 1, 0)
+        base, last, sink = blocks_of(body_row, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
+        last_row = slash_ptr + (unit * query_blocks + body_row) * key_blocks
+        scratch = scratch_ptr + (candidate + unit * tl.num_programs(0)) * 2 * key_blocks
+        both = tl.arange(0, N // STEP)[:, None] * STEP + tl.arange(0, STEP)[None, :]
+        carried = tl.zeros([STEP], dtype=tl.int32)
+        for start in range(0, key_blocks, N):
+            distance = start + both
+            n = base - distance
+            band = tl.load(last_row + n, mask=(distance > LOCAL_BLOCKS) & (n > sink), other=255)
+            read = (band.to(tl.int32) <= level).to(tl.int32)
+            tl.store(scratch + distance, tl.cumsum(read, 0) + carried[None, :], mask=distance < key_blocks)
+            carried += tl.sum(read, 0)
+        tl.debug_barrier()
+        unread = scratch + key_blocks
+        missed = tl.zeros([N], dtype=tl.int32)
+        first_base = position // BLOCK_K
+        for start in range(0, key_blocks, N):
+            n = start + step
+            far = (n > sink) & (n < base - LOCAL_BLOCKS)
+            # Query blocks that start more than LOCAL_BLOCKS after the block.
+            rows = body_blocks - tl.maximum((n + LOCAL_BLOCKS - first_base + STEP) // STEP, 0)
+            before = base - n - body_blocks * STEP
+            served = tl.load(scratch + (base - n), mask=far, other=0)
+            served -= tl.load(scratch + before, mask=far & (before >= 0), other=0)
+            not_read = tl.where(far, rows - served, 0)
+            tl.store(unread + n, not_read, mask=n < key_blocks)
+            missed += not_read
+        tiles = total - tl.sum(missed, 0)
+        tl.debug_barrier()
+        singles = tl.zeros([N], dtype=tl.int32)
+        for start in range(0, width, N):
+            column = tl.load(columns_ptr + unit * width + start + step, mask=start + step < width, other=7)
+            held = (start + step < width) & ((column & 7) <= level)
+            singles += tl.load(unread + (column >> 3) // BLOCK_K, mask=held, other=0)
+        columns = tl.sum(singles, 0)
+    candidates = tl.num_programs(0)
+    units = tl.num_programs(1)
+    out = out_ptr + unit * candidates + candidate
+    area = tl.maximum(total, 1).to(tl.float32)
+    density = (tiles.to(tl.float32) + columns.to(tl.float32) / BLOCK_K) / area
+    tl.store(out, tiles.to(tl.float32))
+    tl.store(out + units * candidates, columns.to(tl.float32))
+    tl.store(out + 2 * units * candidates, tl.minimum(density, 1.0))

@@ -1,0 +1,140 @@
+"""Retained masses by tensor operations, a level at a time."""
+
+from __future__ import annotations
+
+import torch
+
+from routesparse.kernels.causal_blocks import forced_and_causal
+from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.logits import capped_logits, row_queries
+from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RetainedMass
+
+
+def retained_mass(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    probed: ProbedRows,
+    families: FamilyLevels,
+    candidates: torch.Tensor,
+    geometry: SegmentGeometry,
+    *,
+    scale: float,
+    softcap: float | None,
+    table: torch.Tensor | None = None,
+) -> RetainedMass:
+    """Score every candidate on the probe rows and count its tiles, all heads at once.
+
+    q [B, H, n, D], k [B, Hkv, >= keys, D]. candidates int32 [C, 3], on the host's side too small to matter: family (a
+    position in ``families``), level, and blocks of a window; the families in order, each with all its levels, and dense
+    last as a window of all blocks. table: as in ``block_lse``.
+    """
+    batch, heads, count, _ = probed.block_mass.shape
+    width = sum(families.depths) + 1
+    row_mass = probed.block_mass.new_ones(batch, heads, count, width)
+    query_block = probed.rows // geometry.block_q
+    _, causal = forced_and_causal(geometry)
+    causal = causal[:, :, : geometry.body_blocks].float()
+    reach = causal.sum(2)
+    every_block = causal.new_ones(1, geometry.body_blocks)
+    total = reach.sum(-1, keepdim=True).clamp_min(1.0)
+    tiles = total.expand(batch, heads, width).clone()
+    columns = probed.lse.new_zeros(batch, heads, width)
+
+    candidate = 0
+    for family, (level_map, depth) in enumerate(zip(families.maps, families.depths, strict=True)):
+        levels = level_map.expand(batch, heads, -1, -1)
+        row_levels = _rows_of(levels, query_block)
+        body = levels[:, :, : geometry.body_blocks]
+        singles = (
+            _SingleColumns(q, k, probed, families, row_levels, geometry, scale, softcap)
+            if family == 1
+            else None
+        )
+        for level in range(depth):
+            mass = (probed.block_mass * (row_levels <= level)).sum(-1)
+            # A product with ones counts much faster than a sum over booleans.
+            read = (every_block @ (body <= level).float()).squeeze(2)
+            if singles is not None:
+                mass += singles.mass(level)
+                columns[..., candidate] = singles.count(level, reach - read)
+            row_mass[..., candidate] = (mass + probed.sink_mass).clamp_(0.0, 1.0)
+            tiles[..., candidate] = read.sum(-1)
+            candidate += 1
+    density = (tiles + columns / geometry.block_k) / total
+    return RetainedMass(row_mass, tiles, columns, density.clamp_max(1.0))
+
+
+def column_mass(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    probed: ProbedRows,
+    columns: torch.Tensor,
+    geometry: SegmentGeometry,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Softmax mass of single columns: columns int64 [B, H, V] -> [B, H, P, V], 0 beyond causality.
+
+    Exact, but for the pooled rows: they know blocks, so a column has its block's mean (an exact logit over a pooled
+    log-sum-exp would overrate it many times).
+    """
+    batch, heads, width = columns.shape
+    groups = heads // k.shape[1]
+    queries = row_queries(q, probed.rows + probed.first_row)
+    out = queries.new_empty(batch, heads, probed.rows.shape[-1], width, dtype=torch.float32)
+    for b in range(batch):
+        for h in range(heads):
+            keys = k[b, h // groups].index_select(0, columns[b, h])
+            logits = capped_logits(queries[b, h], keys, scale, softcap)
+            logits -= probed.lse[b, h].unsqueeze(-1)
+            positions = probed.rows[b, h].unsqueeze(-1) + geometry.position
+            column = columns[b, h].unsqueeze(0)
+            visible = (column <= positions) & (column >= geometry.first_keys[b])
+            out[b, h] = logits.exp_().masked_fill_(~visible, 0.0)
+    if probed.pooled is not None:
+        start, end, second = probed.pooled
+        block = (columns // geometry.block_k).unsqueeze(2).expand(-1, -1, out.shape[2], -1)
+        mean = probed.block_mass.gather(-1, block) / geometry.block_k
+        for part in (slice(start, end), slice(second, None)):
+            out[:, :, part] = mean[:, :, part].where(out[:, :, part] > 0, 0.0)
+    return out
+
+
+def _rows_of(levels: torch.Tensor, query_block: torch.Tensor) -> torch.Tensor:
+    """The level map's rows of the probe rows: levels [B, H, M, N], query_block [B, H, P] -> [B, H, P, N]."""
+    batch, heads, count, _ = levels.shape
+    unit = torch.arange(batch * heads, device=levels.device).view(batch, heads, 1)
+    flat = (unit * count + query_block).flatten()
+    return levels.reshape(batch * heads * count, -1).index_select(0, flat).view(*query_block.shape, -1)
+
+
+class _SingleColumns:
+    """Mass and number of the single columns that a level reads beside its blocks."""
+
+    def __init__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        probed: ProbedRows,
+        families: FamilyLevels,
+        row_levels: torch.Tensor,
+        geometry: SegmentGeometry,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
+        ranked = families.columns.ranked
+        self._widths = families.columns.counts.tolist()
+        self._block = ranked // geometry.block_k
+        self._mass = column_mass(q, k, probed, ranked, geometry, scale, softcap)
+        block = self._block.unsqueeze(2).expand(-1, -1, row_levels.shape[2], -1)
+        self._block_levels = row_levels.gather(-1, block)
+
+    def mass(self, level: int) -> torch.Tensor:
+        """[B, H, P]: mass of the level's columns outside of the row's blocks."""
+        width = self._widths[level]
+        single = self._block_levels[..., :width] > level
+        return (self._mass[..., :width] * single).sum(-1)
+
+    def count(self, level: int, uncovered: torch.Tensor) -> torch.Tensor:
+        """[B, H]: columns read over the body; uncovered [B, H, N] = query blocks that see but don't read a block."""
+        return uncovered.gather(-1, self._block[..., : self._widths[level]]).sum(-1)

@@ -1,0 +1,11 @@
+"""Steps 3 to 5 of all units in two launches: price, gate, certificate (paper section 3.4).
+
+Its naive twin is the method itself, engine/method/{scores, router, certificate, fallback}.py, which a GPU runs as well
+for the settings that the kernel does not take; tests hold both to the same decision.
+"""
+
+from __future__ import annotations
+
+from routesparse.kernels.route.launch import MOST_TESTS, Settings, route_units
+
+__all__ = ["MOST_TESTS", "Settings", "route_units"]

@@ -1,0 +1,159 @@
+"""The dense audit against a materialised float64 softmax, and what a certificate promised. CPU only."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.audit import rows as row_audit
+from routesparse.engine.audit.rows import RowAuditor, audit_units, measure_rows
+from routesparse.engine.runtime.session import RoutingSession
+
+
+@pytest.fixture
+def case(oracle, decided):
+    """(inputs, decision, mask of the chosen candidates before the tail override)."""
+    inputs, decision, _ = decided
+    masks = torch.stack(
+        [
+            oracle.plan_of_candidate(
+                inputs, decision.segment, decision.candidates, decision.indices, int(c)
+            ).to_mask()[b, h]
+            for (b, h), c in np.ndenumerate(decision.choice)
+        ]
+    )
+    assert decision.sparse.sum() >= 2
+    return inputs, decision, masks.unflatten(0, decision.choice.shape)
+
+
+def truth(oracle, inputs, decision, mask, b, h):
+    """mass, error, norm of every row, float64."""
+    weights, sink = oracle.softmax(inputs)
+    weights, sink = weights[b, h], sink[b, h]
+    values = inputs.v[b, h // inputs.groups].double()
+    kept = weights * mask[b, h]
+    mass = kept.sum(-1) + sink
+    exact = weights @ values
+    sparse = (kept @ values) / mass.clamp_min(1e-300).unsqueeze(-1)
+    return mass.numpy(), (exact - sparse).norm(dim=-1).numpy(), exact.norm(dim=-1).numpy()
+
+
+def test_audited_rows_equal_the_float64_truth(oracle, case):
+    inputs, decision, mask = case
+    for unit in np.flatnonzero(decision.sparse):
+        b, h = divmod(int(unit), decision.heads)
+        low = max(0, int(inputs.first_keys()[b]) - decision.segment.position)
+        rows = torch.arange(low, decision.segment.body)
+        found = measure_rows(inputs, decision, b, h, rows)
+        mass, error, norm = truth(oracle, inputs, decision, mask, b, h)
+        np.testing.assert_allclose(found["mass"], mass[low : decision.segment.body], atol=2e-5)
+        np.testing.assert_allclose(found["error"], error[low : decision.segment.body], atol=5e-5)
+        np.testing.assert_allclose(found["norm"], norm[low : decision.segment.body], atol=5e-5)
+
+
+def test_a_full_audit_sums_up_the_whole_body(oracle, case):
+    inputs, decision, mask = case
+    audits = audit_units(inputs, decision, None, seed=0)
+    assert [(a.batch_index, a.head) for a in audits] == [
+        divmod(int(u), decision.heads) for u in np.flatnonzero(decision.sparse)
+    ]
+    for a in audits:
+        low = max(0, int(inputs.first_keys()[a.batch_index]) - decision.segment.position)
+        mass, error, norm = (
+            x[low : decision.segment.body]
+            for x in truth(oracle, inputs, decision, mask, a.batch_index, a.head)
+        )
+        assert a.rows == decision.segment.body - low
+        assert a.mass == pytest.approx(mass.mean(), abs=1e-5)
+        assert a.min_mass == pytest.approx(mass.min(), abs=2e-5)
+        assert a.mean_error == pytest.approx(np.linalg.norm(error) / np.linalg.norm(norm), abs=1e-4)
+        assert a.max_error == pytest.approx((error / norm).max(), rel=1e-3)
+        assert a.violations == 0
+        assert a.bound_tight <= a.bound_paper + 1e-6
+        assert a.max_error <= a.bound_tight + 1e-4
+
+
+def test_the_audited_mass_is_compared_with_the_certificate(oracle, case):
+    inputs, decision, _ = case
+    for a in audit_units(inputs, decision, None, seed=0):
+        unit = a.batch_index * decision.heads + a.head
+        assert a.lower_mass == decision.certified.lower_mass[unit]
+        assert a.covered == (a.mass >= a.lower_mass)
+
+
+def test_the_share_of_rows_above_the_row_statement_is_measured(oracle, case):
+    inputs, decision, mask = case
+    level = 0.9
+    assert all(a.row_covered is None for a in audit_units(inputs, decision, 20, seed=0))
+    for a in audit_units(inputs, decision, None, seed=0, row_level=level):
+        unit = a.batch_index * decision.heads + a.head
+        rows = np.sort(decision.certificate_mass[unit, :, int(decision.choice[a.batch_index, a.head])])
+        bound = rows[int((1 - level) * (len(rows) + 1)) - 1]
+        low = max(0, int(inputs.first_keys()[a.batch_index]) - decision.segment.position)
+        mass, _, _ = truth(oracle, inputs, decision, mask, a.batch_index, a.head)
+        wanted = (mass[low : decision.segment.body] >= bound).mean()
+        assert a.row_covered == pytest.approx(wanted, abs=0.01)
+
+
+def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
+    inputs, decision, _ = case
+    seen = []
+    measured = measure_rows
+
+    def keep(inputs, decision, b, h, rows):
+        seen.append((b, rows))
+        return measured(inputs, decision, b, h, rows)
+
+    monkeypatch.setattr(row_audit, "measure_rows", keep)
+    audits = audit_units(inputs, decision, 40, seed=0)
+    assert all(a.rows == 40 for a in audits)
+    for b, rows in seen:
+        assert (rows < decision.segment.body).all()
+        assert (rows + decision.segment.position >= inputs.first_keys()[b]).all()
+    assert len({tuple(rows.tolist()) for _, rows in seen}) == len(seen)
+    assert audit_units(inputs, decision, 40, seed=0) == audits
+    assert audit_units(inputs, decision, 40, seed=1) != audits
+
+
+def test_a_violated_bound_is_counted(oracle, case, monkeypatch):
+    inputs, decision, _ = case
+    monkeypatch.setattr(row_audit, "tight_error_bound", lambda mass, norm, v_max: 0.0 * mass)
+    assert any(a.violations > 0 for a in audit_units(inputs, decision, None, seed=0))
+
+
+def test_a_value_that_is_nan_violates_every_bound(oracle, case):
+    inputs, decision, _ = case
+    v = inputs.v.clone()
+    v[:, :, -40] = float("nan")
+    broken = audit_units(replace(inputs, v=v), decision, 20, seed=0)
+    assert all(a.violations == 20 for a in broken)
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(64, "rows"), (None, "full")])
+def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, rows, depth):
+    routed = RoutingSession(
+        replace(oracle.SMALL, tau=0.5, gate=0.6, segment_tokens=320),
+        profile=oracle.PROFILE,
+        auditor=RowAuditor(rows),
+    )
+    inputs = oracle.draw_inputs(2)
+    routed.attend(inputs, layer=0)
+    record = routed.trace.record()
+    sparse = {(c.layer, c.head, c.segment) for c in record.choices if c.pattern != "dense"}
+    assert sparse and {(a.layer, a.head, a.segment) for a in record.audits} == sparse
+    assert record.run.audit_depth == depth
+    assert record.run.audit_rows == (rows or max(c.body_tokens for c in record.choices))
+
+
+def test_certificates_cover_on_real_attention(oracle, lab):
+    """At least the promised .95 of the sparse units of 3 prompts x 8 layers x 8 heads."""
+    audits = []
+    for kind in ("prose", "code", "needle"):
+        routed = RoutingSession(lab.config, profile=oracle.PROFILE, auditor=RowAuditor(512))
+        for layer, inputs in lab.layers(kind).items():
+            routed.attend(inputs, layer=layer)
+        audits += routed.trace.record().audits
+    assert len(audits) > 100
+    assert sum(a.violations for a in audits) == 0
+    assert np.mean([a.covered for a in audits]) >= 0.95

@@ -1,0 +1,323 @@
+"""The calibration artifact: delta_q's quantile and its promise, the stamp, and files that are refused. No GPU."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import (
+    RISK_ONLY,
+    STAMPED,
+    Bucket,
+    Calibration,
+    CostModel,
+    conformal_delta,
+    known,
+    load_calibration,
+    stamp_of,
+)
+from routesparse.engine.config import LatencyBudget, RouterConfig
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.patterns import library_hash
+
+CONFIG = RouterConfig()
+CALIBRATION = Calibration(
+    name="prose",
+    domain="prose",
+    gate=0.93,
+    alpha=0.4,
+    model="demo",
+    model_revision="0123456789abcdef",
+    library_hash=library_hash(),
+    stamp=stamp_of(CONFIG),
+    buckets=(
+        Bucket(1_024, 4_096, 120, {"0.95": 0.02, "0.99": None}),
+        Bucket(4_097, 16_384, 100, {"0.95": 0.03}),
+    ),
+    documents=("a" * 64,),
+    seed=0,
+    provenance={"device": "test"},
+)
+
+
+# delta_q.
+
+
+@pytest.mark.parametrize(("prompts", "confidence"), [(40, 0.95), (100, 0.95), (100, 0.9), (300, 0.99)])
+def test_delta_covers_the_next_prompt_as_often_as_the_order_statistic_says(prompts, confidence):
+    """Residuals uniform on [0, 1]: a new one lies below delta with probability delta."""
+    g = np.random.default_rng(0)
+    covered = [min(1.0, conformal_delta(list(g.random((prompts, 1))), confidence)) for _ in range(1_000)]
+    promised = math.ceil((prompts + 1) * confidence) / (prompts + 1)
+    assert promised >= confidence
+    assert np.mean(covered) == pytest.approx(promised, abs=0.005)
+
+
+@pytest.mark.parametrize(("confidence", "least"), [(0.95, 19), (0.99, 99), (0.9, 9)])
+def test_too_few_prompts_promise_nothing(confidence, least):
+    few = [np.array([0.001 * i]) for i in range(least - 1)]
+    assert conformal_delta(few, confidence) == math.inf
+    assert conformal_delta([*few, np.array([0.5])], confidence) == 0.5
+
+
+def test_the_unit_is_the_prompt_however_many_heads_it_has():
+    one = [np.array([0.1]) for _ in range(39)]
+    chatty = [*one, np.full(10_000, 0.9)]
+    # One prompt of forty: level .95 x 41/40 = .974 is still among the thirty-nine.
+    assert conformal_delta(chatty, 0.95) == 0.1
+
+
+def test_the_pooled_quantile_equals_a_weighted_count_by_hand():
+    g = np.random.default_rng(3)
+    residuals = [g.normal(0, 0.1, size) for size in g.integers(1, 30, 50)]
+    level = 0.95 * 51 / 50
+    points = sorted((float(r), 1 / (len(rs) * 50)) for rs in residuals for r in rs)
+
+    def share_up_to(value):
+        return sum(weight for point, weight in points if point <= value)
+
+    wanted = min(point for point, _ in points if share_up_to(point) >= level - 1e-12)
+    assert conformal_delta(residuals, 0.95) == max(0.0, wanted)
+
+
+def test_delta_is_never_negative_and_prompts_without_sparse_units_do_not_count():
+    assert conformal_delta([np.array([-0.2])] * 30, 0.95) == 0.0
+    assert conformal_delta([np.array([0.1])] * 18 + [np.array([])] * 10, 0.95) == math.inf
+    assert conformal_delta([], 0.95) == math.inf
+
+
+# The artifact.
+
+
+def test_delta_is_taken_from_the_bucket_of_the_length():
+    assert CALIBRATION.delta(1_024, 0.95) == CALIBRATION.delta(4_096, 0.95) == 0.02
+    assert CALIBRATION.delta(4_097, 0.95) == 0.03
+
+
+@pytest.mark.parametrize(
+    ("tokens", "confidence"), [(1_023, 0.95), (16_385, 0.95), (2_000, 0.9), (2_000, 0.99)],
+    ids=["shorter", "longer", "other-q", "too-few-prompts"],
+)  # fmt: skip
+def test_outside_what_was_calibrated_delta_is_infinite(tokens, confidence):
+    assert CALIBRATION.delta(tokens, confidence) == math.inf
+
+
+def test_a_calibration_fits_its_own_model_and_configuration():
+    CALIBRATION.check("0123456789abcdef", CONFIG)
+
+
+def test_another_model_is_refused_by_revision():
+    with pytest.raises(CalibrationError, match=r"made for model 'demo' revision 0123.*has revision feed"):
+        CALIBRATION.check("feed", CONFIG)
+
+
+def test_another_dtype_is_refused_once_it_is_known():
+    CALIBRATION.check("0123456789abcdef", CONFIG, "float32")
+    with pytest.raises(CalibrationError, match=r"made in float32, this model runs in bfloat16.*--force"):
+        CALIBRATION.check("0123456789abcdef", CONFIG, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        ({"dense_tile_us": 15.0}, None),
+        ({"row_us": 900.0, "column_us": 3.0}, None),
+        ({"dense_tile_us": 21.0}, "a dense tile costs 1.00 sparse tiles, profile p says 2.10"),
+        ({"dense_tile_us": 4.0}, "a dense tile costs 1.00 sparse tiles, profile p says 0.40"),
+        ({"backend": "triton"}, "cheapest candidate for the torch kernel, this run uses triton"),
+    ],
+    ids=["near", "rows-and-columns", "dear", "cheap", "kernel"],
+)
+def test_another_idea_of_cheapest_is_told(costs, told):
+    made_with = CostModel("p", "torch", 1.0, 0.1, 1.0)
+    profile = LatencyProfile("p", "d", "torch", "float32", 64, 2, 1, 128, 64, 10, 10, 1, 0, 10, 0, 0, 0, 0)
+    found = replace(CALIBRATION, cost_model=made_with).cost_mismatch(replace(profile, **costs))
+    assert found is None if told is None else told in found
+    assert CALIBRATION.cost_mismatch(replace(profile, **costs)) is None
+
+
+def test_documents_in_both_folds_or_in_a_test_set_are_found():
+    def fold(*shas):
+        return {"documents": [{"name": "n", "sha256": sha, "prompts": 1} for sha in shas]}
+
+    calibration = replace(
+        CALIBRATION, documents=("a", "b", "c"), folds={"A": fold("a", "b"), "B": fold("b", "c")}
+    )
+    assert calibration.overlap() == ["b"]
+    assert calibration.overlap_with(["c", "d"]) == ["c"]
+    assert CALIBRATION.overlap() == CALIBRATION.overlap_with(["d"]) == []
+
+
+def test_another_pattern_library_is_refused():
+    with pytest.raises(CalibrationError, match="made with pattern library old, this version has"):
+        replace(CALIBRATION, library_hash="old").check("0123456789abcdef", CONFIG)
+
+
+CHANGES = {
+    "policy": "budgeted",
+    "budget": LatencyBudget(0.5, "fraction"),
+    "beta": 0.5,
+    "solver": "exact",
+    "tau": 0.8,
+    "confidence": 0.9,
+    "segment_tokens": 8_192,
+    "tail_tokens": 0,
+    "block_q": 64,
+    "block_k": 32,
+    "probe": "pooled",
+    "recent_rows": 32,
+    "routing_rows": 32,
+    "certificate_rows": 64,
+    "boundary_rows": 0,
+    "max_tests": 1,
+    "bound": "bernstein",
+    "fallback": False,
+}
+
+
+@pytest.mark.parametrize("name", STAMPED)
+def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
+    """A policy other than "certified" needs a budget, and eq. 6 runs under one only: there both have the same."""
+    budget = LatencyBudget(0.5, "fraction") if name in ("policy", *RISK_ONLY) else None
+    made = replace(CONFIG, budget=budget)
+    other = replace(made, **{name: CHANGES[name]})
+    was, now = made.to_dict()[name], other.to_dict()[name]
+    calibration = replace(CALIBRATION, stamp=stamp_of(made))
+    with pytest.raises(CalibrationError, match=f"made with {name} {was!r}, this run has {now!r}"):
+        calibration.check("0123456789abcdef", other)
+
+
+@pytest.mark.parametrize("name", RISK_ONLY)
+def test_what_only_the_risk_reads_may_differ_where_the_gate_alone_chooses(name):
+    CALIBRATION.check("0123456789abcdef", replace(CONFIG, **{name: CHANGES[name]}))
+
+
+def test_a_stamp_that_lacks_a_value_is_refused():
+    stamp = {k: v for k, v in CALIBRATION.stamp.items() if k != "tail_tokens"}
+    with pytest.raises(CalibrationError, match="made with tail_tokens None"):
+        replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
+
+
+def test_a_calibration_survives_its_file(tmp_path):
+    assert load_calibration(str(CALIBRATION.save(tmp_path))) == CALIBRATION
+
+
+def test_a_bundled_calibration_is_found_by_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    CALIBRATION.save(tmp_path / "calibrations")
+    assert load_calibration("prose") == CALIBRATION
+
+
+def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    replace(CALIBRATION, name="mine").save(paths.calibrations())
+    assert load_calibration("mine").name == "mine"
+    replace(CALIBRATION, gate=0.99).save(paths.calibrations())
+    CALIBRATION.save(tmp_path / "calibrations")
+    assert load_calibration("prose").gate == CALIBRATION.gate
+    assert known() == ["mine", "prose"]
+
+
+@pytest.mark.parametrize("name", ["novel", "../prose", "", "/nowhere/x.json"])
+def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    CALIBRATION.save(tmp_path / "calibrations")
+    with pytest.raises(CalibrationError, match=r"bundled ones: prose; a path must end in \.json"):
+        load_calibration(name)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: '"prose"',
+        lambda text: "null",
+        lambda text: text.replace('"schema": 2,', ""),
+        lambda text: text.replace('"schema": 2,', '"schema": "two",'),
+        lambda text: text.replace('"gate"', '"gaet"'),
+        lambda text: text.replace('"gate": 0.93', '"gate": "high"'),
+        lambda text: text.replace('"gate": 0.93', '"gate": NaN'),
+        lambda text: text.replace('"prompts"', '"promtps"'),
+        lambda text: text.replace('"documents": [', '"papers": ['),
+    ],
+    ids=[
+        "cut",
+        "empty",
+        "list",
+        "string",
+        "null",
+        "no-schema",
+        "schema-text",
+        "field",
+        "gate-text",
+        "gate-nan",
+        "bucket",
+        "documents",
+    ],
+)
+def test_a_corrupt_file_is_refused(tmp_path, damage):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(CalibrationError, match="is corrupt"):
+        load_calibration(str(path))
+
+
+def test_a_newer_file_is_refused_with_both_numbers(tmp_path):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
+    with pytest.raises(CalibrationError, match="has schema 9; this version reads 2; upgrade"):
+        load_calibration(str(path))
+
+
+@pytest.mark.parametrize("schema", [1, 0])
+def test_an_older_file_is_refused_and_says_what_to_do(tmp_path, schema):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
+    with pytest.raises(CalibrationError, match=f"has schema {schema}; this version reads 2; calibrate again"):
+        load_calibration(str(path))
+
+
+# What ships.
+
+BUNDLED = ("prose", "code", "dialog", "mixed", "robust")
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_calibration_fits_the_default_configuration_and_the_bundled_profile(name):
+    calibration = load_calibration(name)
+    calibration.check(calibration.model_revision, RouterConfig(), "float32")
+    profile = LatencyProfile.load(paths.DATA / "profiles" / f"{calibration.cost_model.profile}.json")
+    assert calibration.cost_mismatch(profile) is None
+    for bucket in calibration.buckets:
+        assert bucket.prompts >= 19 and 0 <= bucket.deltas["0.95"] < 0.05
+    assert calibration.predictor is not None and calibration.drift is not None
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_no_document_of_a_bundled_calibration_is_in_both_folds_or_in_a_test_set(name):
+    calibration = load_calibration(name)
+    assert calibration.overlap() == []
+    data = paths.REPOSITORY.parent / "shared" / "data"
+    if not data.is_dir():
+        pytest.skip("the test documents are not in ../shared/data")
+    tests = [p for d in ("prose", "code", "dialog", "docs") for p in (data / d / "test").glob("*.txt")]
+    assert len(tests) > 50
+    assert calibration.overlap_with(hashlib.sha256(p.read_bytes()).hexdigest() for p in tests) == []
+
+
+def test_robust_is_at_least_as_careful_as_each_of_its_domains():
+    robust = load_calibration("robust")
+    assert robust.parts == ("code", "dialog", "prose")
+    for part in robust.parts:
+        for bucket, mine in zip(robust.buckets, load_calibration(part).buckets, strict=True):
+            assert bucket.deltas["0.95"] >= mine.deltas["0.95"]

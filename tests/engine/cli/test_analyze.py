@@ -1,0 +1,435 @@
+"""The command line: contract, exit codes, one line per error, nothing left behind. CPU, a tiny model."""
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from routesparse.engine import analyze
+from routesparse.engine.calibration.artifact import Calibration, stamp_of
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import StoreError
+from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.models import files as model_files
+from routesparse.engine.profiles import measure as profiling
+from routesparse.engine.profiles.measure import measure
+from routesparse.engine.store.bundle import read_bundle
+
+LIMIT = 1_000
+CHOICE_KEYS = [
+    "batch_index",
+    "layer",
+    "head",
+    "segment",
+    "pattern",
+    "budget",
+    "density",
+    "mass",
+    "lower_mass",
+    "disagreement",
+    "risk",
+    "kernel_us",
+    "fallback",
+    "reason",
+    "uncertified",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
+    root = tmp_path_factory.mktemp("cli")
+    tiny_model.save(root / "tiny")
+    profile = measure(
+        torch.device("cpu"),
+        torch.float32,
+        **tiny_model.SHAPE,
+        config=RouterConfig(),
+        lengths=(512, 1024),
+    )
+    profile.save(root / "profiles")
+    return root / "tiny"
+
+
+@pytest.fixture
+def prompt(tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
+    return file
+
+
+def tree(folder):
+    """Every file below a folder with its hash."""
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def error_of(result):
+    """The error line of a refused command: exit code 2, one line, nothing on stdout."""
+    code, out, err = result
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (code, out, len(errors)) == (2, "", 1), result
+    assert err.endswith(errors[0] + "\n"), "the error is the last line"
+    return errors[0]
+
+
+class TestAnalyze:
+    def test_the_json_object_is_the_contract(self, run, model, home, prompt):
+        code, out, err = run(
+            "analyze", prompt, "--model", model, "--break-even", 512, "--audit", "rows", "--json"
+        )
+        assert code == 0, err
+        found = json.loads(out)
+        assert list(found) == [
+            "run_id",
+            "model",
+            "tokens",
+            "layers",
+            "heads",
+            "segments",
+            "uncertified",
+            "choices",
+            "timings",
+            "audit",
+            "bundle",
+        ]
+        assert (found["model"], found["tokens"], found["layers"], found["heads"]) == ("tiny", 631, 2, 2)
+        assert [list(choice) for choice in found["choices"]] == [CHOICE_KEYS] * 4
+        assert {(c["layer"], c["head"]) for c in found["choices"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+        assert {c["fallback"] for c in found["choices"]} <= {None, "expand", "dense"}
+        assert list(found["timings"]) == ["probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms"]
+        assert list(found["audit"]) == [
+            "rows",
+            "units",
+            "coverage",
+            "nominal",
+            "certificate",
+            "mean_error",
+            "max_error",
+            "top1_agreement",
+        ]
+        assert found["audit"]["nominal"] == 0.95
+        assert Path(found["bundle"]) == home / "spool" / found["run_id"]
+        record = read_bundle(Path(found["bundle"]))
+        assert record.run.prompt_name == "prompt.txt"
+        assert record.prompt.text == prompt.read_text()
+        assert len(record.choices) == 4
+
+    def test_without_json_people_read_a_summary(self, run, model, home, prompt, tmp_path):
+        code, out, err = run(
+            "analyze", prompt, "--model", model, "--break-even", 512, "--out", tmp_path / "here", "--no-text"
+        )
+        assert code == 0, err
+        assert "of the causal area" in out
+        (bundle,) = (tmp_path / "here").iterdir()
+        assert str(bundle) in out
+        assert read_bundle(bundle).prompt is None
+        assert not (home / "spool").exists()
+
+    def test_a_short_prompt_runs_dense_and_says_so(self, run, model, home, tmp_path):
+        (tmp_path / "short.txt").write_text("short")
+        code, out, _ = run("analyze", tmp_path / "short.txt", "--model", model)
+        assert code == 0
+        assert "6 tokens are below break-even: dense attention ran untouched" in out
+
+    @pytest.mark.parametrize(("fell_back", "reported"), [(1, False), (2, True)])
+    def test_too_many_fallbacks_are_reported(
+        self, run, model, home, prompt, monkeypatch, fell_back, reported
+    ):
+        original = analyze.analyze_prompt
+
+        def with_fallbacks(*args, **kwargs):
+            record = original(*args, **kwargs)
+            return dataclasses.replace(
+                record, run=dataclasses.replace(record.run, dense_fallback_units=fell_back)
+            )
+
+        monkeypatch.setattr(analyze, "analyze_prompt", with_fallbacks)
+        code, _, err = run("analyze", prompt, "--model", model, "--break-even", 512)
+        assert code == 0
+        assert ("warning: 2 of 4 units fell back to dense, more than 25%" in err) == reported
+
+    def test_units_that_ran_uncertified_are_counted_and_named(self, run, model, home, prompt, monkeypatch):
+        original = analyze.analyze_prompt
+
+        def as_strict(*args, **kwargs):
+            """Head 1 of both layers, as the policy strict leaves them without time."""
+            record = original(*args, **kwargs)
+            missed = {"pattern": "a_shape", "lower_mass": record.run.tau - 0.1, "unmet": True}
+            passed = {"pattern": "a_shape", "lower_mass": record.run.tau}
+            choices = [dataclasses.replace(c, **(missed if c.head else passed)) for c in record.choices]
+            return dataclasses.replace(record, choices=tuple(choices))
+
+        monkeypatch.setattr(analyze, "analyze_prompt", as_strict)
+        arguments = ("analyze", prompt, "--model", model, "--break-even", 512)
+        told = "2 of 4 units ran uncertified, with a certificate below tau 0.9 (T_l left 2 of them no time to expand"
+        code, out, err = run(*arguments, "--json")
+        found = json.loads(out)
+        assert code == 0 and found["uncertified"] == 2
+        assert [(c["head"], c["uncertified"]) for c in found["choices"]] == [(0, False), (1, True)] * 2
+        warned = " ".join(err.split())
+        assert f"warning: {told}" in warned and "layer 0 head 1, layer 1 head 1" in warned
+        code, out, err = run(*arguments)
+        assert "uncertified 2 of 4 units" in out
+        assert [row["uncertified"] for row in json.loads(run("runs", "--json")[1])["runs"]] == [2, 2]
+        assert "2 of 4" in run("runs")[1]
+
+
+class TestBadInput:
+    """Each of these: one line, exit code 2, and the home folder as it was."""
+
+    @pytest.fixture(autouse=True)
+    def unchanged(self, home):
+        before = tree(home)
+        yield
+        assert tree(home) == before
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", "error: prompt 'bad.txt' is empty; pass a file with text"),
+            (b"ab\0", "error: prompt 'bad.txt' is binary: byte 2 is NUL; pass a text file in UTF-8"),
+            (b"caf\xe9", "error: prompt 'bad.txt' is not UTF-8: byte 3 is 0xe9; save the file as UTF-8"),
+            (b"a", "error: prompt 'bad.txt' has only 1 token; pass at least 2"),
+            (
+                b"x" * LIMIT,
+                "error: prompt 'bad.txt' has 1,001 tokens, the model reads at most 1,000; "
+                "shorten it by 1 or choose a model with a longer context",
+            ),
+        ],
+        ids=["empty", "binary", "not UTF-8", "one token", "too long"],
+    )
+    def test_a_bad_prompt(self, run, model, tmp_path, content, message):
+        (tmp_path / "bad.txt").write_bytes(content)
+        assert error_of(run("analyze", tmp_path / "bad.txt", "--model", model)) == message
+
+    def test_a_missing_prompt(self, run, model, tmp_path):
+        assert "does not exist" in error_of(run("analyze", tmp_path / "no.txt", "--model", model))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--budget", "0"], "budget 0 leaves no time for any plan; pass a fraction of dense"),
+            (["--budget", "-1us"], "budget -1 leaves no time"),
+            (["--budget", "fast"], "budget 'fast' is not understood; pass a fraction like 0.25"),
+            (["--tau", "1.5"], "tau 1.5 must lie in [0, 1]"),
+            (["--tau", "-0.1"], "tau -0.1 must lie in [0, 1]"),
+            (["--tau", "nan"], "tau nan must lie in [0, 1]"),
+            (["--tau", "high"], "'--tau'"),
+            (["--segment", "100"], "segment 100 tokens must be a positive multiple of 128"),
+            (["--policy", "strict"], "policy 'strict' needs a latency limit; pass budget"),
+            (["--policy", "best"], "'best' is not one of 'certified', 'budgeted', 'strict'"),
+            (["--probe", "none"], "'none' is not one of 'exact', 'pooled'"),
+            (["--audit", "some"], "'some' is not one of 'none', 'rows', 'full'"),
+            (["--calibration", "poetry"], "no calibration 'poetry'; bundled ones: "),
+            (["--profile", "abacus"], "no latency profile is called 'abacus'; pass auto"),
+            (["--model", "nonesuch"], "model 'nonesuch' is unknown; pass demo, a folder"),
+            (["--model", "/no/such/folder"], "model '/no/such/folder' is unknown; pass demo, a folder"),
+            (["--frobnicate"], "No such option"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_a_bad_option(self, run, model, prompt, options, message):
+        assert message in error_of(run("analyze", prompt, "--model", model, *options))
+
+    @pytest.mark.parametrize(
+        ("stamp", "message"),
+        [
+            ({"model_revision": "0" * 16}, "was made for model 'other' revision 0000000000000000"),
+            ({"library_hash": "0" * 16}, "was made with pattern library 0000000000000000"),
+            ({"stamp": {}}, "was made with policy None, this run has 'certified'"),
+        ],
+        ids=["another model", "another library", "another configuration"],
+    )
+    def test_a_calibration_that_does_not_fit(self, run, model, prompt, tmp_path, stamp, message):
+        fitting = {
+            "model_revision": model_files.revision_of(model),
+            "library_hash": library_hash(),
+            "stamp": stamp_of(RouterConfig()),
+        }
+        values = {**fitting, **stamp}
+        calibration = Calibration(
+            name="mine",
+            domain="prose",
+            gate=0.93,
+            alpha=0.5,
+            model="other",
+            buckets=(),
+            documents=(),
+            seed=0,
+            provenance={},
+            **values,
+        )
+        file = calibration.save(tmp_path)
+        assert message in error_of(run("analyze", prompt, "--model", model, "--calibration", file))
+
+    def test_a_corrupt_model_folder(self, run, prompt, tmp_path):
+        folder = tmp_path / "broken"
+        folder.mkdir()
+        (folder / "config.json").write_text("{")
+        message = error_of(run("analyze", prompt, "--model", folder))
+        assert message == "error: broken/config.json is not readable JSON; download the model again"
+
+    def test_an_output_folder_that_is_a_file(self, run, model, prompt):
+        assert "is a file; pass a folder" in error_of(
+            run("analyze", prompt, "--model", model, "--out", prompt)
+        )
+
+    @pytest.mark.parametrize(
+        "arguments", [["frobnicate"], ["runs", "extra"], ["analyze"], ["runs", "--limit", "0"]]
+    )
+    def test_wrong_usage(self, run, arguments):
+        assert "--help)" in error_of(run(*arguments))
+
+
+class TestDefects:
+    def test_an_unexpected_error_ends_in_one_line_and_a_traceback_on_disk(
+        self, run, home, prompt, monkeypatch
+    ):
+        def fail(path):
+            raise RuntimeError("first\nsecond")
+
+        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", fail)
+        code, out, err = run("analyze", prompt)
+        (file,) = (home / "errors").iterdir()
+        assert (code, out) == (1, "")
+        assert err.splitlines()[-1] == (
+            f"error: RuntimeError: first second (traceback: {file}; --debug shows it)"
+        )
+        assert "in fail" in file.read_text()
+
+    def test_debug_shows_the_traceback_anywhere(self, run, home, prompt, monkeypatch):
+        def fail(path):
+            raise StoreError("layer 3: NaN in the keys")
+
+        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", fail)
+        for arguments in (["--debug", "analyze", prompt], ["analyze", prompt, "--debug"]):
+            code, _, err = run(*arguments)
+            assert code == 1
+            assert "Traceback" in err
+            assert err.splitlines()[-1] == "error: layer 3: NaN in the keys"
+        assert not (home / "errors").exists()
+
+    def test_an_interrupt_is_one_line(self, run, home, prompt, monkeypatch):
+        def interrupt(path):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("routesparse.engine.prompts.read_prompt", interrupt)
+        code, _, err = run("analyze", prompt)
+        assert (code, err.splitlines()[-1]) == (1, "error: interrupted")
+
+
+def test_profile_measures_and_keeps_a_profile(run, model, home, tmp_path, monkeypatch):
+    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
+    code, out, err = run("profile", "--model", model, "--quick", "--out", tmp_path / "p", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["head_dim"], found["groups"], found["dtype"]) == (16, 2, "float32")
+    assert Path(found["path"]).is_file()
+    assert json.loads(Path(found["path"]).read_text())["name"] == found["name"]
+
+
+def test_a_profile_of_a_stated_shape_needs_no_model(run, home, tmp_path, monkeypatch):
+    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
+    code, out, err = run("profile", "--shape", "4,2,16", "--quick", "--out", tmp_path / "p", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["head_dim"], found["groups"]) == (16, 2)
+    assert json.loads(Path(found["path"]).read_text())["command"] == "routesparse profile --shape 4,2,16"
+
+
+@pytest.mark.parametrize("shape", ["4,2", "4,x,16", "4,0,16", "5,2,16", ""])
+def test_a_wrong_shape_says_how_one_is_written(run, home, shape):
+    code, _, err = run("profile", "--shape", shape, "--quick")
+    assert code == 2 and "as in 32,8,128" in err
+
+
+class TestDoctor:
+    def test_a_healthy_machine(self, run, model, home):
+        before = tree(home)
+        code, out, _ = run("doctor", "--model", model, "--json")
+        assert tree(home) == before
+        found = json.loads(out)
+        by_name = {check["name"]: check for check in found["checks"]}
+        assert (code, found["ok"]) == (0, True)
+        assert by_name["model"]["status"] == by_name["profile"]["status"] == by_name["home"]["status"] == "ok"
+        assert "torch" in by_name["packages"]["detail"]
+
+    def test_a_broken_model_is_a_problem_with_a_remedy(self, run, home, tmp_path):
+        (tmp_path / "config.json").write_text("{")
+        code, out, _ = run("doctor", "--model", tmp_path)
+        assert code == 1
+        (line,) = (line for line in out.splitlines() if line.startswith("problem"))
+        assert line.endswith("is not readable JSON; download the model again")
+
+    def test_a_corrupt_profile_is_a_problem(self, run, model, home):
+        (home / "profiles").unlink()
+        (home / "profiles").mkdir()
+        (home / "profiles" / "x.json").write_text("{")
+        code, out, _ = run("doctor", "--model", model)
+        assert code == 1
+        assert "problem profile       profile x.json is corrupt" in out
+
+    def test_a_missing_profile_is_a_note(self, run, model, home):
+        (home / "profiles").unlink()
+        code, out, _ = run("doctor", "--model", model)
+        assert code == 0
+        assert "note    profile       none fits yet" in out
+
+    def test_a_home_that_cannot_be_written(self, run, model, home, monkeypatch):
+        def full(*args, **kwargs):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+        code, out, _ = run("doctor", "--model", model)
+        assert code == 1
+        assert "is not writable (No space left on device); set ROUTESPARSE_HOME" in out
+
+
+def test_from_a_cold_start_the_first_line_comes_within_three_seconds(model, home, prompt):
+    """The installed console script, in a process of its own: progress first, then JSON alone on stdout."""
+    script = Path(sys.executable).with_name("routesparse")
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [script, "analyze", prompt, "--model", model, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = process.stderr.readline()
+    waited = time.monotonic() - started
+    out, _ = process.communicate(timeout=300)
+    assert first == "reading prompt.txt\n"
+    assert waited < 3.0
+    assert process.returncode == 0
+    assert json.loads(out)["tokens"] == 631
+
+
+def test_bad_input_is_refused_before_torch_is_imported(model, home, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    code = (
+        "import sys; from routesparse.engine.cli.main import main; "
+        "assert main(['analyze', sys.argv[1], '--model', 'nonesuch']) == 2; "
+        "assert main(['analyze', sys.argv[2], '--model', 'nonesuch']) == 2; "
+        "assert main(['analyze', sys.argv[2], '--tau', '2']) == 2; "
+        "assert main(['runs']) == 0; assert 'torch' not in sys.modules"
+    )
+    (tmp_path / "good.txt").write_text("two words")
+    subprocess.run([sys.executable, "-c", code, tmp_path / "empty.txt", tmp_path / "good.txt"], check=True)
+
+
+def test_help_and_version(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("analyze", "profile", "ingest", "runs", "export", "doctor"):
+        assert command in out
+    assert run("--version")[:2] == (0, "routesparse 0.1.0\n")
+    code, out, _ = run()
+    assert code == 2
+    assert "Commands" in out

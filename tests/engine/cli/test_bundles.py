@@ -1,0 +1,245 @@
+"""``ingest``, ``runs`` and ``export`` on bundles in folders. No model, no torch, no database."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from routesparse.engine import paths
+from routesparse.engine.rows import RunRecord, RunRow
+from routesparse.engine.store.bundle import verify_bundle, write_bundle
+
+
+def run_row(run_id, **overrides):
+    """A RunRow of plausible values, each of its field's type."""
+    samples = {"str": "x", "int": 1, "float": 0.5, "bool": True}
+    values = {
+        name: None if "None" in hint else samples[hint] for name, hint in RunRow.__annotations__.items()
+    }
+    values |= {"run_id": run_id, "config_json": "{}", "versions_json": "{}", "prompt_name": "p.txt"}
+    values |= {"created_at": f"2026-01-01T00:00:{len(run_id) % 60:02d}+00:00"}
+    return RunRow(**{**values, **overrides})
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    folder = tmp_path / "home"
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """Make a bundle outside the home folder."""
+
+    def make(run_id="run-a", **overrides):
+        return write_bundle(RunRecord(run=run_row(run_id, **overrides)), tmp_path / "elsewhere")
+
+    return make
+
+
+def tree(folder):
+    files = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def refused(run, home, *arguments):
+    """The error line; the home folder is as it was."""
+    before = tree(home)
+    code, out, err = run(*arguments)
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (code, out, len(errors)) == (2, "", 1), err
+    assert tree(home) == before
+    return errors[0].removeprefix("error: ")
+
+
+def test_ingest_puts_a_checked_copy_into_the_spool(run, home, bundle):
+    source = bundle()
+    code, out, _ = run("ingest", source)
+    assert (code, out) == (0, "run-a  put into the spool\n")
+    assert verify_bundle(paths.spool() / "run-a").digest == verify_bundle(source).digest
+    assert [path.name for path in paths.spool().iterdir()] == ["run-a"]
+
+
+def test_ingest_twice_is_harmless(run, home, bundle):
+    run("ingest", bundle())
+    before = tree(home)
+    code, out, _ = run("ingest", bundle(), "--json")
+    (result,) = json.loads(out)["bundles"]
+    assert (code, result["run_id"], result["new"]) == (0, "run-a", False)
+    assert tree(home) == before
+
+
+def test_a_run_that_the_store_already_took_is_not_spooled_again(run, home, bundle):
+    shutil.copytree(bundle(), home / "bundles" / "run-a")
+    code, out, _ = run("ingest", bundle())
+    assert (code, out) == (0, "run-a  already there\n")
+    assert not paths.spool().exists()
+
+
+def test_the_same_id_with_other_content_is_refused(run, home, bundle, tmp_path):
+    run("ingest", bundle())
+    other = write_bundle(RunRecord(run=run_row("run-a", tokens=77)), tmp_path / "other")
+    assert "run-a is already there with other content" in refused(run, home, "ingest", other)
+
+
+def damage_file(folder):
+    file = folder / "head_choice.parquet"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+def damage_schema(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_file, "run-a/head_choice.parquet doesn't match its checksum; copy the bundle again"),
+        (damage_schema, "run-a has schema 99, this version reads 1; upgrade RouteSparse"),
+        (lambda folder: (folder / "run.parquet").unlink(), "run-a/run.parquet is missing"),
+        (lambda folder: (folder / "manifest.json").unlink(), "run-a/manifest.json is missing"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "run-a/manifest.json can't be read"),
+    ],
+    ids=["wrong checksum", "newer schema", "missing file", "no manifest", "broken manifest"],
+)
+def test_a_broken_bundle_is_refused_and_the_good_ones_beside_it_too(run, home, bundle, damage, message):
+    """All or none: a good bundle before the bad one is not taken in either."""
+    run("ingest", bundle("run-z"))
+    good, bad = bundle("run-b"), bundle("run-a")
+    damage(bad)
+    assert message in refused(run, home, "ingest", good, bad)
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.zip", "file", "file.zip"])
+def test_something_that_is_no_bundle_is_refused(run, home, tmp_path, name):
+    if name.startswith("file"):
+        (tmp_path / name).write_text("text")
+    assert name in refused(run, home, "ingest", tmp_path / name)
+
+
+def test_export_and_ingest_are_inverse(run, home, bundle, tmp_path, monkeypatch):
+    run("ingest", bundle())
+    code, out, _ = run("export", "run-a", "--out", tmp_path / "a.zip")
+    assert (code, out.strip()) == (0, str(tmp_path / "a.zip"))
+    original = verify_bundle(paths.spool() / "run-a").digest
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "second"))
+    assert run("ingest", tmp_path / "a.zip")[0] == 0
+    assert verify_bundle(paths.spool() / "run-a").digest == original
+
+
+def test_equal_bundles_become_equal_files_and_nothing_else_is_left(run, home, bundle, tmp_path, monkeypatch):
+    run("ingest", bundle())
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("export", "run-", "--json")
+    assert (code, json.loads(out)["file"]) == (0, "run-a.zip")
+    first = (tmp_path / "run-a.zip").read_bytes()
+    assert "--force to replace it" in refused(run, home, "export", "run-a")
+    assert run("export", "run-a", "--force")[0] == 0
+    assert (tmp_path / "run-a.zip").read_bytes() == first
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_export_needs_one_known_run(run, home, bundle, tmp_path):
+    assert "no run is called 'run-a'; `routesparse runs` lists the 0" in refused(run, home, "export", "run-a")
+    run("ingest", bundle("run-a1"), bundle("run-a2"))
+    assert "run 'run-a' is ambiguous: run-a1, run-a2" in refused(run, home, "export", "run-a")
+    assert "lists the 2 known ones" in refused(run, home, "export", "../../etc")
+    target = tmp_path / "no" / "such" / "folder.zip"
+    assert "cannot be written" in refused(run, home, "export", "run-a1", "--out", target)
+
+
+def test_a_damaged_bundle_is_not_exported(run, home, bundle, tmp_path):
+    run("ingest", bundle())
+    damage_file(paths.spool() / "run-a")
+    message = refused(run, home, "export", "run-a", "--out", tmp_path / "a.zip")
+    assert "doesn't match its checksum" in message
+    assert not (tmp_path / "a.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil/manifest.json", "a/b/manifest.json", "manifest.json", "/a/manifest.json"]
+)
+def test_a_zip_file_cannot_write_outside_its_folder(run, home, tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(name, "{}")
+    assert "x.zip is not a bundle" in refused(run, home, "ingest", tmp_path / "x.zip")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_zip_file_that_unpacks_to_too_much_is_refused(run, home, tmp_path, monkeypatch):
+    monkeypatch.setattr("routesparse.engine.cli.bundles.MAX_UNPACKED_BYTES", 10)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("run-a/manifest.json", " " * 100)
+    assert "it is no bundle" in refused(run, home, "ingest", tmp_path / "x.zip")
+
+
+class TestRuns:
+    def test_none_yet(self, run, home):
+        code, out, _ = run("runs")
+        assert code == 0
+        assert "no runs yet" in out
+        assert json.loads(run("runs", "--json")[1]) == {"runs": []}
+
+    def test_spool_and_store_newest_first_and_broken_ones_named(self, run, home, bundle):
+        run("ingest", bundle("old", created_at="2026-01-01T00:00:00+00:00"))
+        shutil.copytree(bundle("new", created_at="2026-03-01T00:00:00+00:00"), home / "bundles" / "new")
+        (paths.spool() / "torn").mkdir()
+        (paths.spool() / ".tmp-half-written").mkdir()
+        code, out, _ = run("runs", "--json")
+        rows = json.loads(out)["runs"]
+        assert code == 0
+        assert [(row["run_id"], row["place"]) for row in rows] == [
+            ("new", "store"),
+            ("old", "spool"),
+            ("torn", "spool"),
+        ]
+        assert rows[2]["problem"] == "unreadable: FileNotFoundError"
+        assert rows[0]["policy"] == "x"
+        text = run("runs")[1]
+        assert all(name in text for name in ("new", "old", "torn", "p.txt", "unreadable"))
+        assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
+
+    def test_a_bundle_made_under_a_login_says_who_will_see_it(self, run, home, bundle):
+        assert "login" not in run("ingest", bundle("mine"))[2]
+        code, out, err = run("ingest", bundle("anns", owner="0123456789abcdef0123456789abcdef"))
+        assert code == 0 and "put into the spool" in out
+        assert "run anns was made under a login; pages show it under the same login only" in " ".join(
+            err.split()
+        )
+
+    def test_a_bundle_of_an_earlier_version_is_listed(self, run, home, bundle):
+        """Columns that came later are missing from its run table."""
+        run("ingest", bundle("early"))
+        file = paths.spool() / "early" / "run.parquet"
+        pq.write_table(pq.read_table(file).drop_columns(["owner", "top1_agreement"]), file)
+        (row,) = json.loads(run("runs", "--json")[1])["runs"]
+        assert (row["run_id"], row["owner"], row["top1_agreement"]) == ("early", None, None)
+
+    def test_names_from_other_machines_are_shown_as_they_are(self, run, home, bundle):
+        run("ingest", bundle(prompt_name="[red]x[/] \x1b[2J", model="[link=http://x]m[/link]"))
+        text = run("runs")[1]
+        assert "[red]x[/]" in text
+        assert "[link=http://x]m[/link]" in text
+        assert "\x1b" not in text
+
+
+def test_the_database_is_never_opened(home, bundle, tmp_path):
+    """A DuckDB file held by the web process (here: not even a database) disturbs none of the three."""
+    home.mkdir()
+    (home / "routesparse.duckdb").write_bytes(b"held by the web process")
+    code = (
+        "import sys; from routesparse.engine.cli.main import main; source, target = sys.argv[1:]; "
+        "assert main(['ingest', source]) == 0; assert main(['runs']) == 0; "
+        "assert main(['export', 'run-a', '--out', target]) == 0; "
+        "assert 'duckdb' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, bundle(), tmp_path / "a.zip"], check=True)
+    assert (home / "routesparse.duckdb").read_bytes() == b"held by the web process"

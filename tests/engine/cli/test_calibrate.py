@@ -1,0 +1,132 @@
+"""``routesparse calibrate``: from text files to a calibration that analyze accepts; one line per error. CPU."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.cli.calibrate import buckets
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.profiles.measure import measure
+
+WORDS = (
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "wizards",
+    "draw",
+    "jugs",
+)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
+    root = tmp_path_factory.mktemp("calibrate")
+    tiny_model.save(root / "tiny")
+    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
+    measured = measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings)
+    # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
+    costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
+    replace(measured, **costs).save(root / "profiles")
+    return root / "tiny"
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Two folders of four documents each."""
+    for group in ("one", "other"):
+        (tmp_path / group).mkdir()
+        for number in range(4):
+            rng = random.Random(f"{group}{number}")
+            (tmp_path / group / f"{number}.txt").write_text(" ".join(rng.choices(WORDS, k=400)))
+    return tmp_path
+
+
+SMALL = ("--fold-a", 20, "--fold-b", 22, "--tokens", 520, 600, "--tau", 0.2, "--audit-rows", 64)
+
+
+def test_a_calibration_is_made_found_by_name_and_used(run, model, home, texts):
+    code, out, err = run("calibrate", model, texts / "one", "--domain", "mine", *SMALL, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["path"] == str(home / "calibrations" / "mine.json")
+    assert found["buckets"][0]["prompts"] <= 22 and found["documents"] == {"A": 2, "B": 2}
+    made = load_calibration("mine")
+    assert made.overlap() == [] and made.model == "tiny" and made.dtype == "float32"
+    assert made.predictor is not None and made.drift is not None
+    short = texts / "short.txt"
+    short.write_text((texts / "one" / "0.txt").read_text()[:560])
+    code, out, err = run(
+        "analyze",
+        short,
+        "--model",
+        model,
+        "--calibration",
+        "mine",
+        "--break-even",
+        0,
+        "--tau",
+        0.2,
+        "--json",
+    )
+    assert code == 0, err
+
+
+def test_several_folders_are_groups_and_robust_is_told(run, model, home, texts):
+    arguments = ("calibrate", model, texts / "one", texts / "other", "--domain", "both", *SMALL)
+    code, out, err = run(*arguments, "--robust")
+    assert code == 0, err
+    made = load_calibration("both")
+    assert made.parts == ("one", "other") and made.provenance["robust"] is True
+    assert "lambda" in out and "both.json" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("--domain", "a/b"), "domain 'a/b' is no name"),
+        (("--domain", "x", "--out", "x.txt"), "x.txt is no .json file"),
+        (("--domain", "x", "--tokens", 900, 600), "tokens 900 600 is no range"),
+        (("--domain", "x", "--fold-b", 0), "are too small"),
+        (("--domain", "x", "--tokens", 520, 9_000_000), "longer than the model reads"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change, told):
+    code, out, err = run("calibrate", model, texts / "one", *change)
+    assert (code, out) == (2, "")
+    assert told in err.splitlines()[-1]
+    assert not paths.calibrations().exists()
+
+
+def test_one_document_makes_no_two_folds(run, model, home, texts):
+    code, _, err = run("calibrate", model, texts / "one" / "0.txt", "--domain", "x", "--tokens", 520, 600)
+    assert code == 2 and "1 document is long enough; the two folds need two" in err
+
+
+def test_a_bundled_name_is_not_taken(run, model, home, texts, monkeypatch, tmp_path):
+    (tmp_path / "data" / "calibrations").mkdir(parents=True)
+    (tmp_path / "data" / "calibrations" / "prose.json").write_text("{}")
+    monkeypatch.setattr(paths, "DATA", tmp_path / "data")
+    code, _, err = run("calibrate", model, texts / "one", "--domain", "prose")
+    assert code == 2 and "calibration 'prose' is bundled" in err
+
+
+def test_buckets_double_and_end_at_the_longest():
+    assert buckets(4_096, 16_384) == [(4_096, 8_192), (8_193, 16_384)]
+    assert buckets(4_096, 10_000) == [(4_096, 8_192), (8_193, 10_000)]
+    assert buckets(600, 600) == [(600, 600)]
+    with pytest.raises(InputError):
+        buckets(100, 600)

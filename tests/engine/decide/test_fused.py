@@ -1,0 +1,234 @@
+"""The kernels of the probe, the builders, scoring and lowering against their torch twins.
+
+On the GPU where there is one, else interpreted, in a process of its own: the interpreter must be chosen before
+Triton is first imported.
+"""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from routesparse.engine.decide.layer import route_by_tensors
+from routesparse.engine.device.copies import Readout
+from routesparse.engine.device.timing import Stamps
+from routesparse.engine.method import fallback, router
+from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.scores import Scores
+
+KINDS = {
+    "ragged-n333": ({"n_q": 333}, {}),
+    "by-address-n210": ({"n_q": 210}, {}, True),
+    "chunk-nq150-nk411": ({"n_q": 150, "n_k": 411}, {}),
+    "padded-b2-n250": ({"n_q": 250, "batch": 2, "key_start": [0, 77]}, {}),
+    "softcap-sinks-n230": ({"n_q": 230, "softcap": 3.0, "sinks": True}, {}),
+    "pooled-n270": ({"n_q": 270}, {"probe": "pooled"}),
+    "recent-100-n300": ({"n_q": 300}, {"recent_rows": 100, "tail_tokens": 128}),
+    "head-24-g4-n200": ({"n_q": 200, "head_dim": 24, "kv_heads": 1}, {}),
+}
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is slow")
+# Rows of several pieces, of which some lie between the sink and the local blocks.
+LONG = pytest.param(({"n_q": 9_000}, {}), id="several-pieces-n9000", marks=NEEDS_GPU)
+# Names that begin so are equal to the last bit.
+EXACT = (
+    "picture",
+    "a_shape",
+    "slash levels",
+    "plan",
+    "mass tiles",
+    "mass columns",
+    "probe finite",
+    "placed rows",
+    "counts of",
+)
+ROUTED = {
+    "default-rows": ({"certificate_rows": 128}, 0.93, 21),
+    "32-certificate-rows": ({"tau": 0.82}, 0.9, 20),
+    "one-test": ({"max_tests": 1, "tau": 0.8}, 0.85, 9),
+    "five-tests": ({"max_tests": 5, "tau": 0.8, "alpha": 0.3}, 0.8, 21),
+    "no-fallback": ({"fallback": False, "tau": 0.83}, 0.9, 13),
+    "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau": 0.82}, 0.9, 16),
+    "200-certificate-rows": ({"certificate_rows": 200, "tau": 0.95}, 0.96, 11),
+    "all-admissible": ({"tau": 0.84}, 0.0, 21),
+}
+MEANS = ("mass", "recent_mass", "disagreement")
+
+
+def _module():
+    """fused_run.py, wherever this runs."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("fused_run", Path(__file__).parents[1] / "fused_run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(name, *arguments):
+    return getattr(_module(), name)(*arguments)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """run(function of fused_run.py, arguments...) by the kernels, the device last."""
+    if torch.cuda.is_available():
+        yield lambda name, *arguments: _run(name, *arguments, "cuda")
+        return
+    pytest.importorskip("triton")
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(os.getpid).result()
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+        yield lambda name, *arguments: pool.submit(_run, name, *arguments, "cpu").result()
+
+
+@pytest.fixture(scope="module", params=[*(pytest.param(k, id=name) for name, k in KINDS.items()), LONG])
+def pairs(request, run):
+    """(by the naive twins, by the kernels) of every step of one problem, by name."""
+    kind, changes, *by_table = request.param
+    twin = _run("steps_by_twins", kind, changes)
+    wanted = _run("steps", twin, bool(by_table), "cpu") if not by_table else _twins_in_small_pictures(twin)
+    found = run("steps", twin, bool(by_table))
+    assert wanted.keys() == found.keys()
+    order = twin["rows"].rows.argsort(dim=-1, stable=True).int()
+    return {name: (wanted[name], found[name]) for name in wanted} | {
+        "placed rows in order": (order, run("row_order", twin["rows"].rows))
+    }
+
+
+def _twins_in_small_pictures(twin):
+    """The twins take no table of addresses; their pictures are pooled as the kernels' are."""
+    module = _module()
+    sizes = {place: size for place, size in module.small_pieces().items() if place[1] == "MAX_COLUMNS"}
+    before = {place: getattr(*place) for place in sizes}
+    try:
+        for (owner, name), size in sizes.items():
+            setattr(owner, name, size)
+        return module.steps(twin, False, "cpu")
+    finally:
+        for (owner, name), size in before.items():
+            setattr(owner, name, size)
+
+
+def test_every_kernel_computes_what_its_twin_computes(pairs):
+    assert any(twin.any() for name, (twin, _) in pairs.items() if name.endswith("keys"))
+    for name, (twin, fused) in pairs.items():
+        if name.startswith(("binned", "built")):
+            # A score on a bin's edge may round to either side.
+            assert (twin == fused).float().mean() > 0.995, name
+        elif name == "columns":
+            assert torch.equal(twin.sort(-1).values, fused.sort(-1).values)
+        elif name.startswith(EXACT):
+            assert torch.equal(twin, fused), name
+        else:
+            torch.testing.assert_close(
+                fused, twin, atol=3e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+            )
+    for name, (twin, fused) in pairs.items():
+        if name.startswith("exact density"):
+            for density, exact in ((0, twin), (1, fused)):
+                counted = pairs[name.removeprefix("exact ")][density]
+                torch.testing.assert_close(counted, exact, atol=1e-12, rtol=0)
+        if name.startswith("counts of"):
+            assert twin == fused == 0
+
+
+@pytest.mark.parametrize(("changes", "gate", "width"), ROUTED.values(), ids=ROUTED.keys())
+def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes, gate, width):
+    case = _run("random_units", changes, width)
+    found, choice = run("route_by_kernels", case, gate)
+    wanted = by_the_method(case, gate, found)
+    assert wanted.keys() == found.keys()
+    for name, twin in wanted.items():
+        if name in MEANS:
+            torch.testing.assert_close(found[name], twin, atol=1e-6, rtol=0, msg=name)
+        elif name in ("step5_bounds", "step5_lower_mass"):
+            # A bisection may end one step of 2^-24 beside.
+            torch.testing.assert_close(found[name], twin, atol=1.3e-7, rtol=0, equal_nan=True, msg=name)
+        else:
+            assert torch.equal(twin, found[name]), name
+    assert torch.equal(wanted["step5_choice"].view(choice.shape), choice)
+    kinds = set(wanted["step5_kind"].tolist())
+    assert len(kinds) > 1 or "fallback" in changes
+
+
+def by_the_method(case, gate, found):
+    """What the method records of the case: its own means, and what it decides on the kernel's means.
+
+    Means are sums in another order, so they are compared on their own; given the same means, what was decided must be
+    equal to the last bit.
+    """
+    config, profile, masses = case["config"], case["profile"], case["masses"]
+    nothing = torch.zeros(())
+    probe = Probe(case["rows"], *[nothing] * 8, torch.tensor(True))
+    stamps = Stamps(torch.device("cpu"), laps=3)
+    stamps.lap()
+    stamps.lap()
+    _, packed = route_by_tensors(
+        case["segment"], probe, masses, case["described"], config, gate, profile, None, None, stamps
+    )
+    packed.part("laps_us").zero_()
+    wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
+    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
+    scores = Scores(**{name: found[name] for name in names}, predicted_error=None)
+    risk = scores.risk(config.alpha, 0.0)
+    routed = router.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    rows = masses.row_mass[:, :, case["rows"].slice_of(CERTIFICATE)].flatten(0, 1).double()
+    certified = fallback.certify(scores.kernel_us, scores.gate, rows, routed.choice, config, gate, None)
+    wanted |= {"risk": risk, "routed_choice": routed.choice}
+    return wanted | {f"step5_{name}": value for name, value in vars(certified).items()}
+
+
+def test_lap_times_are_exact_to_the_nanosecond(run):
+    wanted, found = run("laps")
+    assert torch.equal(wanted, found)
+
+
+WHOLE = {
+    "padded-n300": {"n_q": 300, "batch": 2, "key_start": [0, 61]},
+    "chunk-nq200-nk520": {"n_q": 200, "n_k": 520},
+    "softcap-n260": {"n_q": 260, "softcap": 4.0},
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE.values(), ids=WHOLE.keys())
+def test_a_whole_decision_by_the_kernels_is_the_twins(run, kind):
+    """Equal but for named ties: a block whose score lies on a bin's edge may belong to either bin."""
+    twin, fused = _run("decide", kind, "cpu"), run("decide", kind)
+    ties = (twin["levels"] != fused["levels"]).float().mean()
+    assert ties < 0.005
+    torch.testing.assert_close(
+        fused["density of the plan"], fused["exact density of the plan"], atol=1e-12, rtol=0
+    )
+    for name in ("mass", "recent_mass", "disagreement", "density", "kernel_us"):
+        near = 3e-5 if not ties else 0.02
+        torch.testing.assert_close(fused[name], twin[name], atol=near, rtol=1e-3, msg=name)
+    if not ties:
+        assert torch.equal(twin["choice"], fused["choice"])
+        assert torch.equal(twin["keys"], fused["keys"])
+    assert (twin["choice"] == fused["choice"]).float().mean() >= 0.9
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (700, (1, 8, 2, 128), 80, None, 0, torch.bfloat16),
+        (777, (2, 4, 4, 64), 37, [0, 300], 0, torch.float16),
+        (1_003, (2, 3, 1, 128), 90, [500, 0], 0, torch.float16),
+        (64, (1, 2, 1, 128), 5, None, 0, torch.bfloat16),
+        (2_100, (1, 7, 1, 64), 40, None, 1_500, torch.bfloat16),
+        (17_000, (1, 2, 1, 64), 70, None, 0, torch.bfloat16),
+    ],
+    ids=["g4", "padded-d64", "padded-g3", "one-block", "chunk-of-600", "long"],
+)
+def test_block_log_sum_exps_of_many_rows_and_keys_are_the_oracles(run, case):
+    wanted, found = run("block_lse", *case)
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-5)

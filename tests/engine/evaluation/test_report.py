@@ -1,0 +1,67 @@
+"""README.md's numbers and the pages in data/results say what the result files say."""
+
+import json
+
+import pytest
+
+from routesparse.engine import paths
+from routesparse.engine.evaluation import report, report_cpu, report_gpu, result_files
+
+PAGES = ("CPU.md", "GPU.md", "TRUST.md")
+
+
+@pytest.fixture
+def copied(monkeypatch, tmp_path):
+    """A repository of README.md and the result files alone, its pages and numbers still to be written."""
+    readme = (paths.REPOSITORY / "README.md").read_text()
+    before, rest = readme.split(report.BEGIN)
+    _, after = rest.split(report.END)
+    (tmp_path / "README.md").write_text(f"{before}{report.BEGIN}\n{report.END}{after}")
+    for path in result_files.RESULTS.glob("*.json"):
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
+    return tmp_path
+
+
+def test_the_readme_and_the_pages_are_what_the_report_writes(copied, monkeypatch):
+    expected = {"README.md": (paths.DATA.parent / "README.md").read_text()}
+    expected |= {name: (result_files.RESULTS / name).read_text() for name in PAGES}
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    report.main(["--write"])
+    assert {name: (copied / name).read_text() for name in expected} == expected
+
+
+def test_without_write_the_numbers_are_printed_and_nothing_changes(copied, monkeypatch, capsys):
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    untouched = (copied / "README.md").read_text()
+    report.main([])
+    assert "dense / routed" in capsys.readouterr().out
+    assert (copied / "README.md").read_text() == untouched
+    assert not list(copied.glob("[CGT]*.md"))
+
+
+def replace(folder, name, result):
+    (folder / name).unlink()
+    (folder / name).write_text(json.dumps(result))
+
+
+def test_a_measured_prefill_at_the_routed_density_replaces_the_estimate(copied, monkeypatch):
+    name = "end_to_end_h200.json"
+    result = result_files.read(name)
+    rows = [row for row in result["rows"] if row["what"] != "sparse 35%"]
+    row = next(r for r in rows if r["what"] == "sparse 10%" and r["n_tokens"] == 131_072 and r["compiled"])
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    replace(copied, name, {**result, "rows": rows})
+    assert "estimated from the kernel's times" in report_gpu.headline()[2]
+    measured = {**row, "what": "sparse 35%", "speedup_over_cudnn": 1.87}
+    replace(copied, name, {**result, "rows": [*rows, measured]})
+    assert "at 35 % it is 1.87x" in report_gpu.headline()[2]
+
+
+@pytest.mark.parametrize("seed", [report_cpu.DEVELOPMENT_SEED, report_cpu.DEVELOPMENT_SEED + 1])
+def test_needles_that_the_method_was_changed_for_are_called_so(copied, monkeypatch, seed):
+    result = result_files.read("needles.json")
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    replace(copied, "needles.json", {**result, "seed": seed})
+    warned = "not an independent test" in "\n".join(report_cpu.needles())
+    assert warned == (seed == report_cpu.DEVELOPMENT_SEED)

@@ -1,0 +1,293 @@
+"""Every index builder against a twin that loops over query blocks, KV blocks and offsets. CPU only."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.method.descriptors import describe
+from routesparse.engine.method.families import block_sparse
+from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.retained_mass import candidate_mass
+from routesparse.engine.method.segments import LOCAL_BLOCKS, Segment, split
+from routesparse.kernels.causal_blocks import forced_and_causal as fast_forced_and_causal
+from routesparse.kernels.level_maps import NEVER, SCORE_BINS
+from routesparse.kernels.recent_marginals.naive import band_mass
+
+INPUTS = {
+    "aligned-n640": {"n_q": 640},
+    "ragged-n713": {"n_q": 713},
+    "chunk-nq333-nk901": {"n_q": 333, "n_k": 901},  # position 568 = 35 * 16 + 8
+    "padded-b2-n613": {"n_q": 613, "batch": 2, "key_start": [0, 137]},
+    "padded-chunk-nq410-nk777": {"n_q": 410, "n_k": 777, "batch": 2, "key_start": [33, 400]},
+}
+
+
+@pytest.fixture(params=INPUTS.values(), ids=INPUTS.keys())
+def inputs(request, oracle):
+    return oracle.draw_inputs(1, **request.param)
+
+
+def blocks_of_rows(segment, i):
+    """KV blocks that query block i meets."""
+    rows = range(i * segment.block_q, min((i + 1) * segment.block_q, segment.rows))
+    return sorted({(segment.position + r) // segment.block_k for r in rows})
+
+
+def forced_and_causal(inputs, segment):
+    """The twin of causal_blocks.forced_and_causal, bool [B, M, N] each."""
+    shape = (inputs.q.shape[0], segment.query_blocks, segment.key_blocks)
+    forced, causal = np.zeros(shape, bool), np.zeros(shape, bool)
+    for b, i, j in itertools.product(*map(range, shape)):
+        sink = int(inputs.first_keys()[b]) // segment.block_k
+        met = blocks_of_rows(segment, i)
+        causal[b, i, j] = sink <= j <= met[-1]
+        forced[b, i, j] = causal[b, i, j] and (j == sink or j >= met[0] - LOCAL_BLOCKS)
+    return forced, causal
+
+
+def levels_by_hand(forced, causal, budgets, keeps):
+    """uint8 [B, H, M, N]: the first budget for which keeps(budget, b, h, i) names the block."""
+    batch, m, n = forced.shape
+    heads = keeps.heads
+    levels = np.full((batch, heads, m, n), NEVER, np.uint8)
+    for b, h, i in itertools.product(range(batch), range(heads), range(m)):
+        for level in reversed(range(len(budgets))):
+            for j in keeps(budgets[level], b, h, i):
+                levels[b, h, i, j] = level
+        levels[b, h, i, forced[b, i]] = 0
+        levels[b, h, i, ~causal[b, i]] = NEVER
+    return levels
+
+
+def family(candidates, pattern):
+    return [c for c in candidates if c.pattern == pattern]
+
+
+def test_sink_and_diagonal_blocks_are_those_of_a_loop(oracle, inputs):
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
+    forced, causal = fast_forced_and_causal(segment.geometry(inputs.first_keys()))
+    wanted_forced, wanted_causal = forced_and_causal(inputs, segment)
+    shape = (inputs.q.shape[0], 1, segment.query_blocks, segment.key_blocks)
+    assert (forced.expand(shape)[:, 0].numpy() == wanted_forced).all()
+    assert (causal.expand(shape)[:, 0].numpy() == wanted_causal).all()
+
+
+def test_a_shape_keeps_the_blocks_that_end_at_the_diagonal(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    forced, causal = forced_and_causal(inputs, segment)
+
+    def keeps(budget, b, h, i):
+        last = blocks_of_rows(segment, i)[-1]
+        return [j for j in range(segment.key_blocks) if last - budget.blocks < j <= last]
+
+    keeps.heads = 1
+    wanted = levels_by_hand(forced, causal, family(candidates, "a_shape"), keeps)
+    found = indices["a_shape"].levels.numpy()
+    assert (np.broadcast_to(found, wanted.shape) == wanted).all()
+
+
+@pytest.mark.parametrize("phase", [0, 1, 7, 15])
+@pytest.mark.parametrize(
+    ("block_q", "block_k"), [(16, 16), (32, 16), (64, 16)], ids=["16x16", "32x16", "64x16"]
+)
+def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, block_k):
+    """band(D) = sum over d of diagonal(d) * #{x : floor((phase + x - d) / block_k) = -D}."""
+    segment = Segment(0, 0, 64 + phase, 150, 150, block_q, block_k)
+    mass = torch.rand(1, 2, segment.keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wanted = torch.zeros(1, 2, segment.key_blocks, dtype=torch.float64)
+    for d, x in itertools.product(range(segment.keys), range(block_q)):
+        distance = -((phase + x - d) // block_k)
+        if 0 <= distance < segment.key_blocks:
+            wanted[..., distance] += mass[..., d]
+    torch.testing.assert_close(band_mass(mass, segment.phase, block_q, block_k), wanted)
+
+
+def test_slash_bands_are_kept_by_rank_and_follow_the_diagonal(oracle, inputs):
+    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    forced, causal = forced_and_causal(inputs, segment)
+    bands = probe.band_mass
+
+    def keeps(budget, b, h, i):
+        ranked = sorted(range(segment.key_blocks), key=lambda d: (-float(bands[b, h, d]), d))
+        base = blocks_of_rows(segment, i)[0]
+        return [base - d for d in ranked[: budget.blocks] if base >= d]
+
+    keeps.heads = inputs.q.shape[1]
+    wanted = levels_by_hand(forced, causal, family(candidates, "vertical_slash"), keeps)
+    assert (indices["vertical_slash"].levels.numpy() == wanted).all()
+
+
+def test_columns_are_the_best_of_the_recent_rows_in_nested_counts(oracle, inputs):
+    _, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    index, budgets = indices["vertical_slash"], family(candidates, "vertical_slash")
+    for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
+        mass = probe.column_mass[b, h]
+        best = mass.sort(descending=True).values
+        for level, budget in enumerate(budgets):
+            kept = index.columns[b, h, index.ranked_columns.levels <= level]
+            assert len(set(kept.tolist())) == len(kept) == budget.columns
+            torch.testing.assert_close(mass[kept], best[: budget.columns])
+
+
+def test_block_scores_are_mean_query_times_mean_real_key_in_half_precision(oracle, inputs):
+    segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
+    for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
+        first = int(inputs.first_keys()[b])
+        k = inputs.k[b, h // inputs.groups].double()
+        for i, j in itertools.product(range(segment.query_blocks), range(segment.key_blocks)):
+            if forced[b, i, j] or not causal[b, i, j]:
+                continue
+            rows = slice(segment.first + i * segment.block_q, segment.first + (i + 1) * segment.block_q)
+            keys = k[max(first, j * segment.block_k) : (j + 1) * segment.block_k]
+            query = inputs.q[b, h, rows].double().mean(0) * inputs.scale
+            # Each operand is rounded by up to 2^-11 of its size, and the sum once more.
+            near = 2.0**-10 * float(query.abs() @ keys.mean(0).abs()) + 2.0**-11 * abs(
+                float(query @ keys.mean(0))
+            )
+            assert float(scores[b, h, i, j]) == pytest.approx(float(query @ keys.mean(0)), abs=near + 1e-6)
+
+
+def bins_of(scores, b, h, i, free):
+    """(bin of each free block, count and weight of each bin): the row's scores in SCORE_BINS equal bins."""
+    row = scores[b, h, i, free].float()
+    width = (row.max() - row.min()).clamp_min(1e-20) / SCORE_BINS
+    bins = [min(int(x), SCORE_BINS - 1) for x in (row.max() - row) * (1.0 / width)]
+    count = np.bincount(bins, minlength=SCORE_BINS)
+    return bins, count, count * np.exp(-(np.arange(SCORE_BINS) + 0.5) * float(width))
+
+
+def keeps_bins(scores, forced, causal, holds):
+    """keeps(budget, ...) of a family that takes whole bins: holds(budget, places left, blocks, better, weights)."""
+
+    def keeps(budget, b, h, i):
+        free = np.flatnonzero(causal[b, i] & ~forced[b, i])
+        if not len(free):
+            return []
+        bins, count, weight = bins_of(scores, b, h, i, free)
+        taken = holds(budget, int(forced[b, i].sum()), count, weight)
+        return [j for j, own in zip(free, bins, strict=True) if own < taken]
+
+    keeps.heads = scores.shape[1]
+    return keeps
+
+
+def test_block_sparse_takes_whole_bins_of_scores_and_never_exceeds_its_budget(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
+
+    def holds(budget, always, count, weight):
+        return int((count.cumsum() <= budget.blocks - always).sum())
+
+    budgets = family(candidates, "block_sparse")
+    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
+    found = indices["block_sparse"]
+    assert (found.levels.numpy() == wanted).all()
+    for budget in budgets:
+        read = (found.levels <= budget.level).sum(-1)
+        assert torch.equal(read.int(), found.row_counts[..., budget.level])
+        assert (read <= torch.from_numpy(np.maximum(forced.sum(-1), budget.blocks)).unsqueeze(1)).all()
+
+
+def test_top_p_takes_bins_until_their_weight_reaches_the_share(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    scores = block_sparse.block_scores(inputs, segment)
+    forced, causal = forced_and_causal(inputs, segment)
+
+    def holds(budget, always, count, weight):
+        before = (weight.cumsum() - weight) / weight.sum()
+        assert np.abs(before[count > 0] - budget.share).min() > 1e-6  # no edge within rounding
+        return int((before < budget.share).sum())
+
+    budgets = family(candidates, "block_top_p")
+    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
+    assert (indices["block_top_p"].levels.numpy() == wanted).all()
+
+
+def test_lowered_budgets_of_a_family_are_nested(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    for pattern in indices:
+        masks = [
+            oracle.plan_of_candidate(inputs, segment, candidates, indices, c.index).to_mask()
+            for c in family(candidates, pattern)
+        ]
+        for small, large in itertools.pairwise(masks):
+            assert not (small & ~large).any()
+
+
+def test_every_candidate_reads_sink_diagonal_and_local_blocks_in_every_row(oracle, inputs):
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    visible = oracle.visible(inputs)[:, :, segment.first :]
+    forced, _ = forced_and_causal(inputs, segment)
+    rows = torch.arange(segment.rows) // segment.block_q
+    needed = torch.from_numpy(forced).repeat_interleave(segment.block_k, 2)[:, rows, : segment.keys]
+    for candidate in candidates:
+        mask = oracle.plan_of_candidate(inputs, segment, candidates, indices, candidate.index).to_mask()
+        assert not (needed.unsqueeze(1) & visible & ~mask).any()
+
+
+# The certificate rows are nobody's but the certificate's.
+
+
+def poisoned(probe):
+    """The probe with nonsense in every certificate row."""
+    part = probe.rows.slice_of(CERTIFICATE)
+    names = ("block_mass", "lse", "entropy", "local", "spread")
+    changed = {name: getattr(probe, name).clone() for name in names}
+    for values in changed.values():
+        values[:, :, part] = torch.nan
+    return replace(probe, **changed)
+
+
+def test_builders_scores_and_descriptors_ignore_what_the_certificate_rows_saw(oracle, inputs, monkeypatch):
+    from routesparse.engine.method.families import build_indices
+
+    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    bad = poisoned(probe)
+    rebuilt = build_indices(inputs, segment, bad, candidates)
+    for pattern, index in indices.items():
+        assert torch.equal(rebuilt[pattern].levels, index.levels)
+    assert torch.equal(rebuilt["vertical_slash"].columns, indices["vertical_slash"].columns)
+    good_cover = candidate_mass(inputs, segment, probe, indices, candidates)
+    bad_cover = candidate_mass(inputs, segment, bad, indices, candidates)
+    for kind in (0, 1, 3):
+        assert torch.equal(bad_cover.group_mean(bad, kind), good_cover.group_mean(probe, kind))
+    assert torch.equal(bad_cover.disagreement(bad), good_cover.disagreement(probe))
+    good, other = describe(probe), describe(bad)
+    for name in ("entropy", "local_band", "agreement"):
+        assert torch.equal(getattr(other, name), getattr(good, name))
+
+
+def test_changed_queries_at_certificate_rows_move_only_the_pooled_means(oracle):
+    """Real queries, not masses: the families that read no pooled query are untouched, bit for bit."""
+    inputs = oracle.draw_inputs(2, n_q=1_400)
+    segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs)
+    part = rows.slice_of(CERTIFICATE)
+    q = inputs.q.clone()
+    for h in range(q.shape[1]):
+        certificate = set(rows.rows[0, h, part].tolist())
+        others = set(rows.rows[0, h].tolist()[: part.start] + rows.rows[0, h].tolist()[part.stop :])
+        alone = sorted(certificate - others)
+        assert len(alone) > 20
+        q[0, h, alone] *= -5.0
+    changed = replace(inputs, q=q)
+    _, _, probe_2, _, indices_2 = oracle.step_one_and_two(changed)
+    for pattern in ("a_shape", "vertical_slash"):
+        assert torch.equal(indices_2[pattern].levels, indices[pattern].levels)
+    assert torch.equal(indices_2["vertical_slash"].columns, indices["vertical_slash"].columns)
+    before = candidate_mass(inputs, segment, probe, indices, candidates)
+    after = candidate_mass(changed, segment, probe_2, indices_2, candidates)
+    chosen = [c.index for c in candidates if c.pattern in ("a_shape", "vertical_slash")]
+    for kind in (0, 1, 3):
+        torch.testing.assert_close(
+            after.group_mean(probe_2, kind)[..., chosen], before.group_mean(probe, kind)[..., chosen]
+        )
+    assert not torch.allclose(
+        after.group_mean(probe_2, CERTIFICATE)[..., chosen],
+        before.group_mean(probe, CERTIFICATE)[..., chosen],
+    )

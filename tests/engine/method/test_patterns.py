@@ -1,0 +1,90 @@
+"""The candidate library: nested budgets, typed and placed by density, stamped. No GPU."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.method import patterns
+from routesparse.engine.method.patterns import blocks_for_density, library, library_hash
+from routesparse.engine.method.segments import split
+from routesparse.engine.rows import PATTERNS
+
+LENGTHS = [384, 514, 1_000, 2_048, 4_096, 16_384, 131_072]
+
+
+def last_segment(tokens):
+    return split(tokens, tokens, RouterConfig())[-1]
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_budgets_of_a_family_are_strictly_nested(tokens):
+    candidates = library(last_segment(tokens))
+    for pattern in PATTERNS[:-1]:
+        family = [c for c in candidates if c.pattern == pattern]
+        assert [c.level for c in family] == list(range(len(family)))
+        for small, large in itertools.pairwise(family):
+            pairs = [(small.blocks, large.blocks), (small.columns, large.columns), (small.share, large.share)]
+            assert all(a <= b for a, b in pairs)
+            assert any(a < b for a, b in pairs)
+
+
+@pytest.mark.parametrize("tokens", LENGTHS)
+def test_candidates_are_numbered_in_order_with_dense_last_and_once(tokens):
+    candidates = library(last_segment(tokens))
+    assert [c.index for c in candidates] == list(range(len(candidates)))
+    assert [c.pattern for c in candidates].index("dense") == len(candidates) - 1
+
+
+def test_at_full_length_there_are_about_twenty_candidates_of_every_family():
+    counts = Counter(c.pattern for c in library(last_segment(131_072)))
+    assert counts == {"a_shape": 4, "vertical_slash": 6, "block_sparse": 6, "block_top_p": 4, "dense": 1}
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.1, 0.33, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "causal", [[2], [2, 4, 6], list(range(2, 90, 2)), [7] * 5], ids=lambda c: f"m{len(c)}"
+)
+def test_blocks_for_a_density_is_the_least_that_reaches_it_and_at_least_two(causal, density):
+    causal = np.array(causal)
+    target = density * causal.sum()
+    brute = next(x for x in range(1, causal.max() + 1) if sum(min(x, c) for c in causal) >= target)
+    assert blocks_for_density(causal, density) == max(2, brute)
+
+
+@pytest.mark.parametrize("tokens", [4_096, 16_384, 131_072])
+def test_columns_stay_under_a_sixteenth_of_the_keys_and_the_gather_limit(tokens):
+    segment = last_segment(tokens)
+    columns = [c.columns for c in library(segment) if c.pattern == "vertical_slash"]
+    assert max(columns) <= max(16, min(4_096, round(segment.keys / 16)))
+    assert min(columns) >= 16
+
+
+def test_every_budget_is_told_in_words_with_its_unit():
+    words = {c.pattern: c.budget for c in library(last_segment(16_384))}
+    assert words["dense"] == "all"
+    assert words["a_shape"].startswith("sink 64 + local ") and words["a_shape"].endswith(" tokens")
+    assert "columns" in words["vertical_slash"] and "slash bands of 64" in words["vertical_slash"]
+    assert words["block_sparse"].endswith(" blocks of 64 a row")
+    assert words["block_top_p"] == "blocks to 0.98 of the score"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("A_SHAPE_DENSITIES", (0.1,)),
+        ("VERTICAL_SLASH_DENSITIES", (0.1,)),
+        ("BLOCK_SPARSE_DENSITIES", (0.1,)),
+        ("TOP_P_SHARES", (0.9,)),
+        ("MAX_COLUMNS", 100),
+        ("COLUMN_SHARE", 0.1),
+        ("COLUMN_LIMIT", 0.5),
+        ("LIBRARY_VERSION", 99),
+    ],
+)
+def test_the_stamp_changes_with_every_rule_of_the_library(monkeypatch, name, value):
+    before = library_hash()
+    monkeypatch.setattr(patterns, name, value)
+    assert library_hash() != before

@@ -1,0 +1,128 @@
+"""Reasons in words: each names what decided, with the numbers that decided. CPU only."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from routesparse.engine.config import LatencyBudget
+from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.method import fallback as step_five
+from routesparse.engine.method.router import Routing
+from routesparse.engine.method.segments import split
+from routesparse.engine.record.reasons import candidate_reason, choice_reason
+
+TAU = 0.9
+
+
+@pytest.fixture
+def make(oracle):
+    """make(choice, tests=(), fallback=None, ...) -> a decision of one unit whose numbers are set by hand."""
+    inputs = oracle.draw_inputs(0, heads=1, kv_heads=1, n_q=400)
+    segment = split(400, 400, oracle.SMALL)[-1]
+    base = decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.925, oracle.PROFILE))
+    width = len(base.candidates)
+    cost = np.linspace(10, 100, width)[None]
+    mass = np.linspace(0.7, 0.98, width)[None]
+    mass[0, -1] = 1.0
+
+    def build(choice, tests=(), fallback=None, unmet=False, limited=False, best=None):
+        values = mass if best is None else np.minimum(mass, best)
+        scores = replace(base.scores, mass=values, recent_mass=values - 0.01, kernel_us=cost)
+        lower = next((low for place, low in reversed(tests) if place == choice), np.nan)
+        results = tuple(step_five.CertificateTest(0, place, low, low >= TAU) for place, low in tests)
+        certified = step_five.Certified(
+            np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet])
+        )
+        return replace(
+            base,
+            scores=scores,
+            risk=scores.risk(0.5, 0),
+            gate=0.925,
+            routed=Routing(np.array([tests[0][0] if tests else choice]), limited, False),
+            certified=certified,
+        )
+
+    build.dense = width - 1
+    return build
+
+
+def test_a_gated_choice_names_gate_and_certificate(make):
+    reason = choice_reason(make(12, [(12, 0.93)]), 0, TAU)
+    assert re.fullmatch(
+        r"cheapest candidate with g >= 0\.925: g 0\.\d{3}, certificate 0\.930 >= tau 0\.900", reason
+    )
+
+
+def test_an_expanded_choice_names_where_it_came_from_and_how_often(make):
+    d = make(14, [(12, 0.85), (13, 0.88), (14, 0.95)], "expand")
+    first = d.candidates[12]
+    wanted = f"expanded 2x from {first.pattern} {first.budget} (certificate 0.850 < tau 0.900); now certificate 0.950"
+    assert choice_reason(d, 0, TAU).startswith(wanted)
+
+
+def test_dense_by_fallback_names_the_best_certificate(make):
+    d = make(make.dense, [(12, 0.85), (13, 0.88), (14, 0.87)], "dense")
+    assert choice_reason(d, 0, TAU) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
+
+
+def test_dense_by_the_router_names_the_best_gate(make):
+    reason = choice_reason(make(make.dense, best=0.9), 0, TAU)
+    assert reason == "dense by the router: no sparse candidate reaches g >= 0.925 (best 0.890)"
+
+
+def test_dense_where_sparse_saves_nothing_says_so(make):
+    reason = choice_reason(make(make.dense), 0, TAU)
+    assert reason == "dense by the router: every sparse candidate with enough mass costs as much as dense"
+
+
+def test_a_limited_choice_names_the_limit(make):
+    assert choice_reason(make(3, [(3, 0.95)], limited=True), 0, TAU).startswith(
+        "least total risk under T_l: g 0."
+    )
+    dense = choice_reason(make(make.dense, limited=True), 0, TAU)
+    assert dense == "dense by the router: least total risk under T_l"
+
+
+def test_an_unmet_certificate_says_that_time_is_missing(make):
+    reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, TAU)
+    assert reason.endswith(
+        "certificate 0.700 < tau 0.900, and T_l leaves no time to expand: it ran uncertified"
+    )
+
+
+def test_without_fallback_a_failed_certificate_says_that_it_ran_uncertified(make):
+    reason = choice_reason(make(12, [(12, 0.7)]), 0, TAU)
+    assert reason.endswith("certificate 0.700 < tau 0.900, and fallback is off: it ran uncertified")
+
+
+def test_candidates_that_were_passed_over_say_why(make):
+    d = make(13, [(12, 0.85), (13, 0.93)], "expand")
+    assert candidate_reason(d, 0, 13, TAU) == "chosen"
+    assert candidate_reason(d, 0, 12, TAU) == "certificate 0.850 < tau 0.900"
+    assert re.fullmatch(r"g 0\.\d{3} < 0\.925 \(recent rows\)", candidate_reason(d, 0, 2, TAU))
+    assert re.fullmatch(r"costs 1\.\d\dx of the choice", candidate_reason(d, 0, 14, TAU))
+
+
+def test_under_a_limit_a_cheaper_candidate_is_compared_by_risk(make):
+    d = make(13, [(13, 0.93)], limited=True)
+    assert re.fullmatch(r"risk 0\.\d{3} against 0\.\d{3}", candidate_reason(d, 0, 2, TAU))
+
+
+@pytest.mark.parametrize("policy", ["certified", "strict", "budgeted"])
+@pytest.mark.parametrize("fallback", [True, False], ids=["fallback", "no-fallback"])
+def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy, fallback):
+    budget = None if policy == "certified" else LatencyBudget(0.5, "fraction")
+    config = replace(oracle.SMALL, policy=policy, budget=budget, fallback=fallback, tau=0.8)
+    inputs = oracle.draw_inputs(1)
+    segment = split(700, 700, config)[-1]
+    limit = None if budget is None else 0.5 * 4 * oracle.PROFILE.dense_us(segment)
+    settings = LayerSettings(config, config.gate_threshold, oracle.PROFILE)
+    d = decide(inputs, segment, 0, settings, limit)
+    for unit in range(4):
+        words = [choice_reason(d, unit, 0.8)]
+        words += [candidate_reason(d, unit, place, 0.8) for place in range(len(d.candidates))]
+        assert all(words) and not any("nan" in w for w in words)
+        assert words.count("chosen") == 1

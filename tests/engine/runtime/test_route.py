@@ -1,0 +1,289 @@
+"""``with route(model)`` and the default session with the real routing session. CPU, tiny random models."""
+
+import gc
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from routesparse.engine import RouterConfig, route
+from routesparse.engine.errors import ModelError, UnsupportedModelError
+from routesparse.engine.runtime import transformers as hf
+from routesparse.engine.store.bundle import read_bundle
+
+CONFIG = RouterConfig(
+    break_even_tokens=512, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
+)
+TOKENS = 640
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+}
+
+
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, head_dim=16)).eval()
+
+
+def no_memory(*_):
+    raise torch.OutOfMemoryError("no memory")
+
+
+def prompt(tokens):
+    return torch.randint(0, 97, (1, tokens), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_routed_prefill_leaves_one_decision_per_head_and_a_bundle(tmp_path):
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model(prompt(TOKENS), logits_to_keep=1)
+    keys = {(choice.batch_index, choice.layer, choice.head, choice.segment) for choice in trace.decisions}
+    assert keys == {(0, layer, head, 0) for layer in range(2) for head in range(4)}
+    assert trace.timings["total_ms"] > 0
+    record = read_bundle(trace.to_bundle(tmp_path / "out"))
+    assert (record.run.tokens, record.run.layers, record.run.heads) == (TOKENS, 2, 4)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_decode_after_a_routed_prefill_is_dense_and_adds_no_decision():
+    model = llama()
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        out = model.generate(prompt(TOKENS), max_new_tokens=3, do_sample=False)
+    assert out.shape[1] == TOKENS + 3
+    assert len(trace.decisions) == 8
+    assert len(trace.prompts) == 1
+
+
+def test_below_break_even_the_dense_kernel_runs_untouched():
+    model, ids = llama(), prompt(300)
+    with torch.no_grad():
+        wanted = model(ids).logits
+        with route(model, CONFIG) as trace:
+            found = model(ids).logits
+    assert torch.equal(found, wanted)
+    assert trace.decisions == ()
+
+
+def test_without_route_a_default_session_serves_the_model_and_goes_with_it():
+    model, ids = llama(), prompt(300)
+    with torch.no_grad():
+        wanted = model(ids).logits
+        model.set_attn_implementation(hf.NAME)
+        assert hf.router_of(model) is None
+        assert torch.allclose(model(ids).logits, wanted, atol=1e-4)
+    session = hf.router_of(model)
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        model(ids)
+    assert len(session.trace.prompts) == len(trace.prompts) == 1
+    assert model.config._attn_implementation == hf.NAME
+    assert hf.router_of(model) is session
+    key = id(model.config)
+    assert key in hf._default_routers
+    del model
+    gc.collect()
+    assert key not in hf._default_routers
+
+
+def test_a_calibration_needs_a_model_whose_files_are_known():
+    from routesparse.engine.calibration.artifact import Calibration
+
+    calibration = Calibration("prose", "prose", 0.9, 0.5, "demo", "0" * 16, "", {}, (), (), 0, {})
+    model = llama()
+    with (
+        pytest.raises(ModelError, match="load it with from_pretrained"),
+        route(model, calibration=calibration),
+    ):
+        pass
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_importing_the_engine_imports_no_torch():
+    code = (
+        "import sys, routesparse.engine as engine; engine.RouterConfig(); "
+        "assert 'torch' not in sys.modules; assert 'route' in dir(engine); engine.route; "
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(monkeypatch):
+    """A GPU is not waited for inside the layers: what it found is raised here."""
+    from routesparse.engine.errors import NumericsError
+    from routesparse.engine.runtime.session import RoutingSession
+
+    model, session, told = llama(), RoutingSession(CONFIG), []
+    finish = session.finish
+    monkeypatch.setattr(session, "finish", lambda: (finish(), told.append(len(session.trace.prompts))))
+    with torch.no_grad():
+        with hf.routed_by(model, session):
+            for _ in range(2):
+                model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    assert told == [1, 2]
+
+    def fail():
+        raise NumericsError("layer 0: NaN or Inf in the attention scores")
+
+    monkeypatch.setattr(session, "finish", fail)
+    with pytest.raises(NumericsError), torch.no_grad(), hf.routed_by(model, session):
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """A model, a session that serves it, and the layers that asked the session."""
+    from routesparse.engine.runtime.session import RoutingSession
+
+    model, session, asked = llama(), RoutingSession(CONFIG), []
+    attend = session.attend
+    monkeypatch.setattr(
+        session, "attend", lambda inputs, **call: (asked.append(call["layer"]), attend(inputs, **call))[1]
+    )
+    with hf.routed_by(model, session):
+        yield model, session, asked
+
+
+def test_below_break_even_one_layer_asks_and_the_output_is_the_models_own(watched):
+    model, session, asked = watched
+    with torch.no_grad():
+        outputs = [model(prompt(tokens), use_cache=False).logits for tokens in (256, TOKENS, 256)]
+        expected = llama()(prompt(256), use_cache=False).logits
+    assert asked == [0, 0, 1, 0]
+    assert torch.equal(outputs[0], expected) and torch.equal(outputs[2], expected)
+    assert [len(p.layers) for p in session.trace.prompts] == [2, 2, 2]
+    assert [len(p.passes) for p in session.trace.prompts] == [0, 2, 0]
+
+
+def test_a_chunk_that_passes_break_even_is_routed_after_one_that_did_not(watched):
+    model, session, asked = watched
+    with torch.no_grad():
+        first = model(prompt(TOKENS)[:, :256])
+        model(prompt(TOKENS)[:, 256:], past_key_values=first.past_key_values)
+    assert asked == [0, 0, 1]
+    (one,) = session.trace.prompts
+    assert (one.tokens, len(one.passes)) == (TOKENS, 2)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["gradients", "padded"])
+def test_below_break_even_every_layer_asks_where_attention_is_not_plain(watched, padded):
+    model, session, asked = watched
+    mask = torch.ones(1, 256, dtype=torch.long)
+    mask[:, : 40 * padded] = 0
+    with torch.set_grad_enabled(not padded):
+        model(prompt(256), attention_mask=mask, use_cache=False)
+    assert asked == [0, 1]
+    assert [p.layers for p in session.trace.prompts] == [{0, 1}]
+
+
+def test_a_model_of_windows_and_whole_layers_leaves_one_prompt():
+    from routesparse.engine.runtime.session import RoutingSession
+
+    kinds = ["full_attention", "sliding_attention"] * 2
+    shape = {**SHAPE, "num_hidden_layers": 4}
+    config = transformers.Qwen2Config(
+        **shape, use_sliding_window=True, sliding_window=64, max_window_layers=2, layer_types=kinds
+    )
+    model, session = transformers.Qwen2ForCausalLM(config).eval(), RoutingSession(CONFIG)
+    with torch.no_grad(), hf.routed_by(model, session):
+        for _ in range(2):
+            model(prompt(256), use_cache=False)
+    assert [p.layers for p in session.trace.prompts] == [{0, 1, 2, 3}] * 2
+
+
+def test_a_layer_that_is_not_causal_is_refused_below_break_even_too(watched):
+    model, _session, _asked = watched
+    model.model.layers[1].self_attn.is_causal = False
+    with pytest.raises(UnsupportedModelError, match="bidirectional"), torch.no_grad():
+        model(prompt(256), use_cache=False)
+
+
+def test_a_forward_that_failed_below_break_even_lends_its_prompt_to_nobody(watched):
+    model, session, asked = watched
+    hook = model.model.layers[1].mlp.register_forward_pre_hook(no_memory)
+    with torch.no_grad():
+        with pytest.raises(torch.OutOfMemoryError):
+            model(prompt(256), use_cache=False)
+        hook.remove()
+        # The decoder alone: no hook says that a forward begins.
+        model.model(prompt(256).expand(2, -1), use_cache=False)
+    assert asked == [0, 0]
+    assert (session.trace.prompts[-1].batch, session.trace.prompts[-1].layers) == (2, {0, 1})
+
+
+def certificate_masses(trace):
+    return trace.prompts[-1].passes[0].decisions[0].certificate_mass
+
+
+def test_every_block_draws_its_own_rows_and_a_salt_repeats_them():
+    model, drawn = llama(), []
+    for salt in (None, None, "given", "given"):
+        with torch.no_grad(), route(model, CONFIG, salt=salt) as trace:
+            model(prompt(TOKENS), logits_to_keep=1)
+        drawn.append(certificate_masses(trace))
+    with torch.no_grad(), route(model, CONFIG, salt=trace.salt) as again:
+        model(prompt(TOKENS), logits_to_keep=1)
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[2], drawn[3]) and np.array_equal(drawn[3], certificate_masses(again))
+
+
+def test_default_sessions_of_two_models_draw_different_rows():
+    drawn = []
+    for _ in range(2):
+        model = llama()
+        model.set_attn_implementation(hf.NAME)
+        with torch.no_grad():
+            model(prompt(TOKENS), logits_to_keep=1)
+        drawn.append(hf.router_of(model).trace.salt)
+    assert drawn[0] and drawn[0] != drawn[1]
+
+
+def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
+    """The second layer's MLP runs out of memory: the cache holds one layer, the session half a prompt."""
+    from routesparse.engine.runtime.session import RoutingSession
+
+    model, session = llama(), RoutingSession(CONFIG)
+    with torch.no_grad(), hf.routed_by(model, session):
+        first = model(prompt(TOKENS), logits_to_keep=1)
+        kept = session.trace.prompts[0]
+        hook = model.model.layers[1].mlp.register_forward_pre_hook(no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            model(prompt(TOKENS), logits_to_keep=1)
+        hook.remove()
+        model(prompt(200), past_key_values=first.past_key_values, logits_to_keep=1)
+    assert session.trace.prompts == [kept] and kept.tokens == TOKENS
+
+
+def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
+    """As on a GPU, where the flag is read after the forward."""
+    from routesparse.engine.device.copies import Copies
+    from routesparse.engine.errors import NumericsError
+    from routesparse.engine.record.passes import PendingPass
+    from routesparse.engine.runtime.session import RoutingSession
+
+    model, session = llama(), RoutingSession(CONFIG)
+    with torch.no_grad(), hf.routed_by(model, session):
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+    bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})
+    session.trace.prompts[-1].add(PendingPass(1, (), None, bad, None, ()))
+    with pytest.raises(NumericsError, match="layer 1: NaN or Inf in the attention output"):
+        session.finish()
+    assert not session.trace.prompts
+    session.finish()

@@ -1,0 +1,258 @@
+"""One routed layer call after another: outputs against float64, chunks, padding, causality. CPU only."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.method import patterns
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.patterns import library
+from routesparse.engine.method.row_plan import lower
+from routesparse.engine.method.segments import split
+from routesparse.engine.runtime import session
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.kernels.interface import sparse_attention
+
+ATOL = 2e-5
+
+
+def decisions(routed):
+    return list(routed.trace.prompts[-1].decisions()) if routed.trace.prompts else []
+
+
+def chunk(inputs, first, end):
+    return replace(inputs, q=inputs.q[:, :, first:end], k=inputs.k[:, :, :end], v=inputs.v[:, :, :end])
+
+
+INPUTS = {
+    "plain-n713": {"n_q": 713},
+    "two-segments-n640": {"n_q": 640},
+    "padded-b2-n613": {"n_q": 613, "batch": 2, "key_start": [0, 137]},
+    "softcap-n512": {"n_q": 512, "softcap": 3.0},
+    "sinks-n512": {"n_q": 512, "sinks": True},
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS.values(), ids=INPUTS.keys())
+def test_the_output_is_attention_over_exactly_the_planned_keys(oracle, start, config, kind):
+    inputs = oracle.draw_inputs(1, **kind)
+    routed, call = start(replace(config, segment_tokens=320))
+    out, mask = call(inputs)
+    assert any(d.sparse.any() for d in decisions(routed))
+    torch.testing.assert_close(out.double(), oracle.attention(inputs, mask), atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("kind", INPUTS.values(), ids=INPUTS.keys())
+@pytest.mark.parametrize(
+    ("name", "value", "pattern"),
+    [
+        ("A_SHAPE_DENSITIES", (0.1, 1.0), "a_shape"),
+        ("VERTICAL_SLASH_DENSITIES", (0.1, 2.0), "vertical_slash"),
+        ("BLOCK_SPARSE_DENSITIES", (0.1, 1.0), "block_sparse"),
+        ("TOP_P_SHARES", (0.5, 1.1), "block_top_p"),
+    ],
+    ids=["a_shape", "vertical_slash", "block_sparse", "block_top_p"],
+)
+def test_a_candidate_with_the_full_budget_is_dense_attention(
+    oracle, start, config, monkeypatch, kind, name, value, pattern
+):
+    for grid in ("A_SHAPE_DENSITIES", "VERTICAL_SLASH_DENSITIES", "BLOCK_SPARSE_DENSITIES"):
+        monkeypatch.setattr(patterns, grid, (0.02,))
+    monkeypatch.setattr(patterns, "TOP_P_SHARES", (0.05,))
+    monkeypatch.setattr(patterns, name, value)
+    inputs = oracle.draw_inputs(2, **kind)
+    routed, call = start(replace(config, gate=0.9999, tail_tokens=0))
+    out, _ = call(inputs)
+    chosen = {d.candidates[c].pattern for d in decisions(routed) for c in d.routed.choice}
+    assert chosen == {pattern}
+    torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
+
+
+def test_every_head_may_choose_another_family_and_budget(oracle, config):
+    """Lowering mixes families whose grids have different lengths (short prompts drop equal budgets)."""
+    for tokens in (215, 250, 640):
+        inputs = oracle.draw_inputs(3, n_q=tokens)
+        segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+        for shift in range(len(candidates)):
+            choice = np.array([[(shift + 3 * h) % len(candidates) for h in range(4)]])
+            plan = lower(segment, indices, candidates, choice, None, None, None).validate()
+            for h in range(4):
+                alone = oracle.plan_of_candidate(inputs, segment, candidates, indices, int(choice[0, h]))
+                body = slice(0, segment.body)
+                assert torch.equal(plan.to_mask()[0, h, body], alone.to_mask()[0, h, body])
+
+
+@pytest.mark.parametrize("launch", ["grouped", "per_head"])
+def test_launches_differ_in_time_only(oracle, start, config, launch):
+    inputs = oracle.draw_inputs(4, batch=2, key_start=[0, 65], sinks=True)
+    fused, _ = start(config)[1](inputs)
+    other, _ = start(replace(config, launch=launch))[1](inputs)
+    torch.testing.assert_close(other, fused, atol=1e-6, rtol=0)
+
+
+# Causality.
+
+
+def test_a_future_token_changes_no_output_of_an_earlier_segment(oracle, start, config):
+    settings = replace(config, segment_tokens=256)
+    inputs = oracle.draw_inputs(5, n_q=512)
+    before, _ = start(settings)[1](inputs)
+    for place in (256, 300, 511):
+        changed = replace(inputs, q=inputs.q.clone(), k=inputs.k.clone(), v=inputs.v.clone())
+        for tensor in (changed.q, changed.k, changed.v):
+            tensor[:, :, place] *= -7.0
+        after, _ = start(settings)[1](changed)
+        assert torch.equal(after[:, :, :256], before[:, :, :256])
+        assert not torch.equal(after[:, :, place:], before[:, :, place:])
+
+
+def test_with_the_plan_fixed_a_token_changes_no_output_before_it(oracle, config):
+    inputs = oracle.draw_inputs(6, n_q=400)
+    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+    for place in range(len(candidates) - 1):
+        plan = oracle.plan_of_candidate(inputs, segment, candidates, indices, place)
+        before, _ = sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)
+        token = 37 + 16 * place
+        k, v = inputs.k.clone(), inputs.v.clone()
+        k[:, :, token] += 50.0
+        v[:, :, token] = 1e4
+        after, _ = sparse_attention(inputs.q, k, v, plan, inputs.scale)
+        torch.testing.assert_close(after[:, :, :token], before[:, :, :token], atol=1e-6, rtol=0)
+        assert (after[:, :, token] - before[:, :, token]).abs().max() > 1
+
+
+# Chunks, decoding, prompts.
+
+
+def test_chunked_prefill_routes_each_chunk_and_continues_the_segments(oracle, start, config):
+    inputs = oracle.draw_inputs(7, n_q=900)
+    routed, call = start(replace(config, segment_tokens=256))
+    outs = []
+    for first, end in ((0, 300), (300, 580), (580, 900)):
+        part = chunk(inputs, first, end)
+        out, mask = call(part)
+        torch.testing.assert_close(out.double(), oracle.attention(part, mask), atol=ATOL, rtol=0)
+        outs.append(out)
+    assert [d.segment.index for d in decisions(routed)] == [0, 1, 2]
+    assert [d.segment.position for d in decisions(routed)] == [0, 300, 580]
+    assert len(routed.trace.prompts) == 1 and routed.trace.prompts[0].tokens == 900
+    assert torch.cat(outs, 2).shape == inputs.q.shape
+
+
+def test_a_later_chunk_changes_nothing_in_an_earlier_one(oracle, start):
+    inputs = oracle.draw_inputs(8, n_q=600)
+    alone, _ = start()[1](chunk(inputs, 0, 300))
+    _, call = start()
+    first, _ = call(chunk(inputs, 0, 300))
+    call(chunk(inputs, 300, 600))
+    assert torch.equal(first, alone)
+
+
+def test_decoding_is_dense_and_leaves_no_decision(oracle, start):
+    inputs = oracle.draw_inputs(9, n_q=701)
+    routed, call = start()
+    call(chunk(inputs, 0, 700))
+    seen = len(decisions(routed))
+    out, mask = call(chunk(inputs, 700, 701))
+    assert mask is None and len(decisions(routed)) == seen
+    wanted = oracle.attention(chunk(inputs, 700, 701))
+    torch.testing.assert_close(out.double(), wanted, atol=ATOL, rtol=0)
+
+
+def test_a_new_prompt_begins_when_a_layer_comes_again_without_cached_keys(oracle, start):
+    routed, call = start()
+    for seed in (0, 1):
+        for layer in range(3):
+            call(oracle.draw_inputs(seed, n_q=400), layer)
+    assert len(routed.trace.prompts) == 2
+    assert [d.layer for d in decisions(routed)] == [0, 1, 2]
+    assert {d.segment.index for d in decisions(routed)} == {0}
+
+
+def test_a_chunk_whose_earlier_keys_were_never_seen_runs_dense(oracle, start):
+    inputs = oracle.draw_inputs(1, n_q=400, n_k=900)
+    routed, call = start()
+    out, mask = call(inputs)
+    assert mask is None and not routed.trace.prompts
+    torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
+
+
+def test_a_sliding_window_layer_is_dense_within_its_window(oracle, start):
+    inputs = oracle.draw_inputs(2, n_q=500)
+    routed, call = start()
+    out, mask = call(inputs, window=100)
+    rows = torch.arange(500)
+    near = rows.view(-1, 1) - rows < 100
+    assert mask is None and not decisions(routed)
+    torch.testing.assert_close(out.double(), oracle.attention(inputs, near), atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("kind", INPUTS.values(), ids=INPUTS.keys())
+def test_below_break_even_dense_runs_untouched_and_unprobed(oracle, start, config, monkeypatch, kind):
+    inputs = oracle.draw_inputs(3, **kind)
+
+    def never(*_):
+        raise AssertionError("probed")
+
+    monkeypatch.setattr("routesparse.engine.decide.layer.run_probe", never)
+    routed, call = start(replace(config, break_even_tokens=inputs.k.shape[2] + 1))
+    out, _ = call(inputs)
+    assert torch.equal(out, dense_attention(inputs, None)) and not decisions(routed)
+    torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)
+
+
+def test_break_even_follows_the_profile_where_no_length_is_given(oracle, config):
+    settings = replace(config, break_even_tokens=None)
+    inputs = oracle.draw_inputs(3, n_q=640)
+    for probe_us, routes in ((1.0, True), (1e9, False)):
+        routed = RoutingSession(settings, profile=replace(oracle.PROFILE, probe_base_us=probe_us))
+        routed.attend(inputs, layer=0)
+        assert bool(decisions(routed)) is routes
+
+
+def test_whether_routing_pays_is_asked_once_for_all_layers_of_a_prompt(oracle, config, monkeypatch):
+    """Below break-even this is all that routing costs, in every layer of every prompt."""
+    asked = []
+    monkeypatch.setattr(session, "split", lambda *shape: asked.append(shape[0]) or split(*shape))
+    routed = RoutingSession(replace(config, break_even_tokens=700), profile=oracle.PROFILE)
+    for tokens, routes in ((640, False), (768, True), (640, False)):
+        inputs = oracle.draw_inputs(3, n_q=tokens)
+        for layer in range(3):
+            routed.attend(inputs, layer=layer)
+        assert len(decisions(routed)) == 3 * routes
+    assert asked == [640, 768, 640]
+
+
+# Padding.
+
+
+def test_left_padding_moves_everything_and_changes_nothing(oracle, start, config, monkeypatch):
+    """64 padding keys: the same rows are drawn, so scores, choices and outputs of the real rows are the same."""
+    inputs, pad = oracle.draw_inputs(4, n_q=640), 64
+    segment = split(640, 640, config)[-1]
+    monkeypatch.setattr("routesparse.engine.decide.layer.library", lambda _: library(segment))
+
+    def padded(x):
+        noise = torch.randn(1, x.shape[1], pad, x.shape[3], generator=torch.Generator().manual_seed(0))
+        return torch.cat([9 * noise, x], 2)
+
+    shifted = replace(
+        inputs,
+        q=padded(inputs.q),
+        k=padded(inputs.k),
+        v=padded(inputs.v),
+        key_start=torch.tensor([pad], dtype=torch.int32),
+    )
+    plain, call = start()
+    out, mask = call(inputs)
+    moved, call = start()
+    out_2, mask_2 = call(shifted)
+    for (a,), (b,) in [(decisions(plain), decisions(moved))]:
+        np.testing.assert_allclose(b.scores.mass, a.scores.mass, atol=2e-5)
+        np.testing.assert_allclose(b.scores.recent_mass, a.scores.recent_mass, atol=2e-5)
+        np.testing.assert_allclose(b.certificate_mass, a.certificate_mass, atol=2e-5)
+        assert (a.choice == b.choice).all() and a.sparse.any()
+    assert torch.equal(mask_2[:, :, pad:, pad:], mask) and not mask_2[..., :pad].any()
+    torch.testing.assert_close(out_2[:, :, pad:], out, atol=1e-5, rtol=0)

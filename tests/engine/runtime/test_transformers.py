@@ -1,0 +1,330 @@
+"""The transformers integration against each family's own eager attention; CPU, float32, tiny models."""
+
+import copy
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import transformers
+from transformers import AttentionInterface, DynamicCache
+
+from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
+from routesparse.engine.runtime import transformers as hf
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+TOKENS = 320
+BLOCK_Q, BLOCK_K = 32, 16
+WINDOW = 48
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+    # Larger than usual: the logits must depend on the mask, or the negative controls would prove nothing.
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ALTERNATING = ["sliding_attention", "full_attention"] * 2
+FAMILIES = {
+    "Llama": {},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "Qwen3": {},
+    "Mistral": {"sliding_window": WINDOW},
+    "Phi3": {"sliding_window": WINDOW},
+    "Glm4": {},
+    "Gemma2": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    "Gemma3": {"sliding_window": WINDOW, "layer_types": ALTERNATING, "query_pre_attn_scalar": 16},
+    "Cohere2": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "GptOss": {
+        "sliding_window": WINDOW,
+        "layer_types": ALTERNATING,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+}
+FEATURES = {
+    "Qwen2": ("window",),
+    "Mistral": ("window",),
+    "Phi3": ("window",),
+    "Gemma2": ("window", "softcap"),
+    "Gemma3": ("window",),
+    "Cohere2": ("window",),
+    "GptOss": ("window", "sinks"),
+}
+
+
+def build(family, **overrides):
+    """A tiny random model in eager attention, in eval mode."""
+    name = "Gemma3Text" if family == "Gemma3" else family
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **FAMILIES[family], **overrides})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for module in hf.attention_modules(model):
+        if hasattr(module, "sinks"):
+            torch.nn.init.normal_(module.sinks, mean=1.0)
+    model.set_attn_implementation("eager")
+    return model
+
+
+def prompt(tokens=TOKENS, batch=1, seed=1):
+    return torch.randint(
+        3, SHAPE["vocab_size"], (batch, tokens), generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def logits(model, ids, **inputs):
+    with torch.no_grad():
+        return model(ids, **inputs).logits
+
+
+def relative(found, wanted):
+    """Largest difference, relative to the largest wanted value."""
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@dataclass
+class DenseRouter(AttentionRouter):
+    """Everything dense; `forget` drops a feature, for negative controls."""
+
+    forget: str = ""
+    calls: list = field(default_factory=list)
+
+    @property
+    def forwards(self):
+        """Query rows of each forward pass so far."""
+        return [n_q for layer, n_q, _, _ in self.calls if layer == 0]
+
+    def attend(self, inputs, *, layer, window=None):
+        q, k, v = inputs.q, inputs.k, inputs.v
+        features = {name: getattr(inputs, name) for name in ("key_start", "softcap", "sinks")}
+        features["window"] = window
+        features.pop(self.forget, None)
+        self.calls.append((layer, q.shape[2], k.shape[2], window))
+        plan = self.plan(layer, q, k, features)
+        return sparse_attention(q, k, v, plan, scale=inputs.scale)[0]
+
+    def plan(self, layer, q, k, features):
+        return RowPlan.dense(q.shape[0], q.shape[1], q.shape[2], k.shape[2], BLOCK_Q, BLOCK_K, **features)
+
+
+@dataclass
+class FixedPlanRouter(DenseRouter):
+    """A sparse plan that depends on layer, head and shape only: sink, diagonal, some blocks, some columns."""
+
+    def plan(self, layer, q, k, features):
+        return fixed_plan(layer, q.shape[0], q.shape[1], q.shape[2], k.shape[2], **features)
+
+
+def fixed_plan(layer, batch, heads, n_q, n_k, **features):
+    generator = torch.Generator().manual_seed(layer)
+    rows, blocks = -(-n_q // BLOCK_Q), -(-n_k // BLOCK_K)
+    mask = torch.rand((1, heads, rows, blocks), generator=generator) < 0.15
+    mask[..., 0] = True
+    columns = torch.randint(0, n_k, (1, heads, 6), generator=generator, dtype=torch.int32)
+    return RowPlan.from_block_mask(
+        mask.expand(batch, -1, -1, -1),
+        n_q,
+        n_k,
+        BLOCK_Q,
+        BLOCK_K,
+        columns=columns.expand(batch, -1, -1),
+        **features,
+    ).validate()
+
+
+def masked_eager(module, query, key, value, attention_mask, **kwargs):
+    """The family's own eager attention over the materialised mask of fixed_plan."""
+    window = kwargs.get("sliding_window")
+    plan = fixed_plan(module.layer_idx, *query.shape[:3], key.shape[2], window=window)
+    assert window is not None or plan.density < 0.5
+    mask = torch.zeros(plan.to_mask().shape).masked_fill(~plan.to_mask(), torch.finfo(torch.float32).min)
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    return eager(module, query, key, value, mask, **kwargs)
+
+
+AttentionInterface.register("test_masked_eager", masked_eager)
+
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+@families
+def test_full_budget_equals_eager(family):
+    model, ids = build(family), prompt()
+    wanted = logits(model, ids)
+    router = DenseRouter()
+    with hf.routed_by(model, router):
+        found = logits(model, ids)
+    assert relative(found, wanted) < 1e-4
+    assert router.forwards == [TOKENS]
+    assert [call[:3] for call in router.calls] == [(layer, TOKENS, TOKENS) for layer in range(4)]
+    assert any(call[3] == WINDOW for call in router.calls) == ("window" in FEATURES.get(family, ()))
+
+
+@pytest.mark.parametrize(
+    ("family", "feature"), [(family, feature) for family in FEATURES for feature in FEATURES[family]]
+)
+def test_a_forgotten_feature_is_seen_by_the_comparison(family, feature):
+    """Negative control of the test above: without the window, soft cap or sinks the outputs differ."""
+    model, ids = build(family), prompt()
+    wanted = logits(model, ids)
+    with hf.routed_by(model, DenseRouter(forget=feature)):
+        assert relative(logits(model, ids), wanted) > 1e-2
+
+
+@families
+def test_a_sparse_plan_equals_eager_over_its_mask(family):
+    model, ids = build(family), prompt()
+    dense = logits(model, ids)
+    model.set_attn_implementation("test_masked_eager")
+    wanted = logits(model, ids)
+    with hf.routed_by(model, FixedPlanRouter()):
+        found = logits(model, ids)
+    assert relative(found, wanted) < 1e-4
+    assert relative(found, dense) > 1e-2, "the plan must matter"
+
+
+@families
+def test_chunked_prefill_and_decode_equal_one_dense_pass(family):
+    model, ids = build(family), prompt()
+    wanted = logits(model, ids)
+    cache, found, router = DynamicCache(config=model.config), [], DenseRouter()
+    with hf.routed_by(model, router):
+        for chunk in ids.split([150, 33, 134, 1, 1, 1], dim=1):
+            found.append(logits(model, chunk, past_key_values=cache))
+    assert relative(torch.cat(found, 1), wanted) < 1e-4
+    assert router.forwards == [150, 33, 134, 1, 1, 1]
+
+
+@families
+def test_rows_of_a_left_padded_batch_equal_single_runs(family):
+    model = build(family)
+    lengths = [200, 143, 64]
+    singles = [prompt(length, seed=length) for length in lengths]
+    ids = torch.cat([torch.nn.functional.pad(single, (200 - single.shape[1], 0)) for single in singles])
+    mask = torch.arange(200) >= 200 - torch.tensor(lengths)[:, None]
+    cache = DynamicCache(config=model.config)
+    steps = prompt(2, batch=3, seed=9)
+    with hf.routed_by(model, DenseRouter()):
+        found = [logits(model, ids[:, :110], attention_mask=mask[:, :110], past_key_values=cache)]
+        found.append(logits(model, ids[:, 110:], attention_mask=mask, past_key_values=cache))
+        for step in range(2):
+            mask = torch.nn.functional.pad(mask, (0, 1), value=True)
+            found.append(logits(model, steps[:, step : step + 1], attention_mask=mask, past_key_values=cache))
+    rows = torch.cat(found, 1)
+    for index, single in enumerate(singles):
+        wanted = logits(model, torch.cat((single, steps[index : index + 1]), 1))
+        assert relative(rows[index : index + 1, 200 - lengths[index] :], wanted) < 1e-4
+
+
+def test_forgetting_the_padding_is_seen_by_the_comparison():
+    model, single = build("Llama"), prompt(100)
+    ids, mask = torch.nn.functional.pad(single, (60, 0)), (torch.arange(160) >= 60)[None]
+    with hf.routed_by(model, DenseRouter(forget="key_start")):
+        found = logits(model, ids, attention_mask=mask)
+    assert relative(found[:, 60:], logits(model, single)) > 1e-2
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GptOss"])
+def test_a_future_token_changes_no_earlier_output(family):
+    model, ids = build(family), prompt()
+    with hf.routed_by(model, FixedPlanRouter()):
+        before = logits(model, ids)
+        for position in (77, 160, TOKENS - 1):
+            changed = ids.clone()
+            changed[0, position] = (changed[0, position] - 3 + 40) % 90 + 3
+            after = logits(model, changed)
+            assert relative(after[:, :position], before[:, :position]) < 1e-6
+            assert relative(after[:, position:], before[:, position:]) > 1e-3
+
+
+def test_generate_with_chunked_prefill_gives_the_eager_tokens():
+    model, ids = build("Gemma2"), prompt(100)
+    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 5, "do_sample": False}
+    wanted = model.generate(ids, **arguments)
+    router = DenseRouter()
+    with hf.routed_by(model, router):
+        assert torch.equal(model.generate(ids, **arguments), wanted)
+        router.calls.clear()
+        assert torch.equal(model.generate(ids, prefill_chunk_size=32, **arguments), wanted)
+    assert router.forwards[:4] == [32, 32, 32, 4]
+
+
+def test_a_window_over_all_keys_is_no_window():
+    model, router = build("Mistral"), DenseRouter()
+    with hf.routed_by(model, router):
+        logits(model, prompt(WINDOW))
+        logits(model, prompt(WINDOW + 1))
+    assert {call[3] for call in router.calls[:4]} == {None}
+    assert {call[3] for call in router.calls[4:]} == {WINDOW}
+
+
+class TestRestoring:
+    """Leaving the block leaves no trace on the model."""
+
+    @pytest.mark.parametrize("before", ["eager", "sdpa"])
+    def test_the_implementation_comes_back(self, before):
+        model = build("Llama")
+        model.set_attn_implementation(before)
+        with hf.routed_by(model, DenseRouter()):
+            assert model.config._attn_implementation == hf.NAME
+        assert model.config._attn_implementation == before
+        assert hf.router_of(model) is None
+
+    def test_also_after_an_error(self):
+        class FailingRouter(DenseRouter):
+            def attend(self, *args, **kwargs):
+                raise RouteSparseError("as planned")
+
+        model = build("Llama")
+        with pytest.raises(RouteSparseError, match="as planned"), hf.routed_by(model, FailingRouter()):
+            logits(model, prompt(20))
+        assert model.config._attn_implementation == "eager"
+        assert hf.router_of(model) is None
+
+    def test_nested_blocks_on_one_model_each_have_their_router(self):
+        model, outer, inner = build("Llama"), DenseRouter(), DenseRouter()
+        with hf.routed_by(model, outer):
+            logits(model, prompt(20))
+            with hf.routed_by(model, inner):
+                logits(model, prompt(30))
+            logits(model, prompt(40))
+        assert outer.forwards == [20, 40]
+        assert inner.forwards == [30]
+        assert model.config._attn_implementation == "eager"
+
+    def test_two_models_at_once_each_have_their_router(self):
+        models, routers = [build("Llama"), build("Llama")], [DenseRouter(), DenseRouter()]
+        with hf.routed_by(models[0], routers[0]), hf.routed_by(models[1], routers[1]):
+            logits(models[0], prompt(20))
+            logits(models[1], prompt(30))
+        assert [router.forwards for router in routers] == [[20], [30]]
+
+    def test_a_model_sharing_the_config_object_is_not_routed_in_secret(self):
+        model = build("Llama")
+        twin = transformers.LlamaForCausalLM(model.config).eval()
+        with (
+            hf.routed_by(model, DenseRouter()),
+            pytest.raises(UnsupportedModelError, match="shares its config object"),
+        ):
+            logits(twin, prompt(20))
+        own = transformers.LlamaForCausalLM(copy.deepcopy(model.config)).eval()
+        with hf.routed_by(model, DenseRouter()):
+            assert own.config._attn_implementation == "eager"
+
+
+def test_outputs_under_grad_are_usable_but_have_no_backward():
+    model, ids = build("Llama"), prompt(40)
+    wanted = logits(model, ids)
+    with hf.routed_by(model, DenseRouter()):
+        found = model(ids).logits
+    assert relative(found.detach(), wanted) < 1e-4
+    with pytest.raises(UnsupportedModelError, match="no backward pass"):
+        found.sum().backward()

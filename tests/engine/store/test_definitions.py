@@ -1,0 +1,34 @@
+"""The store's macros compute what the engine's definitions compute. CPU only."""
+
+from itertools import product
+
+import numpy as np
+
+from routesparse.engine.method.scores import gate_statistic
+from routesparse.engine.rows import OUTCOMES, PATTERNS, outcome
+from routesparse.engine.store.owner_view import OwnerView
+
+
+def test_the_macro_of_g_is_the_definition(store):
+    mass, recent_mass = np.random.default_rng(0).random((2, 200))
+    found = OwnerView(store, None).rows(
+        "SELECT gate_statistic(mass, recent_mass) FROM (SELECT unnest(?) AS mass, unnest(?) AS recent_mass)",
+        [mass.tolist(), recent_mass.tolist()],
+    )
+    assert np.array(found)[:, 0].tolist() == gate_statistic(mass, recent_mass).tolist()
+
+
+def test_g_of_a_mass_that_was_not_measured_is_not_measured(store):
+    found = OwnerView(store, None).rows("SELECT gate_statistic(NULL, 0.5), gate_statistic(0.5, NULL)")
+    assert found == [(None, None)]
+
+
+def test_the_macro_of_the_outcome_is_the_definition(store):
+    pairs = list(product(PATTERNS, (None, "expand", "dense")))
+    patterns, fallbacks = map(list, zip(*pairs, strict=True))
+    found = OwnerView(store, None).rows(
+        "SELECT outcome(pattern, fallback) FROM (SELECT unnest(?) AS pattern, unnest(?) AS fallback)",
+        [patterns, fallbacks],
+    )
+    assert [row[0] for row in found] == [outcome(*pair) for pair in pairs]
+    assert {row[0] for row in found} == set(OUTCOMES)
