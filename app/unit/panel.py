@@ -89,7 +89,8 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         f'<th class="l">candidate</th>{heading("kept", "density")}{heading("retained mass", "retained_mass")}'
         f"{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
         f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
-        f'{heading("g ≥ λ", "gate_threshold")}<th class="l">outcome</th>'
+        + heading("g\u00a0≥\u00a0λ", "gate_threshold")
+        + '<th class="l">outcome</th>'
     )
     body = []
     for row in candidates.itertuples():
