@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
         if abs(wanted - measured.gate_threshold) >= GATE_STEP:
             raise CalibrationError(
                 f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at "
-                f"{measured.gate_threshold:.3f}; measure again with --gate {wanted:.3f}"
+                f"{measured.gate_threshold:.3f}; measure again with --gate-threshold {wanted:.3f}"
             )
         made = assemble(
             fold_a,

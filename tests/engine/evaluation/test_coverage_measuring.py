@@ -229,9 +229,11 @@ def test_the_units_tell_what_the_router_did(command):
 def test_windows_under_another_gate_are_refused(command, tmp_path):
     argv, out = command([planned(0)])
     measure.main(argv)
-    others = [a for a in argv if not a.startswith(("--gate", "--out", "--plan"))]
+    others = [a for a in argv if not a.startswith(("--gate-threshold", "--out", "--plan"))]
     plan.write_plan(tmp_path / "other.gz", {}, [planned(1)])
-    measure.main([*others, "--gate=0.7", f"--out={tmp_path / 'more'}", f"--plan={tmp_path / 'other.gz'}"])
+    measure.main(
+        [*others, "--gate-threshold=0.7", f"--out={tmp_path / 'more'}", f"--plan={tmp_path / 'other.gz'}"]
+    )
     with pytest.raises(InputError, match="the windows differ in gate_threshold"):
         load([out, tmp_path / "more"])
 

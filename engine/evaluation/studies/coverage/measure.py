@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     devices += ["cpu"] * arguments.processes
     schedule = Schedule(planned, sorted({d.split(":")[0] for d in devices}), arguments.long, arguments.twins)
     config = RouterConfig(
-        tau=arguments.tau, gate_threshold=arguments.gate, seed=arguments.seed, break_even_tokens=0
+        tau=arguments.tau, gate_threshold=arguments.gate_threshold, seed=arguments.seed, break_even_tokens=0
     )
     journal = Journal(arguments.out)
     journal.append(encode(_study(arguments, header, planned, config)))
@@ -86,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=Path, required=True, help="what coverage.plan wrote")
     parser.add_argument("--profile", type=Path, required=True, help="latency profile (.json)")
     parser.add_argument("--tau", type=float, default=0.9)
-    parser.add_argument("--gate", type=float, default=None, help="lambda; default: the configuration's")
+    parser.add_argument(
+        "--gate-threshold", type=float, default=None, help="lambda; default: the configuration's"
+    )
     parser.add_argument("--processes", type=int, default=1, help="on CPU cores, one thread each")
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--gpu-processes", type=int, default=1, help="per GPU")
