@@ -63,7 +63,7 @@ def test_a_candidate_with_the_full_budget_is_dense_attention(
     monkeypatch.setattr(patterns, "TOP_P_SHARES", (0.05,))
     monkeypatch.setattr(patterns, name, value)
     inputs = oracle.draw_inputs(2, **kind)
-    routed, call = start(replace(config, gate=0.9999, tail_tokens=0))
+    routed, call = start(replace(config, gate_threshold=0.9999, tail_tokens=0))
     out, _ = call(inputs)
     chosen = {d.candidates[c].pattern for d in decisions(routed) for c in d.routed.choice}
     assert chosen == {pattern}
