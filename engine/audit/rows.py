@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.rows.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
-from routesparse.engine.audit.rows.auditor import Auditor
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from routesparse.engine.audit.rows.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.decision import Computed
