@@ -80,7 +80,7 @@ def test_with_fallback_no_unit_runs_uncertified(record):
     ids=["no-fallback", "strict"],
 )
 def test_units_below_tau_ran_uncertified_and_say_so(oracle, changes):
-    record = run(oracle, audit="none", tau=0.86, **changes).trace.record()
+    record = run(oracle, audit_rows=None, tau=0.86, **changes).trace.record()
     missed = [c for c in record.choices if c.lower_mass is not None and c.lower_mass < record.run.tau]
     assert missed and record.uncertified == tuple(missed)
     for choice in record.choices:
