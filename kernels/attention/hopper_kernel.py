@@ -22,8 +22,8 @@ How shared memory changes hands: the producer writes, waits for its own warps an
 (release); the consumers wait for that phase (acquire) before they read, and arrive at the slot's other barrier only
 behind a matrix product that all four of their warps have issued. compute-sanitizer: memcheck finds nothing in any
 kernel; racecheck reports these transfers, and does so for correct ones too (tests/kernels/attention/handover.py), so
-its report here proves no race and its silence would prove none absent. A further barrier for the rows, which no copy completes,
-changed nothing and is not kept.
+its report here proves no race and its silence would prove none absent. A further barrier for the rows, which no copy
+completes, changed nothing and is not kept.
 
 What a row costs. A line through 5, 10 and 20 % density at 65,536 tokens gives a row of 128 queries the time of six KV
 blocks beside its own, and the blocks alone 612 TFLOP/s, above the 586 of cuDNN (data/results/GPU.md has both fits; at

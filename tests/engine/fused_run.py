@@ -225,23 +225,17 @@ def random_units(changes: dict[str, Any], width: int) -> dict[str, Any]:
 
 def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Tensors, torch.Tensor]:
     """Steps 3 to 5 by the route kernel: (what it records but lap times, its choice)."""
-    from routesparse.engine.decide import unit_route
+    from routesparse.engine.decide import units
+    from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device.copies import Readout
+    from routesparse.engine.method.probe import Probe
 
-    config = case["config"]
-    finite = torch.tensor(True, device=device)
-    assert unit_route.takes(finite, config, None, None)
-    choice, packed = unit_route.route(
-        case["segment"],
-        case["rows"],
-        _moved(case["masses"], device),
-        _moved(case["described"], device),
-        finite,
-        config,
-        gate,
-        case["profile"],
-        3,
-    )
+    settings = LayerSettings(case["config"], gate, case["profile"])
+    assert units.kernel_takes(settings, None)
+    nothing = torch.zeros(())
+    probe = Probe(case["rows"], *[nothing] * 8, torch.tensor(True, device=device))
+    masses, described = _moved(case["masses"], device), _moved(case["described"], device)
+    choice, packed = units.route_by_kernel(case["segment"], probe, masses, described, settings, 3)
     packed.part("laps_us").zero_()
     return {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}, choice.cpu()
 
@@ -308,12 +302,13 @@ def block_lse(
 def decide(kind: dict[str, Any], device: str) -> Tensors:
     """A whole decision, row plan included, by whatever serves this process and device."""
     from routesparse.engine.decide import layer
+    from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.method.segments import split
 
     oracle = _oracle()
     inputs = oracle.draw_inputs(3, **kind)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    arguments = (segment, 0, replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE, None)
+    arguments = (segment, 0, LayerSettings(replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE))
     there = _moved(inputs, device)
     pending = layer.begin(there, *arguments)
     plan = layer.plan_of(pending, there).to("cpu").validate()

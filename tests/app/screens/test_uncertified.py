@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.app.access import access
 from routesparse.app.screens.routing_map import map_figure
+from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.store import bundle, queries
 

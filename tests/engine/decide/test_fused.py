@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine.decide.layer import route_by_tensors
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.units import route_by_method
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
@@ -172,9 +173,8 @@ def by_the_method(case, gate, found):
     stamps = Stamps(torch.device("cpu"), laps=3)
     stamps.lap()
     stamps.lap()
-    _, packed = route_by_tensors(
-        case["segment"], probe, masses, case["described"], config, gate, profile, None, None, stamps
-    )
+    settings = LayerSettings(config, gate, profile)
+    _, packed = route_by_method(case["segment"], probe, masses, case["described"], settings, None, stamps)
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
