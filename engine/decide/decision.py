@@ -23,7 +23,7 @@ from routesparse.engine.method.router import Routing
 from routesparse.engine.method.scores import Scores
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
-from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan import RowPlan
 
 if TYPE_CHECKING:
     from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps

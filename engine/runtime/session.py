@@ -39,7 +39,7 @@ from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan import RowPlan
 
 
 class RoutingSession(AttentionRouter):

@@ -67,4 +67,5 @@ def test_rows_that_see_only_the_first_keys_are_measured_too(decided, monkeypatch
     whole = candidate_masses(inputs, decision, rows, config)
     monkeypatch.setattr("routesparse.engine.audit.candidates.ROWS_AT_ONCE", 7)
     monkeypatch.setattr("routesparse.kernels.block_lse.naive.KEY_CHUNK", 64)
+    monkeypatch.setattr("routesparse.kernels.recent_marginals.naive.KEY_CHUNK", 64)
     torch.testing.assert_close(candidate_masses(inputs, decision, rows, config), whole, atol=1e-5, rtol=0)
