@@ -8,6 +8,7 @@ The method's own functions take every setting; given the same scores, both come 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -122,7 +123,9 @@ def route_by_method(
     scores = score_candidates(segment, probe, masses, described, settings)
     kernel_us = scores.kernel_us
 
-    # 4. Eq. 6 under the layer's limit.
+    # 4. Eq. 6 under the layer's limit. Other solvers than "device" would make a GPU wait for the host.
+    if kernel_us.is_cuda:
+        config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
     routed = router.choose(scores.gate_statistic, risk, kernel_us, config, threshold, kernel_limit_us)
 
