@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +80,23 @@ def certificates() -> list[str]:
     lines = [
         f"**In-prompt certificate**, nothing calibrated, tau .9, q {result['confidence']:g}, on test documents. "
         f"{_measured(result)}. Coverage: share of selected sparse units whose audited body mean mass is at least the "
-        "certified one, mean over prompts, interval over documents. Gap: mass minus bound, median. Work: kept share "
-        "of the causal area, the dense tail included.",
+        "certified one, mean over prompts. Gap: mass minus bound, median. Work: kept share of the causal area, the "
+        f"dense tail included. {_clusters(result)}",
         "",
-        "| test windows of | tokens | windows (documents) | sparse units | coverage | lowest prompt | gap, betting / "
-        "Bernstein | kept below tau | row statement | expanded / dense by fallback / dense by the router | attention "
-        "work |",
+        "| test windows of | tokens | windows (documents, clusters) | sparse units | coverage | lowest prompt | "
+        "gap, betting / Bernstein | kept below tau | row statement | expanded / dense by fallback / dense by the "
+        "router | attention work |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for domain, tokens, row in _rows(result):
         held, fallback = row["in_prompt"], row["fallback"]
-        low, high = fallback["attention_work_interval"]
         lines.append(
-            f"| {domain} | {tokens:,} | {row['windows']} ({row['documents']}) | {row['sparse_units']:,} | "
-            f"{_share(held, 4)} | {held['minimum']:.3f} | {held['median_gap']:.3f} / "
+            f"| {domain} | {tokens:,} | {row['windows']} ({row['documents']}, {row['clusters']}) | "
+            f"{row['sparse_units']:,} | {_share(held, 4)} | {held['minimum']:.3f} | {held['median_gap']:.3f} / "
             f"{held['median_gap_bernstein']:.3f} | {held['false_passes']} | "
             f"{row['row']['kept_at_q']['mean']:.3f} | {fallback['expanded']:.1%} / "
             f"{fallback['dense_by_fallback']:.1%} / {fallback['dense_by_router']:.0%} | "
-            f"{fallback['attention_work']:.2f}{_interval(low, high, row['documents'], 2)} |"
+            f"{fallback['attention_work']:.2f}{_interval(fallback['attention_work_interval'], '.2f')} |"
         )
     return [*lines, "", *_work(result)]
 
@@ -104,9 +104,9 @@ def certificates() -> list[str]:
 def _work(result: dict[str, Any]) -> list[str]:
     """Fallback on the mixed set, where the work comes from, and the error bounds."""
     mixed = "; ".join(
-        f"{int(tokens):,} tokens: dense by fallback {row['dense_by_fallback']:.2%} "
-        f"[{row['dense_by_fallback_interval'][0]:.2%}, {row['dense_by_fallback_interval'][1]:.2%}], work "
-        f"{row['attention_work']:.2f} ({row['windows']} windows, {row['documents']} documents)"
+        f"{int(tokens):,} tokens: dense by fallback {row['dense_by_fallback']:.2%}"
+        f"{_interval(row['dense_by_fallback_interval'], '.2%')}, work {row['attention_work']:.2f} "
+        f"({row['windows']} windows, {row['documents']} documents, {row['clusters']} clusters)"
         for tokens, row in result["mixed"].items()
     )
     work = [result["domains"][domain]["8192"]["work"] for domain in CALIBRATED]
@@ -189,8 +189,8 @@ def _controls(result: dict[str, Any]) -> list[str]:
         f'{_share(across["prose"], 3)}: see CONTRIBUTING.md, "Controls".',
         "",
         f"Drift alarm, level {drift['level']:g} fixed before these windows: {inside['alarms']} of "
-        f"{inside['windows']} in-domain windows, {inside['rate']:.1%} [{inside['interval'][0]:.1%}, "
-        f"{inside['interval'][1]:.1%}]; code under prose {alarms['alarms']} of {alarms['windows']}.",
+        f"{inside['windows']} in-domain windows ({inside['clusters']} clusters), {inside['rate']:.1%}"
+        f"{_interval(inside['interval'], '.1%')}; code under prose {alarms['alarms']} of {alarms['windows']}.",
     ]
 
 
@@ -234,7 +234,15 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
 
 
 def _share(held: dict[str, Any], digits: int) -> str:
-    return f"{held['mean']:.{digits}f}{_interval(held['low'], held['high'], held['documents'], digits)}"
+    interval = None if held["low"] is None else (held["low"], held["high"])
+    return f"{held['mean']:.{digits}f}{_interval(interval, f'.{digits}f')}"
+
+
+def _clusters(result: dict[str, Any]) -> str:
+    return (
+        "Intervals (95 %) resample clusters, the project of a code or docs document and otherwise the document itself "
+        f"(a book, a meeting); fewer than {result['fewest_clusters']} clusters have none."
+    )
 
 
 def _fold_b(bucket: dict[str, Any]) -> str:
@@ -255,13 +263,14 @@ def _measured(result: dict[str, Any]) -> str:
 
 
 CALIBRATED = ("prose", "code", "dialog")
-FEWEST_CLUSTERS = 8  # a bootstrap over fewer documents is their range, not an interval
 
 
-def _interval(low: float, high: float, documents: int, digits: int) -> str:
-    """ " [low, high]", or nothing where too few documents stand behind it or all are alike."""
-    shown = documents >= FEWEST_CLUSTERS and low < high
-    return f" [{low:.{digits}f}, {high:.{digits}f}]" if shown else ""
+def _interval(interval: Sequence[float] | None, form: str) -> str:
+    """ " [low, high]", or nothing where too few clusters stand behind it or all are alike."""
+    if interval is None or interval[0] == interval[1]:
+        return ""
+    low, high = interval
+    return f" [{low:{form}}, {high:{form}}]"
 
 
 def _read(name: str) -> dict[str, Any]:
