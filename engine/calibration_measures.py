@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from routesparse.engine.audit import Executed
 from routesparse.engine.candidate_audit import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.drift import describe_prompt
@@ -93,7 +94,7 @@ class CalibrationSession(RoutingSession):
         self.truths: list[UnitTruth] = []
         self._rows, self._error_rows = audit_rows, error_rows
 
-    def _audit(self, inputs: AttentionInputs, decision: Decision) -> list[AuditRow]:
+    def _audit(self, inputs: AttentionInputs, decision: Decision, executed: Executed) -> list[AuditRow]:
         rows = draw_body_rows(inputs, decision, self._rows, self._seed())
         true = candidate_masses(inputs, decision, rows, self.config).double().mean(2)
         error = None

@@ -23,7 +23,7 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import InputError
-from routesparse.engine.records import PATTERNS, RunRecord
+from routesparse.engine.records import EXECUTED_TOLERANCE, PATTERNS, RunRecord, deviates
 
 if TYPE_CHECKING:
     from routesparse.engine.models import ModelShape
@@ -271,5 +271,24 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
                 f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "
                 f"mean error {run.mean_error:.4f}, worst row {run.max_error:.4f}"
             )
+            lines += _executed(record)
         console.print("\n".join(lines), markup=False, soft_wrap=True)
     console.print(f"run {run.run_id}\n{bundle}", markup=False, soft_wrap=True)
+
+
+def _executed(record: RunRecord) -> list[str]:
+    """What the audit says about the kernel: how far its output lies from the rebuilt rows."""
+    audits = [row for row in record.audits if row.executed_error is not None]
+    if not audits:
+        return []
+    tolerance = EXECUTED_TOLERANCE[record.run.dtype]
+    worst = max(audits, key=lambda row: row.executed_error or 0.0)
+    told = f"kernel output against the rebuilt rows: at most {worst.executed_error:.1e}, tolerance {tolerance:.0e}"
+    wrong = sum(deviates(row.executed_error, record.run.dtype) for row in audits)
+    if not wrong:
+        return [told]
+    return [
+        f"FAILED: the kernel's output is not that of the chosen plan in {wrong} of {len(audits)} audited units, "
+        f"worst in layer {worst.layer}, head {worst.head}, segment {worst.segment}; {told}. Do not use this output; "
+        "run `routesparse doctor` and report it"
+    ]

@@ -267,8 +267,9 @@ class RoutingSession:
         laps.lap()
         audits: list[AuditRow] = []
         if self.trace.audit_depth != "none":
-            for pending in pendings:
-                audits += self._audit(inputs, pending.read())
+            for pending, mine in zip(pendings, plans, strict=True):
+                ran = dense_audit.Executed(out, mine.dense_rows)
+                audits += self._audit(inputs, pending.read(), ran)
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,
@@ -280,10 +281,12 @@ class RoutingSession:
         )
         return out, pending_pass
 
-    def _audit(self, inputs: AttentionInputs, decision: steps.Decision) -> list[AuditRow]:
+    def _audit(
+        self, inputs: AttentionInputs, decision: steps.Decision, executed: dense_audit.Executed
+    ) -> list[AuditRow]:
         """The dense audit of one decision; the time it takes is not part of the prefill's."""
         rows = None if self.trace.audit_depth == "full" else self.trace.audit_rows
-        return dense_audit.audit_units(inputs, decision, rows, self._seed(), self.config.row_level)
+        return dense_audit.audit_units(inputs, decision, rows, self._seed(), self.config.row_level, executed)
 
     def _predictor_on(self, device: torch.device) -> PredictorTables | None:
         calibration = self.trace.calibration

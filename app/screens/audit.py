@@ -28,7 +28,7 @@ from routesparse.app import (
 )
 from routesparse.app.access import access
 from routesparse.app.scope import Scope
-from routesparse.engine.records import RunRow
+from routesparse.engine.records import EXECUTED_TOLERANCE, RunRow, deviates
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -52,7 +52,7 @@ def render() -> None:
         return
     units = audit_queries.units(store, shown.run_ids, MOST_UNITS)
     gaps = audit_queries.gaps(store, shown.run_ids).iloc[0]
-    _notes(shown.run, shown.everything)
+    _notes(shown.run, shown.everything, coverage["executed_error"].max())
     _kpis(coverage, gaps)
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
@@ -104,10 +104,20 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
     )
 
 
-def _notes(run: RunRow, everything: bool) -> None:
-    """What limits the claims of this run: drift, a calibration used by force; and what the full audit found."""
+def _notes(run: RunRow, everything: bool, executed_error: float) -> None:
+    """What limits the claims of this run: a kernel that wrote something else, drift, a calibration used by force; and
+    what the full audit found. executed_error: the run's largest, NaN where nothing was compared."""
     if everything:
         return
+    if deviates(executed_error, run.dtype):
+        states.problem(
+            "The kernel’s output is not that of the chosen plan",
+            [
+                f"One row lies {executed_error:.1e} from the one that the audit rebuilt, relative to the values "
+                f"it read; rounding in {run.dtype} explains at most {EXECUTED_TOLERANCE[run.dtype]:.0e}.",
+                "The claims below are about the chosen plan, not about this output. Do not use it.",
+            ],
+        )
     if run.drift_alarm:
         states.problem(
             "Drift alarm: this prompt does not look like the calibration's prompts",

@@ -271,6 +271,7 @@ def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
         "violations": int(sparse["violations"].sum()),
         "audited_rows": int(sparse["rows"].sum()),
         "sampled_rows": len(error),
+        "executed_error": float(sparse["executed_error"].max()),
         "row_error": {"median": float(np.median(error)), "p95": float(np.quantile(error, 0.95))},
         "mean_relative_error": float(sparse["mean_error"].mean()),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.audit import audit_units, measure_rows
+from routesparse.engine.audit import Executed, audit_units, measure_rows
 from routesparse.engine.calibration_measures import ERROR_ROWS, prefill
 from routesparse.engine.candidate_audit import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.certificate import bernstein_lower_bound, betting_lower_bound, row_lower_bound
@@ -30,7 +30,7 @@ BODY_ROWS = 1_024
 SAMPLED_ROWS = 8
 OFFSET_BINS = 8  # of a row's place in its query block
 FALLBACK = {None: 0, "expand": 1, "dense": 2}
-AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows")
+AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows", "executed_error")
 
 
 def measure(
@@ -60,7 +60,7 @@ class UnitSession(RoutingSession):
         self.rows: list[dict[str, Any]] = []
         self._errors = planned.part == "A"  # alpha and e are fitted on fold A
 
-    def _audit(self, inputs: AttentionInputs, decision: Decision) -> list[Any]:
+    def _audit(self, inputs: AttentionInputs, decision: Decision, executed: Executed) -> list[Any]:
         body = body_rows(inputs, decision, self._seed())
         masses = candidate_masses(inputs, decision, body, self.config).flatten(0, 1).cpu().double().numpy()
         last = aligned_rows(inputs, decision, self.config)
@@ -69,7 +69,8 @@ class UnitSession(RoutingSession):
         if self._errors:
             some = draw_body_rows(inputs, decision, ERROR_ROWS, self._seed())
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
-        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, self._seed())}
+        found = audit_units(inputs, decision, AUDIT_ROWS, self._seed(), executed=executed)
+        audits = {a.head: a for a in found}
         offset = (body % self.config.block_q).flatten(0, 1).cpu().numpy()
         for unit in range(decision.heads):
             row = describe(decision, unit, masses[unit].mean(0))

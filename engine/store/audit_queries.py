@@ -20,7 +20,8 @@ _UNITS = """
            c.gate - least(a.mass, c.recent_mass) AS residual,
            CASE WHEN c.conformal_lower_mass > 0 THEN c.gate - c.conformal_lower_mass END AS delta,
            a.covered, least(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered, a.row_covered,
-           a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error
+           a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error,
+           a.executed_error
     FROM (SELECT run_key, run_id, prompt_name, created_at FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
     JOIN audit a USING (run_key)
     JOIN head_choice c USING (run_key, batch_index, layer, head, segment)
@@ -60,6 +61,7 @@ def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     return store.frame(
         f"""
         SELECT run_id, pattern, layer, count(*) AS units, sum(audit_rows) AS audit_rows, sum(violations) AS violations,
+               max(executed_error) AS executed_error,
                count(covered) AS in_prompt_units, count(*) FILTER (WHERE covered) AS in_prompt_covered,
                count(conformal_covered) AS conformal_units,
                count(*) FILTER (WHERE conformal_covered) AS conformal_covered,
