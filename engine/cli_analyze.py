@@ -148,6 +148,13 @@ def profile(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two short lengths only: seconds, less precise.")
     ] = False,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of texts, repeatable: fit on the plans that the router makes of them, for the model; half of "
+            "the texts check the fit. Without: synthetic plans of that shape. Never texts that you evaluate on."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: the home folder.")
     ] = None,
@@ -155,8 +162,13 @@ def profile(
 ) -> None:
     """Measure what plans and the probe cost on this machine, for a model's head size, and keep it."""
     report = Reporter()
+    if prompts and shape is not None:
+        raise InputError("--prompts needs a model that reads them; pass --model instead of --shape")
     what = f"model {model}" if shape is None else f"shape {shape}"
-    report.line(f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}")
+    report.line(
+        f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}"
+        + (", and minutes for the prompts" if prompts else "")
+    )
     target = _writable(out or paths.profiles())
     wanted = _model_shape(model, shape)
     import torch
@@ -165,6 +177,12 @@ def profile(
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda:0" if cuda else "cpu")
+    texts = None
+    if prompts:
+        from routesparse.engine.models import load_model
+        from routesparse.engine.profile_plans import read_prompts
+
+        texts = read_prompts(load_model(model), prompts, device.type, seed=0)
     with report.bars():
         measured = profiling.measure(
             device,
@@ -174,10 +192,13 @@ def profile(
             kv_heads=wanted.kv_heads,
             config=RouterConfig(probe=probe),
             **(profiling.quick(device) if quick else {}),
+            prompts=texts,
             progress=report,
         )
-    if shape is not None:
-        measured = dataclasses.replace(measured, command=f"routesparse profile --shape {shape}")
+    command = "routesparse profile"
+    command += "" if shape is None else f" --shape {shape}"
+    command += "".join(f" --prompts {'/'.join(path.parts[-2:])}" for path in prompts or ())
+    measured = dataclasses.replace(measured, command=command)
     path = measured.save(target)
     result = {
         "name": measured.name,
@@ -187,7 +208,9 @@ def profile(
         "head_dim": measured.head_dim,
         "groups": measured.groups,
         "threads": measured.threads,
+        "plans": measured.plans,
         "median_error": measured.median_error,
+        "validation_error": measured.validation_error,
         "break_even_tokens": measured.break_even_tokens(wanted.heads, wanted.layers),
         "cells": list(measured.cells),
         "path": str(path),
@@ -202,7 +225,7 @@ def profile(
     console = out_console()
     console.print(table)
     console.print(
-        f"{measured.device}: median prediction error {measured.median_error:.1%}, routing pays from "
+        f"{measured.device}: median prediction error {measured.errors_text()}; routing pays from "
         f"{result['break_even_tokens']:,} tokens\n{path}",
         markup=False,
         soft_wrap=True,

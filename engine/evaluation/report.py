@@ -51,18 +51,33 @@ def prefill() -> list[str]:
         "**Prefill on a CPU**, demo model, paired in one run; medians over test windows. "
         f"Deciding is probe, builders, router and certificates. {_source(result)}; peak memory of the whole run "
         f"{result['peak_memory_bytes'] / 2**30:.2f} GiB; break-even by the profile shipped for this machine "
-        f"{_shipped_break_even():,} tokens.",
+        f"{_shipped_break_even():,} tokens. Planned / measured: the profile's prediction of the attention layers, "
+        f"deciding included, over the clock.{_profile_errors(result)}",
         "",
-        "| tokens | domain | windows | dense s | routed s | dense / routed | deciding share | density |",
-        "|---|---|---|---|---|---|---|---|",
+        "| tokens | domain | windows | dense s | routed s | dense / routed | deciding share | density | "
+        "planned / measured |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
         density = "dense untouched" if row["density"] is None else f"{row['density']:.2f}"
+        planned = "-" if row["planned_over_measured"] is None else f"{row['planned_over_measured']:.2f}"
         lines.append(
             f"| {row['tokens']:,} | {row['domain']} | {row['windows']} | {row['dense_ms'] / 1e3:.2f} | "
-            f"{row['routed_ms'] / 1e3:.2f} | {row['ratio']:.2f} | {row['deciding_share']:.0%} | {density} |"
+            f"{row['routed_ms'] / 1e3:.2f} | {row['ratio']:.2f} | {row['deciding_share']:.0%} | {density} | {planned} |"
         )
     return [*lines, ""]
+
+
+def _profile_errors(result: dict[str, Any]) -> str:
+    """On which plans the study's profile was fitted, and its errors; nothing for a study that did not record it."""
+    profile = result.get("profile")
+    if profile is None:
+        return ""
+    checked = profile["validation_error"]
+    return (
+        f" The profile was fitted on {profile['plans']} plans, median error {profile['median_error']:.0%} in the fit "
+        f"and {'not measured' if checked is None else f'{checked:.0%}'} on other plans."
+    )
 
 
 def _shipped_break_even() -> int:
