@@ -136,6 +136,7 @@ class RunInfo:
     kl_nats: float | None = None
     calibration_mismatch: str | None = None
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
+    probe_bytes: int | None = None  # of heatmaps before compression; None: recording.PROBE_BYTES
 
 
 @dataclass
