@@ -215,7 +215,7 @@ def needles() -> list[str]:
     lines = [
         f"**Answers on needles**, {result['tokens']:,} tokens, RULER's partial credit in percent, density in "
         f"brackets. fixed: {result['fixed_pattern'].replace('_', '-')} at the routed run's density for every head; "
-        f"window: sink and {result['window_tokens']:,} local tokens everywhere. {_source(result)}.",
+        f"window: sink and {result['window_tokens']:,} local tokens everywhere.{_seeds(result)} {_source(result)}.",
         "",
         "| task | n | dense | routed | fixed | window | same text as dense: routed / fixed |",
         "|---|---|---|---|---|---|---|",
@@ -240,6 +240,17 @@ def needles() -> list[str]:
                 f"{name} none ({counts}: at most {limit:.0%} of such prompts harmed, 95 % one-sided)"
             )
     return [*lines[:-1], lines[-1] + "; ".join(parts) + "."]
+
+
+def _seeds(result: dict[str, Any]) -> str:
+    """Whether the needle prompts had been looked at before."""
+    prompts = result.get("prompts", {"reported": False})
+    if prompts["reported"]:
+        return (
+            f" Prompts of seed {prompts['seed']}, drawn for this table; development used seed "
+            f"{prompts['development_seed']}."
+        )
+    return " These prompts led to changes of the router, so they are no independent test."
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
