@@ -28,7 +28,7 @@ from routesparse.engine.execute import lower
 from routesparse.engine.latency import LatencyProfile
 from routesparse.engine.layer import Decision, begin, plan_of
 from routesparse.engine.probe import AttentionInputs
-from routesparse.engine.records import AuditRow
+from routesparse.engine.records import FAMILIES, AuditRow, Pattern
 from routesparse.engine.segments import Segment
 from routesparse.engine.session import RoutingSession
 from routesparse.kernels.interface import RowPlan
@@ -39,6 +39,17 @@ if TYPE_CHECKING:
 # Tokens of the prompts to fit on and to check with, by device type; a text that is too short gives none of a length.
 FIT_TOKENS = {"cpu": (4_096, 8_192, 16_384), "cuda": (16_384, 32_768, 65_536, 131_072)}
 CHECK_TOKENS = {"cpu": (6_144, 12_288), "cuda": (24_576, 49_152, 98_304)}
+# What the heads of a synthetic plan draw from, plan after plan and then in turn: families, and the range of their
+# budgets. The first three alone tell the costs apart; a plan that mixes everything resembles every other one.
+BLOCKS: tuple[Pattern, ...] = ("a_shape", "block_sparse", "block_top_p")
+MIXES: tuple[tuple[tuple[Pattern, ...], float, float], ...] = (
+    (BLOCKS, 0.0, 0.3),
+    (BLOCKS, 0.7, 1.0),
+    (("vertical_slash",), 0.0, 1.0),
+    (FAMILIES, 0.0, 0.5),
+    ((*FAMILIES, "dense"), 0.0, 1.0),
+    ((*FAMILIES, "dense"), 0.5, 1.0),
+)
 HEAVY_KEYS = 6
 CONTRAST = 6.0  # nats between keys that drift with the query and keys that drift against it
 FAST_TOKENS = 90.0  # of one radian of the faster drift
@@ -147,7 +158,7 @@ def synthetic(
     count: int,
     seed: int,
 ) -> list[PlanCase]:
-    """``count`` plans of one segment: every head has a random family, dense among them, and a random budget of it.
+    """``count`` plans of one segment: every head draws a family and a budget from the plan's entry of MIXES.
 
     The draws are those of the seed and the plan's number, so that a plan is the same mix at every length.
     """
@@ -159,11 +170,10 @@ def synthetic(
     cases = []
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        drawn = rng.choice(sorted(families), heads)
-        budgets = [
-            families[name][int(u * len(families[name]))]
-            for name, u in zip(drawn, rng.random(heads), strict=True)
-        ]
+        drawn, low, high = MIXES[number % len(MIXES)]
+        names = rng.permutation(np.resize(drawn, heads))
+        shares = rng.uniform(low, high, heads)
+        budgets = [families[n][int(u * len(families[n]))] for n, u in zip(names, shares, strict=True)]
         choice = torch.tensor([budgets])
         plan = lower(segment, pending.indices, pending.candidates, choice, None, None, None)
         cases.append(PlanCase(inputs, segment, plan))

@@ -45,7 +45,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
-FULL_PLANS, QUICK_PLANS = 6, 3  # synthetic plans a length
+FULL_PLANS, QUICK_PLANS = 6, 3  # synthetic plans a length: all of profile_plans.MIXES, or the first three
 QUICK: dict[str, Any] = {"lengths": (2_048, 6_144), "plans": QUICK_PLANS}  # a first run: seconds
 # Shorter ones time the launch alone.
 GPU_QUICK: dict[str, Any] = {"lengths": (8_192, 32_768), "plans": QUICK_PLANS}

@@ -126,7 +126,7 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
     for n in (1_024, 2_048):
         inputs = profile_plans.random_inputs(n, 64, 8, 4, CPU, torch.float32, generator)
         segment = split(n, n, replace(CONFIG, segment_tokens=n))[-1]
-        cases = profile_plans.synthetic(inputs, segment, CONFIG, profiling._free_profile(CONFIG), 4, 0)
+        cases = profile_plans.synthetic(inputs, segment, CONFIG, profiling._free_profile(CONFIG), 6, 0)
         works = [profile_plans.work_of(case) for case in cases]
         shares.append([(w.rows > 0, w.dense_heads, w.columns > 0) for w in works])
         full = 8 * segment.causal_tiles()
