@@ -28,7 +28,7 @@ from routesparse.engine.store.bundle import write_bundle
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
 MOST_CHARACTERS_PER_TOKEN = 8
-PROBE_BYTES = 8_000_000  # of a sample's heatmaps before compression: a clone should stay small
+PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
 
 
 def main(argv: list[str] | None = None) -> None:
