@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
+from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
 
-NEVER = 255  # no budget of the family reads this block
 SCORE_BINS = 256
 MAX_LEVELS = 16  # of the families that rank by score
 
