@@ -15,8 +15,8 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method import families
+from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.families.vertical_slash import MAX_COLUMNS
 from routesparse.engine.method.family import Context
 from routesparse.engine.method.inputs import AttentionInputs

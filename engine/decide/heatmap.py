@@ -32,7 +32,8 @@ RECENT_STEP = 4
 class Heatmap:
     """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column.
 
-    masks uint8 [bytes of a cell, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column of theirs.
+    masks uint8 [bytes of a cell, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column
+    of theirs.
     """
 
     positions: np.ndarray

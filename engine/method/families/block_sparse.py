@@ -33,7 +33,7 @@ def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) ->
 
 
 def ranked(context: Context) -> RankedLevels:
-    """This family's levels and block_top_p's, which come from one pass; where one has no budgets, nobody reads its own."""
+    """This family's levels and block_top_p's, from one pass; one without budgets has a level that nobody reads."""
     blocks = [c.blocks for c in context.budgets(NAME)] or [1]
     return ranked_levels(context, blocks, [c.share for c in context.budgets("block_top_p")] or [1.0])
 

@@ -14,6 +14,7 @@ import pytest
 
 from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import InputError
+from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
 
@@ -84,6 +85,14 @@ def test_transitions_count_from_the_baseline(record):
     table = comparison.transitions(comparison.pair(rows, rows.assign(pattern="dense")), families.in_order())
     assert table["dense"].sum() == len(rows)
     assert table.loc["vertical_slash", "dense"] == (rows["pattern"] == "vertical_slash").sum()
+
+
+def test_a_pattern_that_is_not_named_is_an_error_and_not_left_out(record):
+    pairs = comparison.pair(choices(record), choices(record).assign(pattern="unknown"))
+    with pytest.raises(ValueError, match="units chose unknown, not among a_shape"):
+        comparison.transitions(pairs, families.in_order())
+    known = families.in_order(pairs["pattern_b"])
+    assert comparison.transitions(pairs, known)["unknown"].sum() == len(pairs)
 
 
 def test_pairing_narrows_the_interval_of_a_small_shift(record):
