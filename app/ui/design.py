@@ -22,7 +22,7 @@ FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one theme. hues: three that differ also for the colour-blind, for what is not a pattern."""
+    """The colours of one theme. hues: two that differ also for the colour-blind, for what is not a pattern."""
 
     name: str
     panel: str
@@ -32,7 +32,7 @@ class Theme:
     accent: str
     warn: str
     null: str
-    hues: tuple[str, str, str]
+    hues: tuple[str, str]
     scale: tuple[str, str, str]  # sequential metric: low, middle, high
 
     def pattern(self, pattern: str) -> str:
@@ -49,7 +49,7 @@ LIGHT = Theme(
     accent="#1f5fbf",
     warn="#b4451f",
     null="#e4e6e8",
-    hues=("#82406f", "#12876a", "#e39a2d"),
+    hues=("#82406f", "#12876a"),
     scale=("#eef3fa", "#7fa8dc", "#143f82"),
 )
 DARK = Theme(
@@ -61,7 +61,7 @@ DARK = Theme(
     accent="#6aa5ee",
     warn="#f08a5d",
     null="#31373d",
-    hues=("#c98abb", "#3fb593", "#e8b25a"),
+    hues=("#c98abb", "#3fb593"),
     scale=("#23303f", "#3f74b5", "#b9d6fb"),
 )
 

@@ -94,7 +94,7 @@ def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[
 
 def _tints(theme: design.Theme) -> tuple[str, str]:
     """The first and the second candidate's: purple and green, apart also for the colour-blind."""
-    return theme.hues[0], theme.hues[1]
+    return theme.hues
 
 
 def _rgba(color: str, alpha: float) -> str:

@@ -8,6 +8,7 @@ The method's own functions take every setting; given the same scores, both come 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.device.timing import Stamps
-from routesparse.engine.method import fallback, router
+from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.descriptors import Descriptors
 from routesparse.engine.method.probe import Probe
@@ -82,9 +83,9 @@ def route_by_kernel(
         column_us=profile.column_us,
         dense_us=profile.dense_us(segment),
         alpha=config.alpha,
-        gate=settings.gate_threshold,
-        dense_share=router.DENSE_SHARE,
-        next_budget=fallback.NEXT_BUDGET,
+        gate_threshold=settings.gate_threshold,
+        dense_share=policy.DENSE_SHARE,
+        next_budget=policy.NEXT_BUDGET,
         tau=config.tau,
         target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
         bet_cap=BET_CAP,
@@ -122,9 +123,11 @@ def route_by_method(
     scores = score_candidates(segment, probe, masses, described, settings)
     kernel_us = scores.kernel_us
 
-    # 4. Eq. 6 under the layer's limit.
+    # 4. Eq. 6 under the layer's limit. Other solvers than "device" would make a GPU wait for the host.
+    if kernel_us.is_cuda:
+        config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
-    routed = router.choose(scores.gate, risk, kernel_us, config, threshold, kernel_limit_us)
+    routed = router.choose(scores.gate_statistic, risk, kernel_us, config, threshold, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
@@ -132,7 +135,7 @@ def route_by_method(
     if kernel_limit_us is not None:
         slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
     certified = fallback.certify(
-        kernel_us, scores.gate, certificate_mass, routed.choice, config, threshold, slack
+        kernel_us, scores.gate_statistic, certificate_mass, routed.choice, config, threshold, slack
     )
     stamps.lap()
     packed = packed_decision(

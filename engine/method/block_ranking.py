@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from routesparse.engine.method.family import Context
+from routesparse.kernels.rules import SCORE_BINS
 
 if TYPE_CHECKING:
     import torch
@@ -72,8 +73,6 @@ class RankedRow:
 
 def ranked_row(context: Context, unit: tuple[int, int], i: int) -> RankedRow:
     """Query block i of unit (batch, head), ranked by plain loops."""
-    from routesparse.kernels.level_maps import SCORE_BINS
-
     batch, head = unit
     forced, causal = (mask[min(batch, len(mask) - 1), 0, i].numpy() for mask in context.forced_and_causal)
     free = np.flatnonzero(causal & ~forced)

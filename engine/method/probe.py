@@ -18,6 +18,7 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels.block_lse import block_lse
@@ -25,11 +26,6 @@ from routesparse.kernels.block_means import block_means
 from routesparse.kernels.logits import row_queries
 from routesparse.kernels.recent_marginals import recent_marginals
 from routesparse.kernels.row_mass import row_mass
-
-# Offsets below this are left out of the column marginals: every plan reads the diagonal blocks, so a column ranked for
-# its mass there would buy nothing.
-LOCAL_OFFSETS = 128
-LOCAL_BAND_TOKENS = 512
 
 
 @dataclass(frozen=True)

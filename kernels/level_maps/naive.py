@@ -7,8 +7,8 @@ import torch
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
 from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.rules import SCORE_BINS
 
-SCORE_BINS = 256
 MAX_LEVELS = 16  # of the families that rank by score
 
 
