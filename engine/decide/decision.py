@@ -16,7 +16,7 @@ from routesparse.engine.device.copies import Layout, Packed, Readout, pack
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import fallback
 from routesparse.engine.method.fallback import DeviceCertified, read_certified
-from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.family import FamilyIndex
 from routesparse.engine.method.patterns import Candidate
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.router import Routing
