@@ -49,8 +49,13 @@ HEAVY = (
     "triton",
 )
 MOST_LEVELS = 12  # in one of the three folders
-# Numbers and records that are about one family by right: rivals, and studies of one.
-MAY_NAME_FAMILIES = ("engine/method/families/", "engine/baselines/", "engine/evaluation/")
+# What is about one family by right: rivals, studies of one, and the four that the Triton kernels have branches for.
+MAY_NAME_FAMILIES = (
+    "engine/method/families/",
+    "engine/baselines/",
+    "engine/evaluation/",
+    "kernels/families.py",
+)
 
 # What stands directly in a folder; everything else has a room.
 GROUND = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.engine.method.family import FamilyIndex
-from routesparse.engine.method.patterns import Candidate
 from routesparse.kernels.families import DENSE
 from routesparse.kernels.retained_mass import FamilyMaps
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.patterns import Candidate
 
 
 def family_maps(indices: Mapping[str, FamilyIndex], partial: bool = False) -> FamilyMaps:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from routesparse.engine.method.block_ranking import ranked_row
-from routesparse.engine.method.families.block_sparse import ranked
+from routesparse.engine.method.families.block_sparse import ranked, ranked_row
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
 
 if TYPE_CHECKING:
