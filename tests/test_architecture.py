@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -422,31 +421,6 @@ def test_a_family_is_named_in_its_own_file_only() -> None:
 def listed(what: str, items: Iterable[str]) -> str:
     """A failure's text: a line per item."""
     return "\n  ".join([f"{what}:", *items])
-
-
-ROOMS = ("screens", "unit", "shell", "ui")  # of app/, each may import itself and what comes after it
-
-
-def test_rooms_of_the_dashboard_point_one_way() -> None:
-    """Imports inside functions count; a page imports no other page."""
-    for found in IMPORTS:
-        here, there = found.file.split("/"), found.module.split(".")[1:]
-        if here[0] != "app" or there[:1] != ["app"] or len(here) < 3:
-            continue
-        assert ROOMS.index(there[1]) >= ROOMS.index(here[1]), str(found)
-        if here[1] == there[1] == "screens":
-            assert here[2] == there[2], f"{found}: a module of two pages belongs to ui, unit or shell"
-
-
-def test_the_dashboard_has_no_circle_of_files() -> None:
-    """Imports inside functions count."""
-    names = {module_name(file) for file in FILES if file.startswith("app/")}
-    graph: dict[str, set[str]] = {name: set() for name in names}
-    for found in IMPORTS:
-        target = next((t for t in (found.module, found.module.rpartition(".")[0]) if t in names), None)
-        if target is not None and found.file.startswith("app/"):
-            graph[module_name(found.file)].add(target)
-    TopologicalSorter(graph).prepare()
 
 
 def run_python(code: str, **environment: str) -> str:

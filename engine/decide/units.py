@@ -8,25 +8,29 @@ The method's own functions take every setting; given the same scores, both come 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from routesparse.engine.decide.candidate_scores import by_unit, score_candidates
-from routesparse.engine.decide.decision import packed_decision, packed_layout
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.packing import packed_decision, packed_layout
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
-from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
-from routesparse.engine.method.descriptors import Descriptors
-from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
-from routesparse.engine.method.retained_mass import CandidateMass
-from routesparse.engine.method.segments import Segment
 from routesparse.kernels import route as kernel
 from routesparse.kernels.common import runs_triton
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.device.timing import Stamps
+    from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.segments import Segment
 
 
 def route_units(
@@ -122,7 +126,9 @@ def route_by_method(
     scores = score_candidates(segment, probe, masses, described, settings)
     kernel_us = scores.kernel_us
 
-    # 4. Eq. 6 under the layer's limit.
+    # 4. Eq. 6 under the layer's limit. A GPU is not waited for, and the other solvers run on the host.
+    if kernel_us.is_cuda and config.solver != "device":
+        config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
     routed = router.choose(scores.gate, risk, kernel_us, config, threshold, kernel_limit_us)
 

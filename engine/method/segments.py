@@ -11,12 +11,16 @@ The paper's abstract promises a decision per head and prompt segment; its equati
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from routesparse.engine.config import RouterConfig
 from routesparse.kernels.geometry import SegmentGeometry
+
+if TYPE_CHECKING:
+    import torch
+
+    from routesparse.engine.config import RouterConfig
 
 # KV blocks before the diagonal that every plan reads. Without one, the first row of a query block saw a single key of
 # its own text under a block-sparse plan; the mean mass hid that, and 4 of 20 answers of the kind "a uuid among uuids"

@@ -4,7 +4,7 @@
   pair-swap repair. NumPy.
 - ``solve_exact``: integer programme, for tests and the solver study. NumPy.
 - ``solve_by_multipliers``: multiplier search and pair repair on tensors, without waiting for the host; the only one
-  that a GPU takes.
+  that a GPU takes (decide/units.py chooses it there).
 
 torch is imported inside the functions that need it: the dashboard's process imports this module.
 """
@@ -29,11 +29,11 @@ PAIR_ROUNDS = 16
 def solve(risk: Array, cost: Array, limit: float, solver: str) -> Array:
     """min sum risk subject to sum cost <= limit, one candidate per row of risk, cost float64 [U, C] -> int64 [U].
 
-    solver: "greedy", "exact" or "device"; tensors on a GPU are always solved there. An unattainable limit gives the
-    cheapest plan.
+    solver: "greedy", "exact" or "device"; the first two take arrays and tensors of the host only. An unattainable
+    limit gives the cheapest plan.
     """
     if namespace(cost) is not np:
-        if cost.is_cuda or solver == "device":
+        if solver == "device":
             return _solve_tensors(risk, cost, limit)
         import torch
 

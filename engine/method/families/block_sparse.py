@@ -12,9 +12,8 @@ import torch
 
 from routesparse.engine.device.constants import constant
 from routesparse.engine.method.families.level_map import FamilyIndex
-from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.inputs import AttentionInputs, pool_keys
 from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import pool_keys
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels.block_means import block_means, pooled_scores
 from routesparse.kernels.level_maps import score_levels
