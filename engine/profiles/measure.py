@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,9 +33,11 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
-from routesparse.engine.models.load import LoadedModel
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.interface import RowPlan, sparse_attention
+
+if TYPE_CHECKING:
+    from routesparse.engine.models.load import LoadedModel
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
