@@ -84,7 +84,7 @@ class RouterConfig:
     policy: Policy = "certified"
     tau: float = 0.9  # tau: the retained mass that a certificate must reach
     confidence: float = 0.95  # q
-    gate: float | None = None  # lambda; None: gate_threshold's rule, or the calibration's frozen value
+    gate_threshold: float | None = None  # lambda; None: the calibration's, or effective_gate_threshold's rule
     budget: LatencyBudget | None = None  # T_l; None: no ceiling (policy "certified" only)
     segment_tokens: int = 16_384
     tail_tokens: int = 128  # the last rows of the prompt are dense: they usually ask the question
@@ -115,8 +115,8 @@ class RouterConfig:
         _inside("tau", self.tau, 0.0, 1.0)
         _inside("confidence", self.confidence, 0.5, 0.9999)
         _inside("fallback_limit", self.fallback_limit, 0.0, 1.0)
-        if self.gate is not None:
-            _inside("gate", self.gate, 0.0, 1.0)
+        if self.gate_threshold is not None:
+            _inside("gate_threshold", self.gate_threshold, 0.0, 1.0)
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
@@ -146,18 +146,18 @@ class RouterConfig:
         return max(self.certificate_rows, 2 * self.block_q)
 
     @property
-    def gate_threshold(self) -> float:
+    def effective_gate_threshold(self) -> float:
         """lambda, the least gate statistic g of an admissible candidate, where no calibration has fixed one.
 
         A head whose certificate rows all had mass x would pass the in-prompt test only with
-        x >= tau + ln(s / (1 - q)) / C (the bound's resolution). A gate below that wastes a test on a candidate that
+        x >= tau + ln(s / (1 - q)) / C (the bound's resolution). A lambda below that wastes a test on a candidate that
         cannot pass, so lambda stands a quarter above it, and never more than half-way from tau to 1. At the default
         setting that is .94. tau + (1 - tau)/4 = .925, tried before, lies below the resolution: with .94 the share of
         units that expanded fell from .20 to .08 on prose and from .26 to .14 on code at equal density (development
         checkpoint, 4,096 tokens, 4 windows a domain).
         """
-        if self.gate is not None:
-            return self.gate
+        if self.gate_threshold is not None:
+            return self.gate_threshold
         resolution = math.log(self.max_tests / (1.0 - self.confidence)) / self.certificate_rows
         return min(self.tau + 1.25 * resolution, (1.0 + self.tau) / 2.0)
 
@@ -174,7 +174,8 @@ class RouterConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RouterConfig:
-        """The inverse of to_dict. Errors: ConfigError on an unknown name."""
+        """The inverse of to_dict; ``gate`` is gate_threshold's older name. Errors: ConfigError on an unknown name."""
+        values = renamed(values, {"gate": "gate_threshold"})
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -187,6 +188,13 @@ class RouterConfig:
     def digest(self) -> str:
         """Sixteen hex digits that change with any value: part of the stamp of calibrations and results."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """values with their older keys (left in names) as they are called now (right); a key of today wins."""
+    return {names.get(name, name): value for name, value in values.items()} | {
+        name: values[name] for name in names.values() if name in values
+    }
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -51,7 +51,7 @@ class RunRow:
     profile: str
     policy: str
     tau: float
-    gate: float  # lambda
+    gate_threshold: float  # lambda
     confidence: float  # q
     budget: str | None  # T_l as given: "0.25" of dense or "800us"
     probe_mode: str
@@ -142,7 +142,7 @@ class HeadChoiceRow:
     density: float  # kept share of the causal area of the body, before the tail override
     mass: float  # m-hat: mean over the routing rows
     recent_mass: float
-    gate: float  # g = min(mass, recent_mass)
+    gate_statistic: float  # g = min(mass, recent_mass)
     lower_mass: float | None  # in-prompt certificate of the body mean; None for dense units
     conformal_lower_mass: float | None  # g - delta_q; None without a calibration
     row_lower_mass: float | None  # row statement; None for dense units

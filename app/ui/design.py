@@ -23,6 +23,14 @@ NAMES = {
     "block_top_p": "block top-p",
     "dense": "dense",
 }
+# Plotly's name of each family's point, and the same shape as a character for legends.
+SYMBOLS = {
+    "a_shape": "triangle-up",
+    "vertical_slash": "square",
+    "block_sparse": "circle",
+    "block_top_p": "diamond",
+}
+MARKS = {"a_shape": "▲", "vertical_slash": "■", "block_sparse": "●", "block_top_p": "◆"}
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 
 

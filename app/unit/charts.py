@@ -49,7 +49,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
                     "line": {"color": color, "width": 1.4},
                 },
                 "customdata": [
-                    [escape(str(row.budget)), row.risk, row.gate, escape(str(row.reason))]
+                    [escape(str(row.budget)), row.risk, row.gate_statistic, escape(str(row.reason))]
                     for row in rows.itertuples()
                 ],
                 "hovertemplate": "<b>%{customdata[0]}</b><br>%{x:,.0f} µs predicted · risk %{customdata[1]:.3f} · "
@@ -69,7 +69,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
     )
     lines, labels = [], []
     for value, name, color, side in (
-        (1 - run.gate, "1 − λ", theme.accent, "top"),
+        (1 - run.gate_threshold, "1 − λ", theme.accent, "top"),
         (1 - run.tau, "1 − τ", theme.warn, "bottom"),
     ):
         if value > 0:

@@ -26,7 +26,11 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
-            (f"gate statistic g, λ = {run.gate:.3f}", numbers.mass(choice["gate"]), "gate_statistic"),
+            (
+                f"gate statistic g, λ = {run.gate_threshold:.3f}",
+                numbers.mass(choice["gate_statistic"]),
+                "gate_statistic",
+            ),
             (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate"),
             ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
             (
@@ -85,7 +89,8 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         f'<th class="l">candidate</th>{heading("kept", "density")}{heading("retained mass", "retained_mass")}'
         f"{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
         f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
-        f'{heading("g ≥ λ", "gate_threshold")}<th class="l">outcome</th>'
+        + heading("g\u00a0≥\u00a0λ", "gate_threshold")
+        + '<th class="l">outcome</th>'
     )
     body = []
     for row in candidates.itertuples():
@@ -94,7 +99,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f'<tr class="{"pick" if row.chosen else ""}">'
             f'<td class="l">{escape(f"{design.LETTERS[row.pattern]} · {row.budget}")}</td>'
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
-            f"<td>{numbers.mass(row.gate)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
+            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
             f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td>"
             f'<td class="l w{"" if row.chosen else " no"}" title="{escape(row.reason)}">'

@@ -54,8 +54,8 @@ def candidate_masses(
         last = torch.full_like(part[..., :1], decision.segment.rows - 1)
         only = ProbeRows(torch.cat([last, part], dim=-1), (1, part.shape[-1], 0, 0))
         probe = run_probe(inputs, decision.segment, only, exact)
-        covered = candidate_mass(inputs, decision.segment, probe, decision.indices, decision.candidates)
-        parts.append(covered.row_mass[:, :, 1:])
+        masses = candidate_mass(inputs, decision.segment, probe, decision.indices, decision.candidates)
+        parts.append(masses.row_mass[:, :, 1:])
     return torch.cat(parts, dim=2)
 
 

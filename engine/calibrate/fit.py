@@ -71,7 +71,7 @@ def calibrate(
     if shared:
         raise CalibrationError(f"{len(shared)} document is in both folds; a document belongs to one of them")
     gate, measured_a = fit_gate(fold_a, config, measure, robust)
-    frozen = replace(config, gate=gate, alpha=fit_alpha(measured_a))
+    frozen = replace(config, gate_threshold=gate, alpha=fit_alpha(measured_a))
     measured_b = list(measure(fold_b, frozen, False))
     return assemble(
         measured_a,
@@ -90,15 +90,15 @@ def fit_gate(
     fold: Sequence[Window], config: RouterConfig, measure: Measure, robust: bool = False
 ) -> tuple[float, list[PromptMeasure]]:
     """lambda on fold A, and fold A as measured with it. Errors: CalibrationError where the fold is too small."""
-    gate = config.gate_threshold
+    gate = config.effective_gate_threshold
     measured: list[PromptMeasure] = []
     for _ in range(GATE_ROUNDS):
-        measured = list(measure(fold, replace(config, gate=gate), True))
+        measured = list(measure(fold, replace(config, gate_threshold=gate), True))
         wanted = wanted_gate(measured, config, robust)
         if abs(wanted - gate) < GATE_STEP:
             return gate, measured
         gate = wanted
-    return gate, list(measure(fold, replace(config, gate=gate), True))
+    return gate, list(measure(fold, replace(config, gate_threshold=gate), True))
 
 
 def wanted_gate(measured: Sequence[PromptMeasure], config: RouterConfig, robust: bool = False) -> float:
@@ -110,7 +110,7 @@ def wanted_gate(measured: Sequence[PromptMeasure], config: RouterConfig, robust:
             f"{len(measured)}), too few for q = {config.confidence:g}; use more or longer prompts"
         )
     wanted = float(np.ceil((config.tau + delta) / GATE_STEP) * GATE_STEP)
-    return min(LARGEST_GATE, max(config.gate_threshold, wanted))
+    return min(LARGEST_GATE, max(config.effective_gate_threshold, wanted))
 
 
 def largest_delta(measured: Sequence[PromptMeasure], confidence: float, robust: bool) -> float:
@@ -139,13 +139,13 @@ def assemble(
     """The artifact from both folds as measured; config holds the frozen gate and alpha."""
     from routesparse.engine.provenance import versions
 
-    assert config.gate is not None
+    assert config.gate_threshold is not None
     both = [*measured_a, *measured_b]
     edges = histogram_edges(measured_b)
     return Calibration(
         name=name,
         domain=domain,
-        gate=config.gate,
+        gate_threshold=config.gate_threshold,
         alpha=config.alpha,
         model=subject.model,
         model_revision=subject.revision,
@@ -213,7 +213,9 @@ def fit_alpha(measured: Sequence[PromptMeasure]) -> float:
     above = below = 0.0
     for m in measured:
         u = np.concatenate([t.disagreement[:, :-1].ravel() for t in m.truths]).astype(np.float64)
-        flattery = np.concatenate([(t.gate - t.target)[:, :-1].ravel() for t in m.truths]).astype(np.float64)
+        flattery = np.concatenate([(t.gate_statistic - t.target)[:, :-1].ravel() for t in m.truths]).astype(
+            np.float64
+        )
         above += float((u * flattery).mean())
         below += float((u * u).mean())
     return max(0.0, above / below) if below > 0 else 0.0
@@ -231,8 +233,8 @@ def fit_error(measured: Sequence[PromptMeasure], seed: int) -> ErrorPredictor | 
         for t in m.truths:
             if t.error is None:
                 return None
-            entropy = np.broadcast_to(t.entropy[:, None], t.gate.shape)
-            columns = [x[:, :-1].ravel() for x in (t.gate, t.disagreement, entropy)]
+            entropy = np.broadcast_to(t.entropy[:, None], t.gate_statistic.shape)
+            columns = [x[:, :-1].ravel() for x in (t.gate_statistic, t.disagreement, entropy)]
             features.append(np.stack(columns, 1).astype(np.float64))
             errors.append(t.error[:, :-1].ravel().astype(np.float64))
             prompts.append(np.full(len(errors[-1]), place))

@@ -54,7 +54,7 @@ class CandidateAuditor(Auditor):
                 layer=decision.layer,
                 segment=decision.segment.index,
                 chosen=decision.certified.choice,
-                gate=scores.gate.astype(np.float32),
+                gate_statistic=scores.gate_statistic.astype(np.float32),
                 target=target.astype(np.float32),
                 disagreement=scores.disagreement.astype(np.float32),
                 entropy=decision.entropy.astype(np.float32),

@@ -14,7 +14,7 @@ class UnitTruth:
     layer: int
     segment: int
     chosen: np.ndarray  # int64 [U]
-    gate: np.ndarray  # [U, C], g
+    gate_statistic: np.ndarray  # [U, C], g
     target: np.ndarray  # [U, C], g* = min(true body mean, recent mean)
     disagreement: np.ndarray  # [U, C], u
     entropy: np.ndarray  # [U]
@@ -23,14 +23,14 @@ class UnitTruth:
     @property
     def sparse(self) -> np.ndarray:
         """bool [U]."""
-        return self.chosen != self.gate.shape[1] - 1
+        return self.chosen != self.gate_statistic.shape[1] - 1
 
     @property
     def residual(self) -> np.ndarray:
         """g - g* of the selected candidate of every sparse unit."""
         units = np.flatnonzero(self.sparse)
         place = self.chosen[units]
-        return (self.gate[units, place] - self.target[units, place]).astype(np.float64)
+        return (self.gate_statistic[units, place] - self.target[units, place]).astype(np.float64)
 
 
 @dataclass(frozen=True)

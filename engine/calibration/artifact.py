@@ -24,9 +24,10 @@ import numpy as np
 
 from routesparse.engine import fields, paths
 from routesparse.engine.calibration.drift import DriftReference, check_reference
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import CalibrationError, ConfigError
 from routesparse.engine.fields import FieldError
+from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.method.predictor import ErrorPredictor, check_trees
@@ -55,7 +56,7 @@ STAMPED = (  # a change of any of these changes what delta was measured on
     "bound",
     "fallback",
 )
-# What only eq. 6 reads: without a latency limit the gate alone chooses.
+# What only eq. 6 reads: without a latency limit the gate rule alone chooses.
 RISK_ONLY = ("beta", "solver")
 
 
@@ -104,7 +105,7 @@ class Calibration:
 
     name: str
     domain: str
-    gate: float  # lambda, chosen on fold A and frozen
+    gate_threshold: float  # lambda, chosen on fold A and frozen
     alpha: float
     model: str
     model_revision: str
@@ -170,14 +171,17 @@ class Calibration:
                 f"calibration {self.name!r} was made in {self.dtype}, this model runs in {dtype}; calibrate again "
                 "in that dtype, or pass none"
             )
-        values = config.to_dict()
-        for name in STAMPED:
-            if name in RISK_ONLY and config.policy == "certified" and config.budget is None:
-                continue
-            if self.stamp.get(name) != values[name]:
+        unread: set[str] = set()
+        if config.policy == "certified" and config.budget is None:
+            unread |= {*RISK_ONLY, *policy.solver_constants()}
+        # Made before constants were stamped: its pattern library alone tells how old it is.
+        if not policy.constants().keys() & self.stamp.keys():
+            unread |= policy.constants().keys()
+        for name, value in stamp_of(config).items():
+            if name not in unread and self.stamp.get(name) != value:
                 return (
                     f"calibration {self.name!r} was made with {name} {self.stamp.get(name)!r}, this run has "
-                    f"{values[name]!r}; use the same value, or pass no calibration"
+                    f"{value!r}; {_remedy(name)}, or pass no calibration"
                 )
         return None if profile is None else self.cost_mismatch(profile)
 
@@ -217,9 +221,13 @@ class Calibration:
 
 
 def stamp_of(config: RouterConfig) -> dict[str, Any]:
-    """The part of a configuration that a calibration depends on."""
+    """What a calibration depends on: a part of the configuration, and the constants that steer choices."""
     values = config.to_dict()
-    return {field: values[field] for field in STAMPED}
+    return {field: values[field] for field in STAMPED} | policy.constants()
+
+
+def _remedy(name: str) -> str:
+    return "calibrate again" if name in policy.constants() else "use the same value"
 
 
 def load_calibration(name: str) -> Calibration:
@@ -257,6 +265,7 @@ def known() -> list[str]:
 
 def _from_dict(values: dict[str, Any]) -> Calibration:
     """Errors: FieldError for the first value outside its meaning."""
+    values = renamed(values, {"gate": "gate_threshold"})
     _CALIBRATION(values, "")
     make = {
         "cost_model": lambda v: CostModel(**v),
@@ -379,7 +388,7 @@ _CALIBRATION = fields.record(
     {
         "name": fields.text,
         "domain": fields.text,
-        "gate": fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1"),
+        "gate_threshold": fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1"),
         "alpha": _RATE,
         "model": fields.text,
         "model_revision": fields.text,

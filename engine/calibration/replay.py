@@ -25,8 +25,8 @@ def replay(
 ) -> pd.DataFrame:
     """The choices of policy "certified" without a time limit: one row per unit, columns as in the store.
 
-    candidates: rows of compare_queries.candidates. ``conformal_lower_mass`` is NaN where delta is infinite and for
-    dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
+    candidates: rows of compare_queries.candidates_of_run. ``conformal_lower_mass`` is NaN where delta is infinite and
+    for dense units; what only a run can measure (``lower_mass``, ``fallback``, ``audited_*``) is NULL.
     Errors: InputError where the run recorded no candidates, or not the same ones for every unit.
     """
     width = candidates["candidate"].nunique()
@@ -40,16 +40,16 @@ def replay(
         return candidates[column].to_numpy(float).reshape(shape)
 
     g = gate_statistic(matrix("mass"), matrix("recent_mass"))
-    choice = cheapest_admissible(g, matrix("kernel_us"), calibration.gate)
+    choice = cheapest_admissible(g, matrix("kernel_us"), calibration.gate_threshold)
     rows = candidates.iloc[np.arange(shape[0]) * width + choice].reset_index(drop=True)
-    gate = g[np.arange(shape[0]), choice]
+    chosen = g[np.arange(shape[0]), choice]
     delta = calibration.delta(tokens, confidence)
     sparse = rows["pattern"] != "dense"
-    claim = conformal_lower_mass(gate, delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
+    claim = conformal_lower_mass(chosen, delta) if math.isfinite(delta) else np.full(len(rows), np.nan)
     return rows[[*UNIT, "candidate", "pattern", "budget", "density", "disagreement", "kernel_us"]].assign(
         run_id=calibration.name,
-        gate=gate,
-        risk=risk(gate, rows["disagreement"].to_numpy(float), calibration.alpha),
+        gate_statistic=chosen,
+        risk=risk(chosen, rows["disagreement"].to_numpy(float), calibration.alpha),
         conformal_lower_mass=np.where(sparse, claim, np.nan),
         lower_mass=np.nan,
         fallback=None,

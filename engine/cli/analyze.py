@@ -163,19 +163,19 @@ def profile(
     wanted = _model_shape(model, shape)
     import torch
 
-    from routesparse.engine.profiles import measure as profiling
+    from routesparse.engine.profiles import measure
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda:0" if cuda else "cpu")
     with report.bars():
-        measured = profiling.measure(
+        measured = measure.measure(
             device,
             torch.bfloat16 if cuda else torch.float32,
             head_dim=wanted.head_dim,
             heads=wanted.heads,
             kv_heads=wanted.kv_heads,
             config=RouterConfig(probe=probe),
-            **(profiling.quick(device) if quick else {}),
+            **(measure.quick(device) if quick else {}),
             progress=report,
         )
     if shape is not None:

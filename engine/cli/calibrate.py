@@ -183,7 +183,7 @@ def _summary(made: Calibration, path: Path) -> dict[str, Any]:
         "name": made.name,
         "domain": made.domain,
         "model": made.model,
-        "gate": made.gate,
+        "gate_threshold": made.gate_threshold,
         "alpha": made.alpha,
         "buckets": [
             {key: value for key, value in vars(bucket).items() if key != "histogram"}
@@ -214,7 +214,7 @@ def _print_summary(made: Calibration, path: Path) -> None:
         r2 = made.predictor.fit.get("r2")
         told = "predictor r2 " + ("not measured (one document)" if r2 is None else f"{r2:.2f}")
     console.print(
-        f"lambda {made.gate:.3f}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
+        f"lambda {made.gate_threshold:.3f}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
         markup=False,
         soft_wrap=True,
     )

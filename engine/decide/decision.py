@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.segments import Segment
     from routesparse.engine.rows import Pattern
-    from routesparse.kernels.interface import RowPlan
+    from routesparse.kernels.plan import RowPlan
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Decision:
     candidates: tuple[Candidate, ...]
     scores: Scores
     risk: np.ndarray  # [U, C]
-    gate: float  # lambda
+    gate_threshold: float  # lambda
     routed: Routing
     certified: Certified
     certificate_mass: np.ndarray  # [U, certificate rows, C]
@@ -77,7 +77,7 @@ class Pending:
     batch: int
     heads: int
     candidates: tuple[Candidate, ...]
-    gate: float
+    gate_threshold: float
     tau: float
     limit_us: float | None
     planned_probe_us: float
@@ -117,7 +117,7 @@ class Pending:
             candidates=self.candidates,
             scores=scores,
             risk=values["risk"],
-            gate=self.gate,
+            gate_threshold=self.gate_threshold,
             routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
             certified=certified,
             certificate_mass=values["certificate_mass"],

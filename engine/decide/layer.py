@@ -146,7 +146,7 @@ def begin(
         batch=batch,
         heads=heads,
         candidates=computed.candidates,
-        gate=settings.gate_threshold,
+        gate_threshold=settings.gate_threshold,
         tau=config.tau,
         limit_us=limit_us,
         planned_probe_us=planned_probe_us,

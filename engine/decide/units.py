@@ -18,7 +18,7 @@ from routesparse.engine.decide.candidate_scores import by_unit, score_candidates
 from routesparse.engine.decide.packing import packed_decision, packed_layout
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
-from routesparse.engine.method import fallback, router
+from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.kernels import route as kernel
@@ -86,9 +86,9 @@ def route_by_kernel(
         column_us=profile.column_us,
         dense_us=profile.dense_us(segment),
         alpha=config.alpha,
-        gate=settings.gate_threshold,
-        dense_share=router.DENSE_SHARE,
-        next_budget=fallback.NEXT_BUDGET,
+        gate_threshold=settings.gate_threshold,
+        dense_share=policy.DENSE_SHARE,
+        next_budget=policy.NEXT_BUDGET,
         tau=config.tau,
         target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
         bet_cap=BET_CAP,
@@ -126,11 +126,11 @@ def route_by_method(
     scores = score_candidates(segment, probe, masses, described, settings)
     kernel_us = scores.kernel_us
 
-    # 4. Eq. 6 under the layer's limit. A GPU is not waited for, and the other solvers run on the host.
-    if kernel_us.is_cuda and config.solver != "device":
+    # 4. Eq. 6 under the layer's limit. Other solvers than "device" would make a GPU wait for the host.
+    if kernel_us.is_cuda:
         config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
-    routed = router.choose(scores.gate, risk, kernel_us, config, threshold, kernel_limit_us)
+    routed = router.choose(scores.gate_statistic, risk, kernel_us, config, threshold, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
@@ -138,7 +138,7 @@ def route_by_method(
     if kernel_limit_us is not None:
         slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
     certified = fallback.certify(
-        kernel_us, scores.gate, certificate_mass, routed.choice, config, threshold, slack
+        kernel_us, scores.gate_statistic, certificate_mass, routed.choice, config, threshold, slack
     )
     stamps.lap()
     packed = packed_decision(

@@ -9,7 +9,7 @@ from routesparse.engine import paths
 from routesparse.engine.evaluation.result_files import read, source, write_page
 from routesparse.engine.method.latency import LatencyProfile
 
-# Of the prompts whose wrong digits led to a change of every plan (LOCAL_BLOCKS of method/families/level_map.py).
+# Of the prompts whose wrong digits led to a change of every plan (LOCAL_BLOCKS of method/policy.py).
 DEVELOPMENT_SEED = 0
 
 

@@ -130,10 +130,10 @@ def conformal() -> list[str]:
     )
     lines = [
         "**Conformal certificate**: the gate statistic g minus delta, where delta is a quantile over calibration "
-        f"prompts; valid for prompts like those. q .95; lambda {result['gate']:.3f} and delta were frozen before the "
-        "test windows were drawn, which are those of the table above. No calibration document is in both folds or "
-        "among the test documents. Fold B, which gives delta, has so many prompts (documents), of 4,096 to 8,192 and "
-        f"of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is short.",
+        f"prompts; valid for prompts like those. q .95; lambda {result['gate_threshold']:.3f} and delta were frozen "
+        "before the test windows were drawn, which are those of the table above. No calibration document is in both "
+        "folds or among the test documents. Fold B, which gives delta, has so many prompts (documents), of 4,096 to "
+        f"8,192 and of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is short.",
         "",
         "*Coverage* is the share of selected sparse units whose audited statistic g* is at least g - delta; .95 is "
         "promised. *m - m_low* is the audited mass minus the certified one. Needle prompts of 4,096 tokens are "

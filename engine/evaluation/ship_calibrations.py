@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
     measured = load(arguments.units)
-    config = RouterConfig(gate=measured.gate, seed=arguments.seed, break_even_tokens=0)
+    config = RouterConfig(gate_threshold=measured.gate_threshold, seed=arguments.seed, break_even_tokens=0)
     told = measured.provenance
     subject = Subject(
         loaded.name, loaded.revision, loaded.dtype, device_text(told), LatencyProfile.load(arguments.profile)
@@ -57,10 +57,10 @@ def main(argv: list[str] | None = None) -> None:
     for name, parts in NAMES.items():
         fold_a, fold_b = ([m for m in fold if m.domain in parts] for fold in folds)
         wanted = wanted_gate(fold_a, config, name == "robust")
-        if abs(wanted - measured.gate) >= GATE_STEP:
+        if abs(wanted - measured.gate_threshold) >= GATE_STEP:
             raise CalibrationError(
-                f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at {measured.gate:.3f}; "
-                f"measure again with --gate {wanted:.3f}"
+                f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at "
+                f"{measured.gate_threshold:.3f}; measure again with --gate-threshold {wanted:.3f}"
             )
         made = assemble(
             fold_a,

@@ -77,9 +77,9 @@ def row_lower_bound(x: np.ndarray, confidence: float) -> np.ndarray:
     return np.partition(x, k - 1, axis=-1)[..., k - 1] if k >= 1 else np.zeros(x.shape[:-1])
 
 
-def conformal_lower_mass(gate: np.ndarray, delta: float) -> np.ndarray:
+def conformal_lower_mass(gate_statistic: np.ndarray, delta: float) -> np.ndarray:
     """Claim 2: m_low = clip(g - delta_q, 0, 1); an infinite delta promises nothing."""
-    return np.clip(gate - delta, 0.0, 1.0)
+    return np.clip(gate_statistic - delta, 0.0, 1.0)
 
 
 def paper_error_bound(mass: np.ndarray, v_max: np.ndarray | float) -> np.ndarray:

@@ -18,13 +18,11 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.certificate import in_prompt_lower_mass
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import admissible
 from routesparse.engine.method.solvers import taken
 from routesparse.engine.rows import FallbackKind
 
-NEXT_BUDGET = (
-    1.25  # an expansion must cost at least this much more, or it buys too little mass to be worth a test
-)
 FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
 
@@ -65,25 +63,25 @@ class DeviceCertified:
 
 
 def escalation(
-    cost: torch.Tensor, mass: torch.Tensor, choice: torch.Tensor, gate: float, max_tests: int
+    cost: torch.Tensor, g: torch.Tensor, choice: torch.Tensor, gate_threshold: float, max_tests: int
 ) -> torch.Tensor:
     """The sparse candidates that may be tested for each unit, in order: int64 [U, s], -1 past the last one.
 
-    cost, mass (g) [U, C], choice [U]; no rung where the router chose dense. After the first: the cheapest candidate
-    with a higher gate statistic and a cost of at least NEXT_BUDGET times the one before, never as dear as dense.
+    cost, g (gate statistic) [U, C], choice [U]; no rung where the router chose dense. After the first: the cheapest
+    candidate with a higher g and a cost of at least NEXT_BUDGET times the one before, never as dear as dense.
     """
     dense = cost.shape[1] - 1
     rungs = [torch.where(choice == dense, -1, choice)]
-    allowed = admissible(mass, gate) & (cost < cost[:, dense:])
+    allowed = admissible(g, gate_threshold) & (cost < cost[:, dense:])
     allowed[:, dense] = False
     last = choice
     for _ in range(max_tests - 1):
         place = last.unsqueeze(1)
-        better = allowed & (mass > mass.gather(1, place)) & (cost >= NEXT_BUDGET * cost.gather(1, place))
+        better = allowed & (g > g.gather(1, place)) & (cost >= NEXT_BUDGET * cost.gather(1, place))
         price = torch.where(better, cost, torch.inf)
         cheapest = price.amin(1, keepdim=True)
-        # The best mass among equally cheap ones, then the first.
-        following = torch.where(better & (price == cheapest), mass, -torch.inf).argmax(1)
+        # The best g among equally cheap ones, then the first.
+        following = torch.where(better & (price == cheapest), g, -torch.inf).argmax(1)
         exists = (rungs[-1] >= 0) & better.any(1)
         rungs.append(torch.where(exists, following, -1))
         last = torch.where(exists, following, last)
@@ -92,20 +90,20 @@ def escalation(
 
 def certify(
     cost: torch.Tensor,
-    mass: torch.Tensor,
+    gate_statistic: torch.Tensor,
     certificate_mass: torch.Tensor,
     choice: torch.Tensor,
     config: RouterConfig,
-    gate: float,
+    gate_threshold: float,
     slack_us: torch.Tensor | None = None,
 ) -> DeviceCertified:
-    """Test the router's choice and escalate. cost, mass (g) float64 [U, C], certificate_mass [U, rows, C].
+    """Test the router's choice and escalate. cost, gate_statistic float64 [U, C], certificate_mass [U, rows, C].
 
     slack_us: float64 scalar, what is left of T_l; read by the policy "strict" only, which grants escalations by
     largest deficit tau - m_low while it lasts and records the others as unmet.
     """
     dense = cost.shape[1] - 1
-    ladder = escalation(cost, mass, choice, gate, config.max_tests)
+    ladder = escalation(cost, gate_statistic, choice, gate_threshold, config.max_tests)
     rung_exists = ladder >= 0
     place = ladder.clamp_min(0).unsqueeze(1).expand(-1, certificate_mass.shape[1], -1)
     rows = certificate_mass.gather(2, place).transpose(1, 2).double()

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from routesparse.engine import fields
+from routesparse.engine.config import renamed
 from routesparse.engine.fields import FieldError
 
 if TYPE_CHECKING:
     import torch
 
-FEATURES = ("gate", "disagreement", "entropy")
+FEATURES = ("gate_statistic", "disagreement", "entropy")
 SIGNS = (-1, 1, 1)  # e falls in the first and rises in the others
 LEAF = -1
 
@@ -59,7 +60,10 @@ class ErrorPredictor:
     def from_dict(cls, values: dict[str, Any]) -> ErrorPredictor:
         """From a calibration file that ``check_trees`` let through."""
         tables = {name: tuple(tuple(row) for row in values[name]) for name in TABLES}
-        return cls(float(values["baseline"]), **tables, depth=values["depth"], fit=values.get("fit", {}))
+        fit = dict(values.get("fit", {}))
+        if "curves" in fit:
+            fit["curves"] = renamed(fit["curves"], {"gate": FEATURES[0]})
+        return cls(float(values["baseline"]), **tables, depth=values["depth"], fit=fit)
 
 
 TABLES = ("feature", "threshold", "left", "right", "value")
@@ -107,12 +111,14 @@ class PredictorTables:
     value: torch.Tensor
     depth: int
 
-    def __call__(self, gate: torch.Tensor, disagreement: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, gate_statistic: torch.Tensor, disagreement: torch.Tensor, entropy: torch.Tensor
+    ) -> torch.Tensor:
         """e of every candidate: three tensors that broadcast to one shape -> float64 of that shape, >= 0."""
         import torch
 
         rows = torch.stack(
-            torch.broadcast_tensors(gate.double(), disagreement.double(), entropy.double()), -1
+            torch.broadcast_tensors(gate_statistic.double(), disagreement.double(), entropy.double()), -1
         )
         shape = rows.shape[:-1]
         rows = rows.reshape(-1, len(FEATURES))

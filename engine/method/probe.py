@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from routesparse.engine.method.inputs import AttentionInputs, pool_keys
+from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
 from routesparse.kernels.block_lse import block_lse
 from routesparse.kernels.logits import row_queries
@@ -27,11 +28,6 @@ from routesparse.kernels.row_mass import row_mass
 if TYPE_CHECKING:
     from routesparse.engine.config import RouterConfig
     from routesparse.engine.method.segments import Segment
-
-# Offsets below this are left out of the column marginals: every plan reads the diagonal blocks, so a column ranked for
-# its mass there would buy nothing.
-LOCAL_OFFSETS = 128
-LOCAL_BAND_TOKENS = 512
 
 
 @dataclass(frozen=True)

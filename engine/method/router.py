@@ -16,11 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.policy import DENSE_SHARE
 from routesparse.engine.method.solvers import solve, taken
 from routesparse.kernels.arrays import Array, namespace
-
-# Of its cost, at which dense is compared: a sparse candidate that costs as much as dense is never taken.
-DENSE_SHARE = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,15 @@ class Routing:
     over_budget: Array
 
 
-def admissible(gate_statistic: Array, threshold: float) -> Array:
+def admissible(gate_statistic: Array, gate_threshold: float) -> Array:
     """g >= lambda, elementwise. Dense keeps all mass and is admissible at any threshold."""
-    return gate_statistic >= threshold
+    return gate_statistic >= gate_threshold
 
 
-def cheapest_admissible(gate_statistic: Array, cost: Array, threshold: float) -> Array:
+def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: float) -> Array:
     """The gate rule: per unit the cheapest admissible candidate, int64 [U]; g and cost [U, C], dense last."""
     xp = namespace(cost)
-    price = xp.where(admissible(gate_statistic, threshold), cost, xp.inf)
+    price = xp.where(admissible(gate_statistic, gate_threshold), cost, xp.inf)
     price[:, -1] = cost[:, -1] * DENSE_SHARE
     return price.argmin(1)
 
@@ -50,17 +48,17 @@ def choose(
     risk: Array,
     cost: Array,
     config: RouterConfig,
-    threshold: float,
+    gate_threshold: float,
     limit_us: float | None,
 ) -> Routing:
     """Steps 3 and 4 for the U units of one layer and segment: g, risk and cost float64 [U, C], dense last.
 
-    threshold: lambda. limit_us: T_l - t_probe for these units, None without a limit. With the policy "certified",
+    gate_threshold: lambda. limit_us: T_l - t_probe for these units, None without a limit. With the policy "certified",
     candidates below the threshold are taken only where the limit leaves no other choice.
     """
     xp = namespace(cost)
     certified = config.policy == "certified"
-    gated = cheapest_admissible(gate_statistic, cost, threshold)
+    gated = cheapest_admissible(gate_statistic, cost, gate_threshold)
     never = xp.zeros_like(cost[0, 0], dtype=xp.bool)
     if limit_us is None:
         assert certified

@@ -13,7 +13,7 @@ from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
 from routesparse.kernels import lower_plan
 from routesparse.kernels.families import FAMILIES
-from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan import RowPlan
 
 
 def lower(

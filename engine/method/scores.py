@@ -21,11 +21,11 @@ def gate_statistic(mass: Array, recent_mass: Array) -> Array:
 
 
 def risk(
-    gate: Array, disagreement: Array, alpha: float, predicted_error: Array | None = None, beta: float = 0.0
+    g: Array, disagreement: Array, alpha: float, predicted_error: Array | None = None, beta: float = 0.0
 ) -> Array:
     """R (eq. 4), at least 0. Errors: ValueError for beta without predicted errors."""
-    xp = namespace(gate)
-    found = 1.0 - gate + alpha * disagreement
+    xp = namespace(g)
+    found = 1.0 - g + alpha * disagreement
     if beta:
         if predicted_error is None:
             raise ValueError("beta > 0 needs an error predictor")
@@ -48,10 +48,10 @@ class Scores:
     predicted_error: Array | None = None  # e
 
     @property
-    def gate(self) -> Array:
+    def gate_statistic(self) -> Array:
         """g."""
         return gate_statistic(self.mass, self.recent_mass)
 
     def risk(self, alpha: float, beta: float) -> Array:
         """R (eq. 4)."""
-        return risk(self.gate, self.disagreement, alpha, self.predicted_error, beta)
+        return risk(self.gate_statistic, self.disagreement, alpha, self.predicted_error, beta)

@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.kernels.geometry import SegmentGeometry
 
 if TYPE_CHECKING:
     import torch
 
     from routesparse.engine.config import RouterConfig
-
-# KV blocks before the diagonal that every plan reads. Without one, the first row of a query block saw a single key of
-# its own text under a block-sparse plan; the mean mass hid that, and 4 of 20 answers of the kind "a uuid among uuids"
-# (niah_multikey_3, 8,192 tokens, default setting) came out with a wrong digit. With it all 20 equal dense attention's,
-# at the same density (.483 for .489).
-LOCAL_BLOCKS = 1
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ PAIR_ROUNDS = 16
 def solve(risk: Array, cost: Array, limit: float, solver: str) -> Array:
     """min sum risk subject to sum cost <= limit, one candidate per row of risk, cost float64 [U, C] -> int64 [U].
 
-    solver: "greedy", "exact" or "device"; the first two take arrays and tensors of the host only. An unattainable
-    limit gives the cheapest plan.
+    solver: "greedy" or "exact" on the host, "device" where the arrays are. An unattainable limit gives the cheapest
+    plan.
     """
     if namespace(cost) is not np:
         if solver == "device":

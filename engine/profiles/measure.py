@@ -276,8 +276,8 @@ def _probe_once(
     inputs, segment, config: RouterConfig, free: LatencyProfile, graphs: Graphs[Computed]
 ) -> None:
     """Everything that a routing decision costs besides the kernel."""
-    policy = replace(config, policy="certified", budget=None, gate=0.5, tau=0.4)
-    settings = LayerSettings(policy, policy.gate_threshold, free)
+    policy = replace(config, policy="certified", budget=None, gate_threshold=0.5, tau=0.4)
+    settings = LayerSettings(policy, policy.effective_gate_threshold, free)
     plan_of(begin(inputs, segment, 0, settings, graphs=graphs), inputs)
 
 

@@ -17,7 +17,7 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
     """One sentence for the unit's final choice."""
     place = int(decision.certified.choice[unit])
     dense = len(decision.candidates) - 1
-    scores, gate = decision.scores, decision.gate
+    scores, threshold = decision.scores, decision.gate_threshold
     tests = [t for t in decision.certified.tests if t.unit == unit]
     if decision.certified.fallback[unit] == "dense":
         best = max(t.lower_mass for t in tests)
@@ -25,11 +25,11 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
     if place == dense:
         if decision.routed.limited:
             return "dense by the router: least total risk under T_l"
-        best_gate = float(scores.gate[unit, :dense].max())
-        if not admissible(best_gate, gate):
-            return f"dense by the router: no sparse candidate reaches g >= {gate:.3f} (best {best_gate:.3f})"
+        best = float(scores.gate_statistic[unit, :dense].max())
+        if not admissible(best, threshold):
+            return f"dense by the router: no sparse candidate reaches g >= {threshold:.3f} (best {best:.3f})"
         return "dense by the router: every sparse candidate with enough mass costs as much as dense"
-    g = float(scores.gate[unit, place])
+    g = float(scores.gate_statistic[unit, place])
     bound = float(decision.certified.lower_mass[unit])
     verdict = f"certificate {bound:.3f} >= tau {tau:.3f}"
     if is_uncertified(decision.candidates[place].pattern, bound, tau):
@@ -44,23 +44,23 @@ def choice_reason(decision: Decision, unit: int, tau: float) -> str:
         )
     if decision.routed.limited:
         return f"least total risk under T_l: g {g:.3f}, {verdict}"
-    return f"cheapest candidate with g >= {gate:.3f}: g {g:.3f}, {verdict}"
+    return f"cheapest candidate with g >= {threshold:.3f}: g {g:.3f}, {verdict}"
 
 
 def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> str:
     """Why this candidate is or is not the unit's choice."""
-    scores, gate = decision.scores, decision.gate
+    scores, threshold = decision.scores, decision.gate_threshold
     chosen = int(decision.certified.choice[unit])
     if place == chosen:
         return "chosen"
     for test in decision.certified.tests:
         if test.unit == unit and test.candidate == place:
             return f"certificate {test.lower_mass:.3f} < tau {tau:.3f}"
-    g, cost = float(scores.gate[unit, place]), float(scores.kernel_us[unit, place])
+    g, cost = float(scores.gate_statistic[unit, place]), float(scores.kernel_us[unit, place])
     paid = float(scores.kernel_us[unit, chosen])
-    if not admissible(g, gate) and not decision.routed.limited:
+    if not admissible(g, threshold) and not decision.routed.limited:
         side = "recent rows" if scores.recent_mass[unit, place] < scores.mass[unit, place] else "routing rows"
-        return f"g {g:.3f} < {gate:.3f} ({side})"
+        return f"g {g:.3f} < {threshold:.3f} ({side})"
     if cost >= paid:
         return f"costs {_ratio(cost, paid)} of the choice"
     if decision.routed.limited:

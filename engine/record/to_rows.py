@@ -88,7 +88,7 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
     conformal = None
     delta = _finite_delta(settings, tokens)
     if delta is not None and sparse:
-        conformal = float(conformal_lower_mass(scores.gate[unit, place], delta))
+        conformal = float(conformal_lower_mass(scores.gate_statistic[unit, place], delta))
     return HeadChoiceRow(
         **_key(run_id, decision, unit),
         first_token=decision.segment.position,
@@ -100,7 +100,7 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
         density=float(scores.density[unit, place]),
         mass=float(scores.mass[unit, place]),
         recent_mass=float(scores.recent_mass[unit, place]),
-        gate=float(scores.gate[unit, place]),
+        gate_statistic=float(scores.gate_statistic[unit, place]),
         lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
         conformal_lower_mass=conformal,
         row_lower_mass=float(row_lower_bound(rows, settings.config.row_level)) if sparse else None,
@@ -162,7 +162,7 @@ def _run(
         profile=profile,
         policy=config.policy,
         tau=config.tau,
-        gate=settings.gate_threshold,
+        gate_threshold=settings.gate_threshold,
         confidence=config.confidence,
         budget=None if config.budget is None else str(config.budget),
         probe_mode=config.probe,
@@ -249,7 +249,7 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
             predicted_error=None if predicted is None else float(predicted[unit, place]),
             risk=float(decision.risk[unit, place]),
             kernel_us=float(scores.kernel_us[unit, place]),
-            admissible=bool(admissible(scores.gate[unit, place], decision.gate)),
+            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold)),
             chosen=place == int(decision.certified.choice[unit]),
             reason=candidate_reason(decision, unit, place, tau),
         )

@@ -39,7 +39,7 @@ from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.interface import RowPlan
+from routesparse.kernels.plan import RowPlan
 
 
 class RoutingSession(AttentionRouter):
@@ -60,8 +60,8 @@ class RoutingSession(AttentionRouter):
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture
         again.
-        Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a gate that
-        contradicts the calibration.
+        Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a
+        gate_threshold that contradicts the calibration.
         """
         predicts = calibration is not None and calibration.predictor is not None
         if config.beta and not predicts:
@@ -74,14 +74,15 @@ class RoutingSession(AttentionRouter):
                 f"segment {config.segment_tokens} tokens is too short to be probed; use at least {least}, "
                 f"a multiple of {config.block_q}"
             )
-        gate_threshold = config.gate_threshold
+        gate_threshold = config.effective_gate_threshold
         if calibration is not None:
-            if config.gate not in (None, calibration.gate):
+            if config.gate_threshold not in (None, calibration.gate_threshold):
                 raise ConfigError(
-                    f"gate {config.gate:g} contradicts calibration {calibration.name!r}, which froze "
-                    f"{calibration.gate:g}; pass one of the two"
+                    f"gate_threshold {config.gate_threshold:g} contradicts calibration {calibration.name!r}, which "
+                    f"froze {calibration.gate_threshold:g}; pass one of the two"
                 )
-            config, gate_threshold = replace(config, alpha=calibration.alpha), calibration.gate
+            config = replace(config, alpha=calibration.alpha)
+            gate_threshold = calibration.gate_threshold
         self.config = config
         depth: AuditDepth = "none" if auditor is None else auditor.depth
         self.trace = Trace(RunSettings(config, gate_threshold, calibration, profile, depth, salt))

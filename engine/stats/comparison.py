@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from routesparse.engine.config import renamed
 from routesparse.engine.rows import PATTERNS, RunRow
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
 
@@ -21,7 +22,7 @@ UNIT = ["batch_index", "layer", "head", "segment"]
 # column of a choice -> whether more of it is better (None: neither)
 METRICS: dict[str, bool | None] = {
     "density": None,
-    "gate": True,
+    "gate_statistic": True,
     "lower_mass": True,
     "conformal_lower_mass": True,
     "audited_mass": True,
@@ -35,7 +36,7 @@ _RUN_FIELDS = (
     "calibration",
     "calibration_mismatch",
     "profile",
-    "gate",
+    "gate_threshold",
     "audit_depth",
     "device",
     "dtype",
@@ -111,11 +112,11 @@ def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
 def settings(run: RunRow) -> dict[str, Any]:
     """Everything that was set or found fixed for a run: its configuration, model, device and library versions."""
     row = asdict(run)
-    config = json.loads(run.config_json)
+    config = renamed(json.loads(run.config_json), {"gate": "gate_threshold"})
     versions = {f"version of {name}": value for name, value in json.loads(run.versions_json).items()}
-    # The run's gate is lambda as used; the configuration's is what was asked for.
-    config["gate asked for"] = config.pop("gate", None)
-    named = {("lambda" if name == "gate" else name): row[name] for name in _RUN_FIELDS}
+    # The run's threshold is lambda as used; the configuration's is what was asked for.
+    config["gate_threshold asked for"] = config.pop("gate_threshold", None)
+    named = {("lambda" if name == "gate_threshold" else name): row[name] for name in _RUN_FIELDS}
     return {**named, **config, **versions}
 
 

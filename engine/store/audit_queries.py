@@ -17,11 +17,12 @@ import pandas as pd
 from routesparse.engine.store.owner_view import OwnerView
 
 _UNITS = """
-    SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density, c.gate,
-           c.lower_mass, c.conformal_lower_mass, c.row_lower_mass, a."rows" AS audit_rows, a.mass AS audited_mass,
+    SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density,
+           c.gate_statistic, c.lower_mass, c.conformal_lower_mass, c.row_lower_mass,
+           a."rows" AS audit_rows, a.mass AS audited_mass,
            a.min_mass AS audited_min_mass, gate_statistic(a.mass, c.recent_mass) AS audited_gate,
-           c.gate - gate_statistic(a.mass, c.recent_mass) AS residual,
-           CASE WHEN c.conformal_lower_mass > 0 THEN c.gate - c.conformal_lower_mass END AS delta,
+           c.gate_statistic - gate_statistic(a.mass, c.recent_mass) AS residual,
+           CASE WHEN c.conformal_lower_mass > 0 THEN c.gate_statistic - c.conformal_lower_mass END AS delta,
            a.covered, gate_statistic(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered,
            a.row_covered,
            a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error

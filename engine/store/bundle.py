@@ -27,7 +27,7 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 named lambda and g "gate"
 MANIFEST = "manifest.json"
 _JSON_COLUMNS = ("config_json", "versions_json")  # of run: pages read them
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
@@ -250,7 +250,7 @@ def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
     expected = tables.arrow_schema(table)
-    data = tables.with_later_columns(table, data)
+    data = tables.as_of_today(table, data)
     for field in expected:
         if field.name not in data.schema.names or data.schema.field(field.name).type != field.type:
             raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")

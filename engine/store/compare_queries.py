@@ -11,12 +11,12 @@ from routesparse.engine.store.owner_view import OwnerView
 _CHOSEN = "(SELECT run_key, run_id, domain FROM run WHERE list_contains(?::VARCHAR[], run_id)) r"
 
 
-def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
+def choices_of_runs(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Every decision of the runs with what was audited of it (NULL where it was not)."""
     return store.frame(
         f"""
         SELECT r.run_id, c.batch_index, c.layer, c.head, c.segment, c.candidate, c.pattern, c.budget, c.density,
-               c.gate, c.lower_mass, c.conformal_lower_mass, c.disagreement, c.risk, c.kernel_us, c.fallback,
+               c.gate_statistic, c.lower_mass, c.conformal_lower_mass, c.disagreement, c.risk, c.kernel_us, c.fallback,
                c.uncertified,
                a.mass AS audited_mass, a.mean_error AS audited_error
         FROM {_CHOSEN} JOIN head_choice c USING (run_key)
@@ -29,7 +29,7 @@ def choices(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def candidates(store: OwnerView, run_id: str) -> pd.DataFrame:
+def candidates_of_run(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Every candidate of every unit of one run, sorted by unit and candidate: what a replay of the router reads."""
     return store.frame(
         f"""

@@ -9,7 +9,7 @@ from routesparse.engine.store.owner_view import OwnerView
 
 MOST_RUNS = 50
 _COLUMNS = """
-    c.segment, c.first_token, c.tokens, c.pattern, c.budget, c.density, c.gate, c.lower_mass, c.disagreement,
+    c.segment, c.first_token, c.tokens, c.pattern, c.budget, c.density, c.gate_statistic, c.lower_mass, c.disagreement,
     c.risk, c.kernel_us, c.fallback, a.mass AS audited_mass, a.mean_error AS audited_error
 """
 _AUDIT = "LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)"

@@ -201,7 +201,7 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
     return store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
-               gate_statistic(s.mass, s.recent_mass) AS gate,
+               gate_statistic(s.mass, s.recent_mass) AS gate_statistic,
                coalesce(f.lower_mass, CASE WHEN s.chosen THEN h.lower_mass END) AS lower_mass
         FROM (SELECT * FROM candidate_score WHERE {unit}) s
         LEFT JOIN (SELECT candidate, lower_mass FROM head_choice WHERE {unit}) h USING (candidate)

@@ -15,21 +15,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from routesparse.engine import rows as records
 from routesparse.engine.errors import BundleError
-from routesparse.engine.rows import RunRecord
+from routesparse.engine.rows import (
+    AuditRow,
+    CandidateScoreRow,
+    FallbackEventRow,
+    HeadChoiceRow,
+    LayerRow,
+    ProbeRow,
+    PromptRow,
+    RunRecord,
+    RunRow,
+)
 
 # table name -> (record class, field of RunRecord that holds its rows)
 TABLES: dict[str, tuple[type, str]] = {
-    "run": (records.RunRow, "run"),
-    "layer_run": (records.LayerRow, "layers"),
-    "head_choice": (records.HeadChoiceRow, "choices"),
-    "candidate_score": (records.CandidateScoreRow, "candidates"),
-    "fallback_event": (records.FallbackEventRow, "fallbacks"),
-    "audit": (records.AuditRow, "audits"),
-    "probe": (records.ProbeRow, "probes"),
-    "prompt": (records.PromptRow, "prompt"),
+    "run": (RunRow, "run"),
+    "layer_run": (LayerRow, "layers"),
+    "head_choice": (HeadChoiceRow, "choices"),
+    "candidate_score": (CandidateScoreRow, "candidates"),
+    "fallback_event": (FallbackEventRow, "fallbacks"),
+    "audit": (AuditRow, "audits"),
+    "probe": (ProbeRow, "probes"),
+    "prompt": (PromptRow, "prompt"),
 }
+# table -> a column's name in bundles of schema 1 -> its name now
+RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
 OPTIONAL_TABLES = frozenset({"prompt"})
 SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test")
 
@@ -78,8 +89,13 @@ def to_arrow(table: str, rows: Iterable[Any]) -> pa.Table:
     return result.sort_by(keys) if keys and len(rows) > 1 else result
 
 
-def with_later_columns(table: str, data: pa.Table) -> pa.Table:
-    """What was written before an optional column existed did not measure it: NULL."""
+def as_of_today(table: str, data: pa.Table) -> pa.Table:
+    """A table of any schema version under today's column names.
+
+    What was written before an optional column existed did not measure it: NULL.
+    """
+    names = RENAMED.get(table, {})
+    data = data.rename_columns([names.get(name, name) for name in data.column_names])
     for field in arrow_schema(table):
         if field.nullable and field.name not in data.schema.names:
             data = data.append_column(field, pa.nulls(data.num_rows, field.type))
@@ -90,7 +106,7 @@ def from_arrow(table: str, data: pa.Table) -> list[Any]:
     """The inverse of to_arrow. Errors: KeyError where a required column is missing."""
     record, _ = TABLES[table]
     names = arrow_schema(table).names
-    data = with_later_columns(table, data)
+    data = as_of_today(table, data)
     columns = [data.column(name).to_pylist() for name in names]
     return [record(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 

@@ -11,7 +11,7 @@ BITS = 4  # of a bound that a round of its search finds; as measured on an H200
 
 
 def betting_lower_bound(x: Any, error: float) -> Any:
-    """The contract of the package for a tensor that Triton takes: x float64 [..., C] -> [...]."""
+    """``naive.betting_lower_bound`` of a tensor that Triton takes: x float64 [..., C] -> [...]."""
     from routesparse.kernels.betting_bound.kernel import betting_kernel
 
     x = x.contiguous()

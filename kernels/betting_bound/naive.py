@@ -21,7 +21,11 @@ BET_CAP = 0.98  # c: the largest share of the wealth that one row may cost
 
 
 def betting_lower_bound(x: Array, error: float) -> Array:
-    """The contract of the package: x float64 [..., C] -> [...]."""
+    """x float64 [..., C], masses in [0, 1] in drawn order -> lower bound of their mean at level 1 - error, [...].
+
+    Errors: ValueError for a NumPy array with fewer than two rows or values outside [0, 1]. A tensor's values are not
+    looked at: on a GPU the host would have to wait for them.
+    """
     xp = namespace(x)
     if xp is np:
         x = checked(x)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from routesparse.kernels.common import dispatched
 from routesparse.kernels.level_maps import launch, naive
-from routesparse.kernels.level_maps.naive import MAX_LEVELS, NEVER, SCORE_BINS
+from routesparse.kernels.level_maps.naive import MAX_LEVELS, NEVER
 
-__all__ = ["MAX_LEVELS", "NEVER", "SCORE_BINS", "closed_levels", "score_levels", "slash_levels"]
+__all__ = ["MAX_LEVELS", "NEVER", "closed_levels", "score_levels", "slash_levels"]
 
 closed_levels = dispatched(naive.closed_levels, launch.closed_levels)
 slash_levels = dispatched(naive.slash_levels, launch.slash_levels)

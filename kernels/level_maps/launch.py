@@ -6,7 +6,8 @@ import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import knows_ptx, power_of_two
-from routesparse.kernels.level_maps.naive import MAX_LEVELS, SCORE_BINS
+from routesparse.kernels.level_maps.naive import MAX_LEVELS
+from routesparse.kernels.rules import SCORE_BINS
 
 SCORE_CHUNK = 256  # blocks of a row that a warp bins at a time; as measured on an H200
 

@@ -6,9 +6,9 @@ import torch
 
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.rules import SCORE_BINS
 
 NEVER = 255  # no budget of the family reads this block
-SCORE_BINS = 256
 MAX_LEVELS = 16  # of the families that rank by score
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from routesparse.kernels.common import dispatched
 from routesparse.kernels.lower_plan import launch, naive
-from routesparse.kernels.lower_plan.naive import LISTED_SHARE
 
-__all__ = ["LISTED_SHARE", "head_density", "lower_levels"]
+__all__ = ["head_density", "lower_levels"]
 
 lower_levels = dispatched(naive.lower_levels, launch.lower_levels)
 head_density = dispatched(naive.head_density, launch.head_density)

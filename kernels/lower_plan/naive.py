@@ -8,8 +8,7 @@ from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.level_maps.naive import NEVER
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import RankedColumns
-
-LISTED_SHARE = 0.625
+from routesparse.kernels.rules import LISTED_SHARE
 
 
 def capacity(geometry: SegmentGeometry) -> int:

@@ -77,7 +77,7 @@ def route_kernel(
     column_us = tl.load(settings_ptr + 2)
     dense_us = tl.load(settings_ptr + 3)
     alpha = tl.load(settings_ptr + 4)
-    gate = tl.load(settings_ptr + 5)
+    gate_threshold = tl.load(settings_ptr + 5)
     dense_share = tl.load(settings_ptr + 6)
     next_budget = tl.load(settings_ptr + 7)
 
@@ -115,14 +115,14 @@ def route_kernel(
     tl.store(out_ptr + 5 * plane + at, risk, mask=real)
 
     # 4. The cheapest admissible candidate. A sparse one that costs as much as dense is never taken.
-    price = tl.where(real & (g >= gate), cost, float("inf"))
+    price = tl.where(real & (g >= gate_threshold), cost, float("inf"))
     routed = tl.argmin(tl.where(c == dense, dense_us * dense_share, price), 0)
     tl.store(out_ptr + at_routed + unit, routed.to(tl.float64))
 
     # 5. The ladder is known beforehand.
     rung = tl.arange(0, S)
     active = routed != dense
-    allowed = real & (c != dense) & (g >= gate) & (cost < dense_us)
+    allowed = real & (c != dense) & (g >= gate_threshold) & (cost < dense_us)
     ladder = tl.where((rung == 0) & active, routed, -1)
     last = routed
     climbing = active

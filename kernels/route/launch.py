@@ -26,7 +26,7 @@ class Settings:
     column_us: float
     dense_us: float
     alpha: float
-    gate: float  # lambda
+    gate_threshold: float  # lambda
     dense_share: float  # of its cost, at which dense is preferred
     next_budget: float
     tau: float

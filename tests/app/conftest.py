@@ -187,12 +187,12 @@ def make_calibration():
         return Calibration(
             name=name,
             domain=name,
-            gate=gate,
+            gate_threshold=gate,
             alpha=0.4,
             model="demo",
             model_revision=revision,
             library_hash=library_hash(),
-            stamp=stamp_of(RouterConfig(gate=gate)),
+            stamp=stamp_of(RouterConfig(gate_threshold=gate)),
             buckets=(
                 Bucket(
                     4_096,
@@ -249,7 +249,7 @@ def make_calibration():
                     "r2": 0.61,
                     "mean_absolute_error": 0.012,
                     "mean_error": 0.05,
-                    "curves": {"gate": falling, "disagreement": curve, "entropy": curve},
+                    "curves": {"gate_statistic": falling, "disagreement": curve, "entropy": curve},
                 },
             ),
         )

@@ -83,7 +83,7 @@ def decided(request, oracle):
     from routesparse.engine.method.segments import split
 
     inputs = oracle.draw_inputs(1, **request.param)
-    settings = replace(oracle.SMALL, tau=0.4, gate=0.5)
+    settings = replace(oracle.SMALL, tau=0.4, gate_threshold=0.5)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], settings)[-1]
     return inputs, decide(inputs, segment, 0, LayerSettings(settings, 0.5, oracle.PROFILE)), settings
 
@@ -91,7 +91,7 @@ def decided(request, oracle):
 @pytest.fixture
 def config(oracle):
     """A gate that small random attention passes with sparse candidates."""
-    return replace(oracle.SMALL, tau=0.5, gate=0.6)
+    return replace(oracle.SMALL, tau=0.5, gate_threshold=0.6)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import numpy as np
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.certificate import bernstein_lower_bound, betting_lower_bound
-from routesparse.engine.method.fallback import NEXT_BUDGET, CertificateTest, Certified
+from routesparse.engine.method.fallback import CertificateTest, Certified
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.scores import Scores
 
 
@@ -74,7 +75,7 @@ def escalation(scores: Scores, unit: int, first: int, gate: float, max_tests: in
     After the first: the cheapest candidate with a higher gate statistic and a cost of at least NEXT_BUDGET times
     the one before, never dearer than dense.
     """
-    cost, g = scores.kernel_us[unit], scores.gate[unit]
+    cost, g = scores.kernel_us[unit], scores.gate_statistic[unit]
     dense = len(cost) - 1
     if first == dense:
         return []

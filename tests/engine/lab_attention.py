@@ -74,7 +74,7 @@ class Lab:
         if (kind, layer) not in self._decided:
             inputs = self.layers(kind)[layer]
             segment = split(inputs.q.shape[2], inputs.k.shape[2], self.config)[-1]
-            settings = LayerSettings(self.config, self.config.gate_threshold, profile)
+            settings = LayerSettings(self.config, self.config.effective_gate_threshold, profile)
             self._decided[kind, layer] = decide(inputs, segment, layer, settings)
         return self._decided[kind, layer]
 

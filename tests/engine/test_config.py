@@ -66,7 +66,7 @@ def test_a_fraction_scales_with_dense_time_and_microseconds_do_not():
         ({"tau": "0.9"}, r"tau '0.9' must lie in \[0, 1\]"),
         ({"confidence": 0.4}, r"confidence 0.4 must lie in \[0.5, 0.9999\]"),
         ({"confidence": 1.0}, r"confidence 1.0 must lie in \[0.5, 0.9999\]"),
-        ({"gate": 1.5}, r"gate 1.5 must lie in \[0, 1\]"),
+        ({"gate_threshold": 1.5}, r"gate_threshold 1.5 must lie in \[0, 1\]"),
         ({"fallback_limit": 2}, r"fallback_limit 2 must lie in \[0, 1\]"),
         ({"alpha": -1.0}, "alpha -1.0 must be a finite number >= 0"),
         ({"alpha": math.inf}, "alpha inf must be a finite number >= 0"),
@@ -97,17 +97,26 @@ def test_a_configuration_error_is_the_users_to_mend():
 
 
 def test_the_default_gate_lies_a_quarter_above_tau():
-    assert RouterConfig(tau=0.9).gate_threshold == pytest.approx(0.9 + 1.25 * math.log(3 / 0.05) / 128)
-    assert RouterConfig(tau=0.9, gate=0.7).gate_threshold == 0.7
+    assert RouterConfig(tau=0.9).effective_gate_threshold == pytest.approx(
+        0.9 + 1.25 * math.log(3 / 0.05) / 128
+    )
+    assert RouterConfig(tau=0.9, gate_threshold=0.7).effective_gate_threshold == 0.7
 
 
 @pytest.mark.parametrize(
     "config",
-    [RouterConfig(), RouterConfig(policy="strict", budget=LatencyBudget(800.0, "us"), gate=0.5, seed=3)],
+    [
+        RouterConfig(),
+        RouterConfig(policy="strict", budget=LatencyBudget(800.0, "us"), gate_threshold=0.5, seed=3),
+    ],
     ids=["default", "strict"],
 )
 def test_a_configuration_survives_its_dictionary(config):
     assert RouterConfig.from_dict(config.to_dict()) == config
+
+
+def test_a_configuration_with_the_older_name_of_lambda_is_read():
+    assert RouterConfig.from_dict({"gate": 0.7}) == RouterConfig(gate_threshold=0.7)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
@@ -121,7 +130,7 @@ def test_the_digest_changes_with_every_value():
         "policy": "strict",
         "tau": 0.8,
         "confidence": 0.9,
-        "gate": 0.5,
+        "gate_threshold": 0.5,
         "budget": LatencyBudget(0.5, "fraction"),
         "segment_tokens": 1024,
         "tail_tokens": 0,

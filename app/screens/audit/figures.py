@@ -8,13 +8,6 @@ import plotly.graph_objects as go
 
 from routesparse.app.ui import design, numbers
 
-SYMBOLS = {
-    "a_shape": "triangle-up",
-    "vertical_slash": "square",
-    "block_sparse": "circle",
-    "block_top_p": "diamond",
-}
-MARKS = {"a_shape": "▲", "vertical_slash": "■", "block_sparse": "●", "block_top_p": "◆"}
 MOST_DRAWN = 2000
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
@@ -162,7 +155,7 @@ def pattern_legend(theme: design.Theme, *more: str) -> str:
     items = [
         f'<span><b style="color:{theme.patterns[pattern]};margin-right:5px">{mark}</b>'
         f"{design.LETTERS[pattern]} · {design.NAMES[pattern]}</span>"
-        for pattern, mark in MARKS.items()
+        for pattern, mark in design.MARKS.items()
     ]
     return f'<div class="rs-legend">{"".join(items)}{"".join(f"<span>{text}</span>" for text in more)}</div>'
 
@@ -176,7 +169,7 @@ def _points(
         y=rows[y],
         mode="markers",
         marker={
-            "symbol": SYMBOLS[pattern],
+            "symbol": design.SYMBOLS[pattern],
             "size": 8,
             "color": color,
             "opacity": 0.85,

@@ -197,7 +197,7 @@ def monotone(rows: pd.DataFrame) -> dict[tuple[str, str], bool]:
     for (name, feature), part in rows.groupby(["calibration", "feature"], sort=False):
         steps = np.diff(part.sort_values("x")["e"])
         found[str(name), str(feature)] = bool(
-            (steps <= 1e-12).all() if feature == "gate" else (steps >= -1e-12).all()
+            (steps <= 1e-12).all() if feature == "gate_statistic" else (steps >= -1e-12).all()
         )
     return found
 
@@ -207,7 +207,11 @@ def curves(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
     features = list(dict.fromkeys(rows["feature"]))
     names = list(dict.fromkeys(rows["calibration"]))
     chart = make_subplots(1, len(features), shared_yaxes=True, horizontal_spacing=0.05)
-    titles = {"gate": "gate statistic g", "disagreement": "disagreement u", "entropy": "entropy, nats"}
+    titles = {
+        "gate_statistic": "gate statistic g",
+        "disagreement": "disagreement u",
+        "entropy": "entropy, nats",
+    }
     for column, feature in enumerate(features, start=1):
         for name, color, dash in zip(names, (theme.accent, theme.warn), ("solid", "dash"), strict=False):
             part = rows[(rows["calibration"] == name) & (rows["feature"] == feature)].sort_values("x")

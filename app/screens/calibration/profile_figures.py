@@ -160,5 +160,5 @@ def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str,
                 (design.blend(theme.panel, theme.accent, 0.3 + 0.7 * share), _SPARSE_DASHES[not plain], mix)
             )
         else:
-            styles.append((theme.patterns["block_sparse"], "solid", mix))
+            styles.append((theme.warn, "solid", mix))
     return styles

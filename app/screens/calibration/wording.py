@@ -28,8 +28,8 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 
 def _asks(one: Calibration) -> str:
     return (
-        f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate:.3f}: by the probe, the plan must retain "
-        "that share of the head’s attention."
+        f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate_threshold:.3f}: by the probe, the plan "
+        "must retain that share of the head’s attention."
     )
 
 
@@ -45,15 +45,16 @@ def _claims(one: Calibration, confidence: float) -> str:
 
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:
-    if abs(first.gate - second.gate) < 5e-4:
+    if abs(first.gate_threshold - second.gate_threshold) < 5e-4:
         return (
-            f"Both try a sparse plan for a head only if g ≥ {first.gate:.3f}: by the probe, the plan must retain that "
-            "share of the head’s attention."
+            f"Both try a sparse plan for a head only if g ≥ {first.gate_threshold:.3f}: by the probe, the plan must "
+            "retain that share of the head’s attention."
         )
-    strict, lax = (first, second) if first.gate > second.gate else (second, first)
+    strict, lax = (first, second) if first.gate_threshold > second.gate_threshold else (second, first)
     return (
-        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate:.3f}, {lax.name} for {lax.gate:.3f}, "
-        "before a head tries a sparse plan. On the same prompt it therefore reads at least as many keys."
+        f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate_threshold:.3f}, {lax.name} for "
+        f"{lax.gate_threshold:.3f}, before a head tries a sparse plan. On the same prompt it therefore reads "
+        "at least as many keys."
     )
 
 
@@ -118,7 +119,7 @@ def facts_html(one: Calibration) -> str:
     cost = one.cost_model
     return facts.lines_html(
         [
-            ("gate threshold λ", f"{one.gate:.4f}", "gate_threshold"),
+            ("gate threshold λ", f"{one.gate_threshold:.4f}", "gate_threshold"),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
             ("error predictor", "yes" if one.predictor else "none", "predictor"),
             ("domains", ", ".join(one.parts) or one.domain),

@@ -17,7 +17,7 @@ MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "choice": ("Choice", "changed candidate", str),
     "density": ("Density", "share of the causal area kept", lambda v: f"{100 * v:+.1f}"),
-    "gate": ("Gate statistic", "gate statistic g", lambda v: f"{v:+.3f}"),
+    "gate_statistic": ("Gate statistic", "gate statistic g", lambda v: f"{v:+.3f}"),
     "lower_mass": ("Certified", "certified retained mass (in-prompt)", lambda v: f"{v:+.3f}"),
     "conformal_lower_mass": ("Conformal", "conformal lower bound", lambda v: f"{v:+.3f}"),
     "audited_mass": ("Audited mass", "audited retained mass", lambda v: f"{v:+.3f}"),

@@ -72,7 +72,7 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
     ids = list(dict.fromkeys(ids))
     if len(ids) < 2:
         return problems
-    found = compare_queries.choices(store, ids)
+    found = compare_queries.choices_of_runs(store, ids)
     sides = []
     for run_id in ids:
         run = queries.run(store, run_id)
@@ -86,7 +86,7 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
-    candidates = compare_queries.candidates(store, run.run_id)
+    candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
             calibration = load_calibration(name)
@@ -119,7 +119,7 @@ def _named(parameter: str, sides: list[Side]) -> Side | None:
 def _calibration_settings(calibration: Calibration, run: RunRow) -> dict[str, Any]:
     delta = calibration.delta(run.tokens, run.confidence)
     return {
-        "lambda": calibration.gate,
+        "lambda": calibration.gate_threshold,
         "alpha": calibration.alpha,
         f"delta at this length, q = {run.confidence:g}": numbers.mass(delta, 4) if delta < 1 else "infinite",
         "domain": calibration.domain,

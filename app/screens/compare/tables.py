@@ -15,7 +15,7 @@ from routesparse.engine.stats.comparison import METRICS, Difference
 
 _METRIC_NAMES = {
     "density": "kept share of the causal area",
-    "gate": "gate statistic g",
+    "gate_statistic": "gate statistic g",
     "lower_mass": "certified retained mass (in-prompt)",
     "conformal_lower_mass": "conformal lower bound",
     "audited_mass": "retained mass (audited)",
@@ -38,7 +38,7 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "domain": run.domain,
                 "tokens": run.tokens,
                 "calibration": side.key if side.calibration else run.calibration,
-                "lambda": side.calibration.gate if side.calibration else run.gate,
+                "lambda": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
                 "kept": float(side.choices["density"].mean()) if len(side.choices) else None,
                 "sparse_units": len(sparse),
                 "units": len(side.choices),

@@ -150,7 +150,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
             f'<tr class="{"pick" if here else ""}">{start}<td class="l"><span class="cell" '
             f'style="background:{color};color:{design.text_on(color)}">{letter}</span> '
             f"{escape(str(value['budget']) if sparse else 'all keys')}</td>"
-            f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate'])}</td>"
+            f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate_statistic'])}</td>"
             f"<td>{numbers.mass(value['lower_mass']) if sparse else '–'}</td>"
             f"<td>{numbers.mass(value['disagreement'])}</td><td>{numbers.mass(value['risk'])}</td>"
             f"<td>{value['kernel_us']:,.0f}</td><td>{escape(fallback)}</td>"

@@ -102,7 +102,7 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
     """Milliseconds a layer: decided_ms (medians), launched_ms without graphs, host_ms; parts in microseconds."""
     segments = split(inputs.q.shape[2], inputs.k.shape[2], config)
     device = inputs.q.device
-    settings = LayerSettings(config, config.gate_threshold, COSTS)
+    settings = LayerSettings(config, config.effective_gate_threshold, COSTS)
     graphs: Graphs[Computed] = Graphs()
 
     def decide(kept: Graphs[Computed] | None) -> list[Pending]:

@@ -168,7 +168,7 @@ def test_a_violation_lies_below_the_diagonal(filled, open_page):
     open_page("audit", run=RUN)
     units = audit_queries.units(access().store, [RUN], 1000)
     chart = figures.error_figure(units.assign(bound_tight=units["max_error"] / 2), design.LIGHT)
-    tight = [trace for trace in chart.data if trace.marker.symbol in figures.SYMBOLS.values()]
+    tight = [trace for trace in chart.data if trace.marker.symbol in design.SYMBOLS.values()]
     assert tight and all((trace.y < trace.x).all() for trace in tight)
     low, high = chart.layout.xaxis.range
     assert (low, high) == tuple(chart.layout.yaxis.range), "y = x is the diagonal"

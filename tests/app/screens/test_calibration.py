@@ -245,11 +245,11 @@ def test_residual_histogram_sums_to_one(calibrations):
 
 def test_a_curve_that_turns_back_is_not_monotone():
     rows = pd.DataFrame(
-        [("a", "gate", x, 1 - x) for x in (0.1, 0.5, 0.9)]
+        [("a", "gate_statistic", x, 1 - x) for x in (0.1, 0.5, 0.9)]
         + [("a", "entropy", x, y) for x, y in ((1, 0.1), (2, 0.3), (3, 0.2))],
         columns=["calibration", "feature", "x", "e"],
     )
-    assert figures.monotone(rows) == {("a", "gate"): True, ("a", "entropy"): False}
+    assert figures.monotone(rows) == {("a", "gate_statistic"): True, ("a", "entropy"): False}
 
 
 def test_calibrations_with_the_same_numbers_are_called_the_same(calibrations):

@@ -91,7 +91,15 @@ def test_changing_baseline_and_runs_changes_the_address(three, open_page):
 
 @pytest.mark.parametrize(
     "metric",
-    ["choice", "density", "gate", "lower_mass", "conformal_lower_mass", "audited_mass", "audited_error"],
+    [
+        "choice",
+        "density",
+        "gate_statistic",
+        "lower_mass",
+        "conformal_lower_mass",
+        "audited_mass",
+        "audited_error",
+    ],
 )
 def test_every_metric_draws_also_where_nothing_was_audited(three, open_page, metric):
     page = open_page("compare", runs=f"{RUN},{CODE}", metric=metric)

@@ -133,7 +133,7 @@ def test_a_value_that_is_nan_violates_every_bound(oracle, case):
 @pytest.mark.parametrize(("rows", "depth"), [(64, "rows"), (None, "full")])
 def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, rows, depth):
     routed = RoutingSession(
-        replace(oracle.SMALL, tau=0.5, gate=0.6, segment_tokens=320),
+        replace(oracle.SMALL, tau=0.5, gate_threshold=0.6, segment_tokens=320),
         profile=oracle.PROFILE,
         auditor=RowAuditor(rows),
     )

@@ -66,5 +66,6 @@ def test_rows_that_see_only_the_first_keys_are_measured_too(decided, monkeypatch
     rows = draw_body_rows(inputs, decision, None, seed=0)[..., :150]
     whole = candidate_masses(inputs, decision, rows, config)
     monkeypatch.setattr("routesparse.engine.audit.candidates.ROWS_AT_ONCE", 7)
-    monkeypatch.setattr("routesparse.engine.method.probe.KEY_CHUNK", 64)
+    monkeypatch.setattr("routesparse.kernels.block_lse.naive.KEY_CHUNK", 64)
+    monkeypatch.setattr("routesparse.kernels.recent_marginals.naive.KEY_CHUNK", 64)
     torch.testing.assert_close(candidate_masses(inputs, decision, rows, config), whole, atol=1e-5, rtol=0)

@@ -64,9 +64,9 @@ def test_a_heads_error_is_taken_over_the_rows_of_its_segment_only():
     routed[0][0, 0, 2] = 0.0
     choices = [SimpleNamespace(segment=s, first_token=10 * s, tokens=10) for s in range(3)]
     record = SimpleNamespace(choices=choices)
-    from routesparse.engine.audit import dense_forward as dense_reference
+    from routesparse.engine.audit import dense_forward
 
-    assert dense_reference._segments(record.choices) == {0: (0, 10), 1: (10, 20), 2: (20, 30)}
+    assert dense_forward._segments(record.choices) == {0: (0, 10), 1: (10, 20), 2: (20, 30)}
     assert relative_error(routed[0][0, 0, rows < 10], dense[0][0, 0, rows < 10]) == 0.0
     assert relative_error(routed[0][0, 0, rows >= 10], dense[0][0, 0, rows >= 10]) == 1.0
 

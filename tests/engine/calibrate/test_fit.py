@@ -116,7 +116,7 @@ def test_tiles_lie_side_by_side_from_a_start_that_the_seed_chooses():
 
 def test_lambda_stays_where_the_gate_is_strict_enough():
     gate, fold = fit_gate(folds()[0], CONFIG, flattering(0.01))
-    assert gate == CONFIG.gate_threshold and len(fold) == 40
+    assert gate == CONFIG.effective_gate_threshold and len(fold) == 40
 
 
 def test_lambda_moves_until_lambda_minus_delta_reaches_tau():
@@ -136,9 +136,13 @@ def test_alpha_is_the_slope_of_the_flattery_on_the_disagreement():
     for w in folds()[0]:
         m = measured(w, [0, 0, 0, 0])
         truth = m.truths[0]
-        fold.append(replace(m, truths=(replace(truth, target=truth.gate - 0.7 * truth.disagreement),)))
+        fold.append(
+            replace(m, truths=(replace(truth, target=truth.gate_statistic - 0.7 * truth.disagreement),))
+        )
     assert fit_alpha(fold) == pytest.approx(0.7, abs=1e-4)
-    opposite = [replace(m, truths=(replace(m.truths[0], target=m.truths[0].gate + 0.1),)) for m in fold]
+    opposite = [
+        replace(m, truths=(replace(m.truths[0], target=m.truths[0].gate_statistic + 0.1),)) for m in fold
+    ]
     assert fit_alpha(opposite) == 0.0
 
 
@@ -201,7 +205,7 @@ def test_robust_takes_the_largest_delta_over_the_domains_and_pooled_the_quantile
 
 def test_without_output_errors_there_is_no_predictor():
     a, b = ([measured(w, [0.01] * 4, errors=False) for w in fold] for fold in folds())
-    frozen = replace(CONFIG, gate=0.94)
+    frozen = replace(CONFIG, gate_threshold=0.94)
     calibration = assemble(a, b, frozen, SUBJECT, name="p", domain="p", lengths=((600, 1_200),))
     assert calibration.predictor is None
 

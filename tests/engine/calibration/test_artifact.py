@@ -22,6 +22,7 @@ from routesparse.engine.calibration.artifact import (
 )
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import CalibrationError
+from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
 
@@ -29,7 +30,7 @@ CONFIG = RouterConfig()
 CALIBRATION = Calibration(
     name="prose",
     domain="prose",
-    gate=0.93,
+    gate_threshold=0.93,
     alpha=0.4,
     model="demo",
     model_revision="0123456789abcdef",
@@ -197,6 +198,25 @@ def test_what_only_the_risk_reads_may_differ_where_the_gate_alone_chooses(name):
     CALIBRATION.check("0123456789abcdef", replace(CONFIG, **{name: CHANGES[name]}))
 
 
+@pytest.mark.parametrize("name", sorted(policy.constants()))
+def test_a_calibration_made_with_another_constant_is_refused_by_its_name(name):
+    """The solver's constants count only where eq. 6 may run."""
+    config = replace(CONFIG, budget=LatencyBudget(0.5, "fraction"))
+    calibration = replace(CALIBRATION, stamp=stamp_of(config) | {name: 7.5})
+    with pytest.raises(CalibrationError, match=f"made with {name} 7.5, .*; calibrate again"):
+        calibration.check("0123456789abcdef", config)
+
+
+def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses():
+    stamp = CALIBRATION.stamp | dict.fromkeys(policy.solver_constants(), 7.5)
+    replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
+
+
+def test_a_calibration_from_before_constants_were_stamped_is_still_used():
+    stamp = {name: CALIBRATION.stamp[name] for name in STAMPED}
+    replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
+
+
 def test_a_stamp_that_lacks_a_value_is_refused():
     stamp = {k: v for k, v in CALIBRATION.stamp.items() if k != "tail_tokens"}
     with pytest.raises(CalibrationError, match="made with tail_tokens None"):
@@ -205,6 +225,12 @@ def test_a_stamp_that_lacks_a_value_is_refused():
 
 def test_a_calibration_survives_its_file(tmp_path):
     assert load_calibration(str(CALIBRATION.save(tmp_path))) == CALIBRATION
+
+
+def test_a_calibration_with_the_older_name_of_lambda_is_read(tmp_path):
+    path = CALIBRATION.save(tmp_path)
+    path.write_text(path.read_text().replace('"gate_threshold"', '"gate"'))
+    assert load_calibration(str(path)) == CALIBRATION
 
 
 def test_a_bundled_calibration_is_found_by_name(monkeypatch, tmp_path):
@@ -219,9 +245,9 @@ def test_a_calibration_made_on_this_machine_is_found_after_the_bundled_ones(monk
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
     replace(CALIBRATION, name="mine").save(paths.calibrations())
     assert load_calibration("mine").name == "mine"
-    replace(CALIBRATION, gate=0.99).save(paths.calibrations())
+    replace(CALIBRATION, gate_threshold=0.99).save(paths.calibrations())
     CALIBRATION.save(tmp_path / "calibrations")
-    assert load_calibration("prose").gate == CALIBRATION.gate
+    assert load_calibration("prose").gate_threshold == CALIBRATION.gate_threshold
     assert known() == ["mine", "prose"]
 
 
@@ -244,9 +270,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch, tmp_path, n
         lambda text: "null",
         lambda text: text.replace('"schema": 2,', ""),
         lambda text: text.replace('"schema": 2,', '"schema": "two",'),
-        lambda text: text.replace('"gate"', '"gaet"'),
-        lambda text: text.replace('"gate": 0.93', '"gate": "high"'),
-        lambda text: text.replace('"gate": 0.93', '"gate": NaN'),
+        lambda text: text.replace('"gate_threshold"', '"gaet"'),
+        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": "high"'),
+        lambda text: text.replace('"gate_threshold": 0.93', '"gate_threshold": NaN'),
         lambda text: text.replace('"prompts"', '"promtps"'),
         lambda text: text.replace('"documents": [', '"papers": ['),
     ],

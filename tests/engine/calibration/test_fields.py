@@ -60,7 +60,7 @@ def refused(file, field):
 
 
 def test_the_walk_meets_every_kind_of_value():
-    assert {"gate", "buckets[0].deltas.0.95", "predictor.threshold[0][0]", "stamp.tau"} <= set(
+    assert {"gate_threshold", "buckets[0].deltas.0.95", "predictor.threshold[0][0]", "stamp.tau"} <= set(
         map(shown, NUMBERS)
     )
     assert len(NUMBERS) > 40 and len(TEXTS) > 15
@@ -126,9 +126,9 @@ def test_no_list_or_object_may_be_anything_else(tmp_path, path):
         ("buckets.0.deltas", {"95 %": 0.01}, "named after a level q"),
         ("buckets.0.deltas", {"1.5": 0.01}, "named after a level q"),
         ("buckets.0.deltas", {"0.950": 0.01}, "named after a level q"),
-        ("gate", 0, "a number above 0 and at most 1"),
-        ("gate", 1.0001, "a number above 0 and at most 1"),
-        ("gate", -0.5, "a number above 0 and at most 1"),
+        ("gate_threshold", 0, "a number above 0 and at most 1"),
+        ("gate_threshold", 1.0001, "a number above 0 and at most 1"),
+        ("gate_threshold", -0.5, "a number above 0 and at most 1"),
         ("alpha", -0.1, "a finite number of at least 0"),
         ("alpha", 10**400, "a finite number of at least 0"),
         ("seed", 0.5, "a whole number"),
@@ -177,7 +177,7 @@ def test_a_negative_delta_certifies_nothing(tmp_path):
     assert "is -5, it must be a number from 0 to 1" in message
 
 
-@pytest.mark.parametrize("drop", ["gate", "buckets", "documents", "stamp", "provenance", "alpha"])
+@pytest.mark.parametrize("drop", ["gate_threshold", "buckets", "documents", "stamp", "provenance", "alpha"])
 def test_a_missing_field_is_named(tmp_path, drop):
     values = json.loads(TEXT)
     del values[drop]
@@ -188,8 +188,8 @@ def test_a_missing_field_is_named(tmp_path, drop):
 
 def test_a_field_that_stands_twice_is_refused(tmp_path):
     file = tmp_path / "mine.json"
-    file.write_text(TEXT.replace('"gate":', '"gate": 0.5, "gate":', 1))
-    refused(file, "the field 'gate' stands twice")
+    file.write_text(TEXT.replace('"gate_threshold":', '"gate_threshold": 0.5, "gate_threshold":', 1))
+    refused(file, "the field 'gate_threshold' stands twice")
 
 
 @pytest.mark.parametrize(

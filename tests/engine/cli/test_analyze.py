@@ -17,8 +17,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import StoreError
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.models import files as model_files
-from routesparse.engine.profiles import measure as profiling
-from routesparse.engine.profiles.measure import measure
+from routesparse.engine.profiles import measure
 from routesparse.engine.store.bundle import read_bundle
 
 LIMIT = 1_000
@@ -46,7 +45,7 @@ def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
     root = tmp_path_factory.mktemp("cli")
     tiny_model.save(root / "tiny")
-    profile = measure(
+    profile = measure.measure(
         torch.device("cpu"),
         torch.float32,
         **tiny_model.SHAPE,
@@ -257,7 +256,7 @@ class TestBadInput:
         calibration = Calibration(
             name="mine",
             domain="prose",
-            gate=0.93,
+            gate_threshold=0.93,
             alpha=0.5,
             model="other",
             buckets=(),
@@ -326,7 +325,7 @@ class TestDefects:
 
 
 def test_profile_measures_and_keeps_a_profile(run, model, home, tmp_path, monkeypatch):
-    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
+    monkeypatch.setitem(measure.QUICK, "lengths", (512, 1024))
     code, out, err = run("profile", "--model", model, "--quick", "--out", tmp_path / "p", "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -336,7 +335,7 @@ def test_profile_measures_and_keeps_a_profile(run, model, home, tmp_path, monkey
 
 
 def test_a_profile_of_a_stated_shape_needs_no_model(run, home, tmp_path, monkeypatch):
-    monkeypatch.setitem(profiling.QUICK, "lengths", (512, 1024))
+    monkeypatch.setitem(measure.QUICK, "lengths", (512, 1024))
     code, out, err = run("profile", "--shape", "4,2,16", "--quick", "--out", tmp_path / "p", "--json")
     assert code == 0, err
     found = json.loads(out)

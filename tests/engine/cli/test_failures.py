@@ -30,9 +30,9 @@ def analyze(tmp_path, monkeypatch, capsys):
 
     def call(model: Path, *options: str) -> tuple[int, str, str, list[str]]:
         from routesparse.engine.config import RouterConfig
-        from routesparse.engine.profiles import measure as profiling
+        from routesparse.engine.profiles import measure
 
-        name = profiling._key(torch.device("cpu"), torch.float32, 16, 2, RouterConfig())
+        name = measure._key(torch.device("cpu"), torch.float32, 16, 2, RouterConfig())
         file = tmp_path / "home" / "profiles" / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({**profile, "name": name}))

@@ -31,7 +31,7 @@ def test_every_units_ladder_is_the_oracles(oracle, unit_by_unit, max_tests):
         scores = oracle.random_scores(seed, units=40, width=12)
         scores.kernel_us[:, 3] = scores.kernel_us[:, 4]  # ties
         choice = np.random.default_rng(seed).integers(0, 12, 40)
-        cost, mass = torch.from_numpy(scores.kernel_us), torch.from_numpy(scores.gate)
+        cost, mass = torch.from_numpy(scores.kernel_us), torch.from_numpy(scores.gate_statistic)
         found = escalation(cost, mass, torch.from_numpy(choice), 0.7, max_tests).tolist()
         for unit in range(40):
             wanted = unit_by_unit.escalation(scores, unit, int(choice[unit]), 0.7, max_tests)
@@ -54,7 +54,7 @@ def test_escalation_ends_as_the_oracles_does(oracle, unit_by_unit, bound, policy
             found = as_host(
                 certify(
                     torch.from_numpy(scores.kernel_us),
-                    torch.from_numpy(scores.gate),
+                    torch.from_numpy(scores.gate_statistic),
                     torch.from_numpy(rows),
                     torch.from_numpy(choice),
                     settings,
@@ -84,10 +84,10 @@ def test_the_router_chooses_what_its_oracle_chooses(oracle, policy, share):
         scores = oracle.random_scores(seed, units=12)
         limit = None if share is None else share * float(scores.kernel_us[:, -1].sum())
         cost, risk = scores.kernel_us, scores.risk(config.alpha, 0.0)
-        gated = router.cheapest_admissible(scores.gate, scores.kernel_us, 0.8)
+        gated = router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.8)
         limited = limit is not None and (config.policy == "budgeted" or taken(cost, gated) > limit)
         wanted = solvers.solve_exact(risk, cost, limit) if limited else gated
-        tensors = (torch.from_numpy(x) for x in (scores.gate, risk, scores.kernel_us))
+        tensors = (torch.from_numpy(x) for x in (scores.gate_statistic, risk, scores.kernel_us))
         found = router.choose(*tensors, config, 0.8, limit)
         if limited:
             units = np.arange(len(cost))

@@ -180,9 +180,11 @@ def by_the_method(case, gate, found):
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
     scores = Scores(**{name: found[name] for name in names}, predicted_error=None)
     risk = scores.risk(config.alpha, 0.0)
-    routed = router.choose(scores.gate, risk, scores.kernel_us, config, gate, None)
+    routed = router.choose(scores.gate_statistic, risk, scores.kernel_us, config, gate, None)
     rows = masses.row_mass[:, :, case["rows"].slice_of(CERTIFICATE)].flatten(0, 1).double()
-    certified = fallback.certify(scores.kernel_us, scores.gate, rows, routed.choice, config, gate, None)
+    certified = fallback.certify(
+        scores.kernel_us, scores.gate_statistic, rows, routed.choice, config, gate, None
+    )
     wanted |= {"risk": risk, "routed_choice": routed.choice}
     return wanted | {f"step5_{name}": value for name, value in vars(certified).items()}
 

@@ -10,14 +10,17 @@ from routesparse.engine.decide.heatmap import Heatmap, draw
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING
-from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import split
 from routesparse.engine.record import masks
 
 
 @pytest.fixture
-def decision(oracle):
-    inputs = oracle.draw_inputs(0, n_q=333, n_k=901)
+def inputs(oracle):
+    return oracle.draw_inputs(0, n_q=333, n_k=901)
+
+
+@pytest.fixture
+def decision(oracle, inputs):
     segment = split(333, 901, oracle.SMALL)[-1]
     return decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.5, oracle.PROFILE))
 
@@ -80,19 +83,21 @@ def test_fewer_rows_keep_their_places_and_masks_get_no_finer_than_the_mass(decis
     assert (small.pool, small.mask_pool) == (3, 3) and small.mass.shape[1] == small.masks.shape[2] == 19
 
 
-def read_blocks(decision, candidate):
-    """bool [units, rows, KV blocks]: where the plan of one candidate for all units reads at least one key."""
-    choice = np.full((decision.batch, decision.heads), candidate.index)
-    plan = lower(decision.segment, decision.indices, decision.candidates, choice, None, None, None)
+def read_blocks(plan):
+    """bool [units, rows, KV blocks]: where the plan reads at least one key."""
     keys = plan.to_mask().flatten(0, 1)
     return F.pad(keys, (0, -keys.shape[-1] % 16)).unflatten(-1, (-1, 16)).any(-1).numpy()
 
 
-def test_masks_show_exactly_what_the_plan_of_every_budget_reads(decision):
+def test_masks_show_exactly_what_the_plan_of_every_budget_reads(oracle, inputs, decision):
     body = decision.segment.body
     pictures = heatmaps(decision)
     for candidate in decision.candidates[:-1]:
-        reads = read_blocks(decision, candidate)
+        reads = read_blocks(
+            oracle.plan_of_candidate(
+                inputs, decision.segment, decision.candidates, decision.indices, candidate.index
+            )
+        )
         for unit, picture in enumerate(pictures):
             levels = masks.unpack(picture.masks)[masks.FAMILIES.index(candidate.pattern)]
             rows = picture.positions - decision.segment.position

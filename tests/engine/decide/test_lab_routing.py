@@ -72,7 +72,7 @@ def test_a_mean_over_the_body_alone_would_pass_heads_that_fail_the_rows_that_ask
         mean_only = replace(scores, recent_mass=scores.mass)
         heads = np.arange(len(scores.mass))
         for found, chosen in ((mean_only, True), (scores, False)):
-            place = router.cheapest_admissible(found, gate)
+            place = router.cheapest_admissible(found.gate_statistic, found.kernel_us, gate)
             lost = int((scores.recent_mass[heads, place] < gate).sum())
             blind, seeing = (blind + lost, seeing) if chosen else (blind, seeing + lost)
         units += len(heads)

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 TOKENS = 3_000
 BUDGET = LatencyBudget(0.5, "fraction")
-CONFIG = RouterConfig(segment_tokens=1_024, break_even_tokens=0, tau=0.5, gate=0.6)
+CONFIG = RouterConfig(segment_tokens=1_024, break_even_tokens=0, tau=0.5, gate_threshold=0.6)
 
 
 @pytest.fixture(scope="module")

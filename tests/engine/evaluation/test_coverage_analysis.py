@@ -11,7 +11,7 @@ from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, InputError, ProfileError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.coverage import analyse as trust
+from routesparse.engine.evaluation.studies.coverage import analyse
 from routesparse.engine.evaluation.studies.coverage.attention_work import decompose
 from routesparse.engine.evaluation.studies.coverage.controls import Candidates, _of_domain, controls
 from routesparse.engine.method.latency import LatencyProfile
@@ -145,11 +145,11 @@ def test_a_unit_is_dense_because_nothing_is_admissible_or_because_dense_costs_le
 
 def test_an_alarm_rate_comes_with_an_interval_over_documents():
     frame = pd.DataFrame({"document": list("aabbccdd"), "alarm": [True] * 2 + [False] * 6, "distance": 1.0})
-    told = trust._alarms(frame)
+    told = analyse._alarms(frame)
     assert (told["windows"], told["documents"], told["alarms"], told["rate"]) == (8, 4, 2, 0.25)
     low, high = told["interval"]
     assert low == 0.0 and 0.5 <= high <= 1.0
-    assert trust._alarms(frame[frame["document"] == "a"])["interval"] is None
+    assert analyse._alarms(frame[frame["document"] == "a"])["interval"] is None
 
 
 @pytest.fixture
@@ -164,30 +164,30 @@ def measured():
             "document_sha256": ["a test document"],
         }
     )
-    return SimpleNamespace(gate=made.gate, part=lambda name: (None, windows)), replace(
+    return SimpleNamespace(gate_threshold=made.gate_threshold, part=lambda name: (None, windows)), replace(
         PROFILE, name=made.cost_model.profile
     )
 
 
 def test_calibrations_of_the_measured_windows_pass(measured):
     windows, profile = measured
-    trust.check(windows, {name: load_calibration(name) for name in ("prose", "mixed", "robust")}, profile)
+    analyse.check(windows, {name: load_calibration(name) for name in ("prose", "mixed", "robust")}, profile)
 
 
 def test_calibrations_of_another_policy_model_or_profile_are_refused(measured):
     windows, profile = measured
     made = load_calibration("prose")
     for other in (
-        replace(made, gate=0.9),
+        replace(made, gate_threshold=0.9),
         replace(made, model_revision="0"),
         replace(made, dtype="bfloat16"),
     ):
         with pytest.raises(CalibrationError, match="ship calibrations from these windows"):
-            trust.check(windows, {"prose": other}, profile)
+            analyse.check(windows, {"prose": other}, profile)
     with pytest.raises(CalibrationError, match="shares a document"):
-        trust.check(windows, {"prose": replace(made, documents=("a test document",))}, profile)
+        analyse.check(windows, {"prose": replace(made, documents=("a test document",))}, profile)
     with pytest.raises(ProfileError, match="measured with profile"):
-        trust.check(windows, {"prose": made}, PROFILE)
+        analyse.check(windows, {"prose": made}, PROFILE)
 
 
 def test_shipped_calibrations_have_a_hundred_prompts_a_domain_and_separate_folds():

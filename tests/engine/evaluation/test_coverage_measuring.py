@@ -15,9 +15,7 @@ import pytest
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.evaluation import ship_calibrations
-from routesparse.engine.evaluation.studies.coverage import journal as trust_journal
-from routesparse.engine.evaluation.studies.coverage import measure as trust_measures
-from routesparse.engine.evaluation.studies.coverage import plan as trust_plan
+from routesparse.engine.evaluation.studies.coverage import journal, measure, plan
 from routesparse.engine.evaluation.studies.coverage.data import load, measures, stacked
 from routesparse.engine.evaluation.studies.coverage.plan import Planned
 from routesparse.engine.evaluation.studies.coverage.schedule import NOT_FINISHED, NOT_STARTED, Schedule
@@ -43,7 +41,7 @@ def command(model, tmp_path):
     """Arguments of the measuring of some windows, and its output folder."""
 
     def make(windows, **options):
-        trust_plan.write(tmp_path / "plan.jsonl.gz", {"command": "plan", "seed": 0}, windows)
+        plan.write_plan(tmp_path / "plan.jsonl.gz", {"command": "plan", "seed": 0}, windows)
         profile, out = PROFILE.save(tmp_path), tmp_path / "units"
         values = {
             "plan": tmp_path / "plan.jsonl.gz",
@@ -51,7 +49,7 @@ def command(model, tmp_path):
             "out": out,
             "model": model,
             "tau": 0.3,
-            "gate": 0.5,
+            "gate_threshold": 0.5,
         }
         return [f"--{name.replace('_', '-')}={value}" for name, value in (values | options).items()], out
 
@@ -63,13 +61,13 @@ def command(model, tmp_path):
 
 def test_a_plan_reads_as_it_was_written_and_a_damaged_window_is_refused(tmp_path):
     windows = [planned(0), planned(1, "A", 700)]
-    trust_plan.write(tmp_path / "plan.gz", {"seed": 4}, windows)
-    assert trust_plan.read(tmp_path / "plan.gz") == ({"seed": 4}, windows)
+    plan.write_plan(tmp_path / "plan.gz", {"seed": 4}, windows)
+    assert plan.read_plan(tmp_path / "plan.gz") == ({"seed": 4}, windows)
     lines = gzip.decompress((tmp_path / "plan.gz").read_bytes()).decode().splitlines()
     other = json.loads(lines[1]) | {"token_ids": json.loads(lines[2])["token_ids"]}
     (tmp_path / "plan.gz").write_bytes(gzip.compress(f"{lines[0]}\n{json.dumps(other)}\n".encode()))
     with pytest.raises(InputError, match=r"window 0 .* is damaged"):
-        trust_plan.read(tmp_path / "plan.gz")
+        plan.read_plan(tmp_path / "plan.gz")
 
 
 def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model, monkeypatch):
@@ -78,15 +76,15 @@ def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model
         "BUCKETS": ((500, 700), (701, 900)), "TEST_LENGTHS": (500, 600), "LONG": 800, "TESTS": 4, "LONG_NEEDLES": 2,
         "FOLDS": {"A": (2, 1), "B": (4, 2)}, "NEEDLES": {},
     }.items():  # fmt: skip
-        monkeypatch.setattr(trust_plan, name, value)
-    for domain in trust_plan.TEST_DOMAINS:
+        monkeypatch.setattr(plan, name, value)
+    for domain in plan.TEST_DOMAINS:
         for split in ("calibration", "test"):
             folder = tmp_path / domain / split
             folder.mkdir(parents=True)
             for i in range(3):
                 rng = np.random.default_rng([len(domain), len(split), i])
                 (folder / f"{domain}{i}.txt").write_text("".join(rng.choice(list("abcdefg \n"), 3_000)))
-    windows = trust_plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=3)
+    windows = plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=3)
     assert [w.number for w in windows] == list(range(len(windows)))
     lots = [
         (w.part in "AB" and w.window.tokens <= 700, w.part == "test" and w.window.tokens) for w in windows
@@ -94,12 +92,12 @@ def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model
     assert [lot for i, lot in enumerate(lots) if lot not in lots[:i]] == [
         (True, False), (False, 500), (False, 600), (False, 800), (False, False),
     ]  # fmt: skip
-    assert {w.window.domain for w in windows[:6]} == set(trust_plan.DOMAINS)
+    assert {w.window.domain for w in windows[:6]} == set(plan.DOMAINS)
     documents = {
         part: {w.window.document_sha256 for w in windows if w.part == part} for part in ("A", "B", "test")
     }
     assert not documents["A"] & documents["B"] and not documents["test"] & (documents["A"] | documents["B"])
-    again = trust_plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=4)
+    again = plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=4)
     moved = [(a.window == b.window) for a, b in zip(windows, again, strict=True) if a.part == "test"]
     assert not any(moved)
     assert [w for w in windows if w.part != "test"] == [w for w in again if w.part != "test"]
@@ -140,33 +138,33 @@ def test_twins_are_measured_once_on_each_kind_before_the_rest():
 
 
 def test_a_journal_that_was_cut_anywhere_reads_up_to_the_cut(tmp_path):
-    journal = trust_journal.Journal(tmp_path)
+    written = journal.Journal(tmp_path)
     for i in range(3):
-        journal.append(trust_journal.encode({"kind": "window", "i": i}))
-    journal.close()
+        written.append(journal.encode({"kind": "window", "i": i}))
+    written.close()
     path = tmp_path / "journal-00.jsonl.gz"
     whole = path.read_bytes()
     size = len(whole) // 3
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        assert [r["i"] for r in trust_journal.read(tmp_path)] == list(range(3))[: cut // size]
+        assert [r["i"] for r in journal.read_journal(tmp_path)] == list(range(3))[: cut // size]
     with pytest.raises(InputError, match="already holds a journal"):
-        trust_journal.Journal(tmp_path)
+        journal.Journal(tmp_path)
 
 
 def test_a_journal_begins_another_file_before_one_grows_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(trust_journal, "FILE_BYTES", 200)
-    journal = trust_journal.Journal(tmp_path)
+    monkeypatch.setattr(journal, "FILE_BYTES", 200)
+    written = journal.Journal(tmp_path)
     for i in range(6):
-        journal.append(trust_journal.encode({"i": i, "text": os.urandom(40).hex()}))
-    journal.close()
+        written.append(journal.encode({"i": i, "text": os.urandom(40).hex()}))
+    written.close()
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 6 and [r["i"] for r in trust_journal.read(tmp_path)] == list(range(6))
+    assert len(files) == 6 and [r["i"] for r in journal.read_journal(tmp_path)] == list(range(6))
 
 
 def test_numbers_keep_six_digits_and_nan_is_none():
     rows = [{"lower": np.float64(0.123456789), "mass_all": np.array([0.5, np.nan])}, {"chosen": 3}]
-    assert trust_journal.columns(rows) == {
+    assert journal.columns(rows) == {
         "lower": [0.123457, None], "mass_all": [[0.5, None], None], "chosen": [None, 3]
     }  # fmt: skip
 
@@ -178,13 +176,13 @@ def test_every_window_is_measured_or_recorded_with_the_reason(command):
     """A window whose token the model does not know fails in its worker; the others don't notice."""
     broken = Planned(2, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)))
     argv, out = command([planned(0, "A"), planned(1, "B"), broken, planned(3)], processes=2)
-    trust_measures.main(argv)
+    measure.main(argv)
     found = load([out])
     assert list(found.windows.sort_values("window")["window"]) == [0, 1, 3]
     assert list(found.missing["window"]) == [2] and "index out of range" in found.missing["reason"].iloc[0]
-    failures = [r for r in trust_journal.read(out) if r["kind"] == "failure"]
+    failures = [r for r in journal.read_journal(out) if r["kind"] == "failure"]
     assert [f["device"] for f in failures] == ["cpu"] and "Traceback" in failures[0]["reason"]
-    assert found.gate == 0.5 and set(found.windows["profile"]) == {"p"}
+    assert found.gate_threshold == 0.5 and set(found.windows["profile"]) == {"p"}
     told = found.provenance
     assert told["windows_by_device"] == {"cpu": 3} and told["runs"][0]["devices"]["cpu"]
     assert told["missing"][0]["windows"] == 1
@@ -198,20 +196,20 @@ def test_a_window_that_no_living_process_may_try_ends_the_run(command, monkeypat
         kinds.extend(found)
         return Schedule(windows, ["cpu", "cuda"], *rest)
 
-    monkeypatch.setattr(trust_measures, "Schedule", schedule)
+    monkeypatch.setattr(measure, "Schedule", schedule)
     broken = Planned(0, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)))
     argv, out = command([broken], limit_s=60)
     started = time.monotonic()
-    trust_measures.main(argv)
+    measure.main(argv)
     assert kinds == ["cpu"] and time.monotonic() - started < 40
-    left = next(r for r in trust_journal.read(out) if r["kind"] == "left")["windows"]
+    left = next(r for r in journal.read_journal(out) if r["kind"] == "left")["windows"]
     assert "index out of range" in left[0]["reason"]
 
 
 def test_the_units_tell_what_the_router_did(command):
     """The first choice follows from the recorded statistics and costs; the strata's mean is the body's."""
     argv, out = command([planned(i, "A", 900) for i in range(3)])
-    trust_measures.main(argv)
+    measure.main(argv)
     found = load([out])
     units = found.units
     gate = np.minimum(stacked(units, "mass_all"), stacked(units, "recent_all"))
@@ -230,19 +228,19 @@ def test_the_units_tell_what_the_router_did(command):
 
 def test_windows_under_another_gate_are_refused(command, tmp_path):
     argv, out = command([planned(0)])
-    trust_measures.main(argv)
-    others = [a for a in argv if not a.startswith(("--gate", "--out", "--plan"))]
-    trust_plan.write(tmp_path / "other.gz", {}, [planned(1)])
-    trust_measures.main(
-        [*others, "--gate=0.7", f"--out={tmp_path / 'more'}", f"--plan={tmp_path / 'other.gz'}"]
+    measure.main(argv)
+    others = [a for a in argv if not a.startswith(("--gate-threshold", "--out", "--plan"))]
+    plan.write_plan(tmp_path / "other.gz", {}, [planned(1)])
+    measure.main(
+        [*others, "--gate-threshold=0.7", f"--out={tmp_path / 'more'}", f"--plan={tmp_path / 'other.gz'}"]
     )
-    with pytest.raises(InputError, match="the windows differ in gate"):
+    with pytest.raises(InputError, match="the windows differ in gate_threshold"):
         load([out, tmp_path / "more"])
 
 
 def test_calibrations_are_not_shipped_from_windows_of_another_profile(command, tmp_path, model):
     argv, out = command([planned(0, "A"), planned(1, "B")])
-    trust_measures.main(argv)
+    measure.main(argv)
     other = replace(PROFILE, name="other").save(tmp_path)
     with pytest.raises(CalibrationError, match="measured with profile p"):
         ship_calibrations.main(
@@ -258,8 +256,8 @@ def test_the_device_text_is_what_the_devices_said():
 
 def test_the_time_limit_ends_the_run_and_says_what_was_not_started(command):
     argv, out = command([planned(i) for i in range(3)], limit_s=0)
-    trust_measures.main(argv)
-    left = next(r for r in trust_journal.read(out) if r["kind"] == "left")["windows"]
+    measure.main(argv)
+    left = next(r for r in journal.read_journal(out) if r["kind"] == "left")["windows"]
     assert sorted(w["window"] for w in left) == [0, 1, 2]
     assert {w["reason"] for w in left} <= {NOT_STARTED, NOT_FINISHED}
 
@@ -282,4 +280,4 @@ def test_a_killed_run_keeps_every_window_that_was_done(command):
 
 
 def _windows_in(out):
-    return sum(r["kind"] == "window" for r in trust_journal.read(out)) if list(out.glob("*.gz")) else 0
+    return sum(r["kind"] == "window" for r in journal.read_journal(out)) if list(out.glob("*.gz")) else 0

@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.method import fallback
-from routesparse.engine.method.fallback import NEXT_BUDGET
+from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.scores import Scores
 
 CONFIG = RouterConfig(tau=0.8, confidence=0.95, max_tests=3)
@@ -30,14 +30,14 @@ def masses(*per_candidate, units=1):
 
 def run(s, rows, choice, config=CONFIG, slack=None):
     left = None if slack is None else torch.tensor(slack, dtype=torch.float64)
-    arrays = (torch.from_numpy(np.asarray(x)) for x in (s.kernel_us, s.gate, rows, choice))
+    arrays = (torch.from_numpy(np.asarray(x)) for x in (s.kernel_us, s.gate_statistic, rows, choice))
     found = fallback.certify(*arrays, config, GATE, left)
     return fallback.read_certified({name: x.numpy() for name, x in vars(found).items()}, config.tau)
 
 
 def escalation(s, unit, choice, gate, max_tests):
     """The ladder of one unit."""
-    cost, mass = torch.from_numpy(s.kernel_us), torch.from_numpy(s.gate)
+    cost, mass = torch.from_numpy(s.kernel_us), torch.from_numpy(s.gate_statistic)
     ladder = fallback.escalation(cost, mass, torch.full((len(cost),), choice), gate, max_tests)[unit]
     return [rung for rung in ladder.tolist() if rung >= 0]
 

@@ -74,6 +74,11 @@ def test_a_predictor_survives_json(fitted):
     assert ErrorPredictor.from_dict(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
 
 
+def test_a_predictor_with_the_older_name_of_g_is_read(fitted):
+    older = json.dumps(dataclasses.asdict(fitted)).replace('"gate_statistic"', '"gate"')
+    assert ErrorPredictor.from_dict(json.loads(older)) == fitted
+
+
 @pytest.mark.parametrize(
     "damage",
     [

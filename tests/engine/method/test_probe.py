@@ -10,6 +10,7 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.layer import decide
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method import probe as probe_module
 from routesparse.engine.method.probe import run_probe
@@ -229,7 +230,7 @@ def test_nan_or_inf_in_queries_or_keys_is_refused(oracle, mode, name, value):
     config = replace(oracle.SMALL, probe=mode)
     assert not run_probe(inputs, segment, rows, config).finite
     with pytest.raises(NumericsError, match="NaN or Inf in the attention scores"):
-        decide(inputs, segment, 0, config, 0.9, oracle.PROFILE, None)
+        decide(inputs, segment, 0, LayerSettings(config, 0.9, oracle.PROFILE))
 
 
 def test_large_but_finite_logits_are_no_error(oracle):

@@ -23,7 +23,7 @@ def total(values, choice):
 def choose(scores, config, gate, limit):
     """The router on a CPU: steps 3 and 4."""
     risk = scores.risk(config.alpha, 0.0)
-    tensors = (torch.from_numpy(x) for x in (scores.gate, risk, scores.kernel_us))
+    tensors = (torch.from_numpy(x) for x in (scores.gate_statistic, risk, scores.kernel_us))
     found = router.choose(*tensors, config, gate, limit)
     return router.Routing(found.choice.numpy(), bool(found.limited), bool(found.over_budget))
 
@@ -182,16 +182,16 @@ def three(mass, cost):
 
 def test_the_gate_takes_the_cheapest_candidate_with_enough_mass():
     scores = three([[0.99, 0.95, 0.5, 1.0]], [[5, 4, 1, 10]])
-    assert router.cheapest_admissible(scores.gate, scores.kernel_us, 0.9).tolist() == [1]
-    assert router.cheapest_admissible(scores.gate, scores.kernel_us, 0.97).tolist() == [0]
-    assert router.cheapest_admissible(scores.gate, scores.kernel_us, 0.995).tolist() == [3]
+    assert router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.9).tolist() == [1]
+    assert router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.97).tolist() == [0]
+    assert router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.995).tolist() == [3]
 
 
 def test_the_gate_reads_the_recent_rows_too():
     scores = three([[0.95, 1.0]], [[4, 10]])
     recent = replace(scores, recent_mass=np.array([[0.5, 1.0]]))
-    assert router.cheapest_admissible(scores.gate, scores.kernel_us, 0.9).tolist() == [0]
-    assert router.cheapest_admissible(recent.gate, recent.kernel_us, 0.9).tolist() == [1]
+    assert router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.9).tolist() == [0]
+    assert router.cheapest_admissible(recent.gate_statistic, recent.kernel_us, 0.9).tolist() == [1]
 
 
 @pytest.mark.parametrize("cost", [10.0, 11.0], ids=["as-dear-as-dense", "dearer"])
@@ -202,15 +202,17 @@ def test_a_sparse_candidate_that_saves_nothing_is_not_taken(cost):
 def test_the_gate_is_the_cheapest_admissible_by_brute_force(real_scores):
     for scores in real_scores:
         for gate in (0.7, 0.9, 0.97):
-            for u, place in enumerate(router.cheapest_admissible(scores.gate, scores.kernel_us, gate)):
-                g, cost = scores.gate[u], scores.kernel_us[u]
+            for u, place in enumerate(
+                router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, gate)
+            ):
+                g, cost = scores.gate_statistic[u], scores.kernel_us[u]
                 fit = [c for c in range(len(g) - 1) if g[c] >= gate and cost[c] < cost[-1]]
                 assert place == (min(fit, key=lambda c: cost[c]) if fit else len(g) - 1)
 
 
 def test_certified_without_a_limit_or_under_a_wide_one_is_the_gate_alone(real_scores):
     for scores in real_scores:
-        gate_choice = router.cheapest_admissible(scores.gate, scores.kernel_us, 0.9)
+        gate_choice = router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.9)
         # The sums of numpy and torch may differ in their last bit.
         for limit in (None, total(scores.kernel_us, gate_choice) * (1 + 1e-12)):
             routed = choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
@@ -220,7 +222,9 @@ def test_certified_without_a_limit_or_under_a_wide_one_is_the_gate_alone(real_sc
 
 def test_certified_under_a_ceiling_below_the_gates_plan_solves_equation_six(real_scores):
     for scores in real_scores:
-        limit = 0.8 * total(scores.kernel_us, router.cheapest_admissible(scores.gate, scores.kernel_us, 0.9))
+        limit = 0.8 * total(
+            scores.kernel_us, router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.9)
+        )
         routed = choose(scores, RouterConfig(budget=BUDGET), 0.9, limit)
         assert routed.limited
         assert routed.over_budget or total(scores.kernel_us, routed.choice) <= limit * (1 + 1e-9)
@@ -230,7 +234,7 @@ def test_certified_under_a_ceiling_below_the_gates_plan_solves_equation_six(real
 def test_the_budgeted_policies_spend_the_limit_for_less_risk_than_the_gate(real_scores, policy):
     config = RouterConfig(policy=policy, budget=BUDGET, solver="exact")
     for scores in real_scores:
-        gate_choice = router.cheapest_admissible(scores.gate, scores.kernel_us, 0.9)
+        gate_choice = router.cheapest_admissible(scores.gate_statistic, scores.kernel_us, 0.9)
         risk = scores.risk(config.alpha, 0.0)
         routed = choose(scores, config, 0.9, total(scores.kernel_us, gate_choice))
         assert routed.limited

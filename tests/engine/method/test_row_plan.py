@@ -8,7 +8,7 @@ import torch
 
 from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import split
-from routesparse.kernels.lower_plan import LISTED_SHARE
+from routesparse.kernels.rules import LISTED_SHARE
 
 INPUTS = {
     "ragged-n713": {"n_q": 713},

@@ -24,7 +24,7 @@ def scores(**extra):
 
 
 def test_the_gate_is_the_smaller_of_routing_and_recent_mass():
-    np.testing.assert_allclose(scores().gate, [[0.9, 0.8, 1.0]])
+    np.testing.assert_allclose(scores().gate_statistic, [[0.9, 0.8, 1.0]])
 
 
 def test_risk_is_the_omitted_gate_mass_plus_weighted_disagreement_and_error():
@@ -53,12 +53,13 @@ def test_risk_falls_in_the_gate_and_grows_in_disagreement(oracle):
 def test_tensors_give_the_arrays_numbers_to_the_last_bit(oracle):
     base = replace(oracle.random_scores(0), predicted_error=oracle.random_scores(1).disagreement)
     there = Scores(**{name: torch.from_numpy(value) for name, value in vars(base).items()})
-    assert (there.gate.numpy() == base.gate).all()
+    assert (there.gate_statistic.numpy() == base.gate_statistic).all()
     assert (there.risk(0.5, 2.0).numpy() == base.risk(0.5, 2.0)).all()
-    gated = cheapest_admissible(there.gate, there.kernel_us, 0.8)
-    assert (gated.numpy() == cheapest_admissible(base.gate, base.kernel_us, 0.8)).all()
+    gated = cheapest_admissible(there.gate_statistic, there.kernel_us, 0.8)
+    assert (gated.numpy() == cheapest_admissible(base.gate_statistic, base.kernel_us, 0.8)).all()
     arrays, tensors = (
-        choose(s.gate, s.risk(0.5, 0.0), s.kernel_us, RouterConfig(), 0.8, 1e3) for s in (base, there)
+        choose(s.gate_statistic, s.risk(0.5, 0.0), s.kernel_us, RouterConfig(), 0.8, 1e3)
+        for s in (base, there)
     )
     assert (arrays.choice == tensors.choice.numpy()).all()
     assert bool(arrays.limited) == bool(tensors.limited)

@@ -9,8 +9,7 @@ import torch
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ProfileError
-from routesparse.engine.profiles import measure as profiling
-from routesparse.engine.profiles.measure import measure, profile_for
+from routesparse.engine.profiles import measure
 
 CONFIG = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
 SHAPE = {"head_dim": 8, "heads": 4, "kv_heads": 2, "config": CONFIG}
@@ -52,16 +51,16 @@ def fake_clock(monkeypatch):
         call()
         return dict.fromkeys(("best_us", "median_us", "p20_us", "p80_us"), taken["us"])
 
-    monkeypatch.setattr(profiling, "sparse_attention", sparse)
-    monkeypatch.setattr(profiling, "dense_attention", dense)
-    monkeypatch.setattr(profiling, "_probe_once", probe)
-    monkeypatch.setattr(profiling, "_time_us", clock)
-    monkeypatch.setitem(profiling.QUICK, "lengths", LENGTHS)
+    monkeypatch.setattr(measure, "sparse_attention", sparse)
+    monkeypatch.setattr(measure, "dense_attention", dense)
+    monkeypatch.setattr(measure, "_probe_once", probe)
+    monkeypatch.setattr(measure, "_time_us", clock)
+    monkeypatch.setitem(measure.QUICK, "lengths", LENGTHS)
 
 
-@pytest.mark.parametrize("mixes", [profiling.FULL_MIXES, profiling.QUICK_MIXES], ids=["full", "quick"])
+@pytest.mark.parametrize("mixes", [measure.FULL_MIXES, measure.QUICK_MIXES], ids=["full", "quick"])
 def test_the_fit_finds_the_planted_costs(fake_clock, mixes):
-    found = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, mixes=mixes)
+    found = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, mixes=mixes)
     for name, value in PLANTED.items():
         assert getattr(found, f"{name}_us") == pytest.approx(value, rel=0.02), name
     assert found.probe_base_us == pytest.approx(500.0, rel=0.02)
@@ -72,19 +71,21 @@ def test_the_fit_finds_the_planted_costs(fake_clock, mixes):
 def test_costs_are_never_negative():
     g = np.random.default_rng(0)
     design = g.random((12, 3))
-    assert (profiling._fit(design, design @ np.array([1.0, 0.0, 2.0]) * g.uniform(0.5, 1.5, 12)) >= 0).all()
+    assert (measure._fit(design, design @ np.array([1.0, 0.0, 2.0]) * g.uniform(0.5, 1.5, 12)) >= 0).all()
 
 
 def test_progress_counts_every_measurement_to_the_end(fake_clock):
     seen = []
-    found = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, progress=lambda *step: seen.append(step))
+    found = measure.measure(
+        CPU, torch.float32, **SHAPE, lengths=LENGTHS, progress=lambda *step: seen.append(step)
+    )
     total = len(found.cells)
     assert seen == [("profile", done, total) for done in range(total + 1)]
 
 
 def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
-    monkeypatch.setattr(profiling, "REPEATS", 1)
-    found = measure(CPU, torch.float32, **SHAPE, lengths=(512,))
+    monkeypatch.setattr(measure, "REPEATS", 1)
+    found = measure.measure(CPU, torch.float32, **SHAPE, lengths=(512,))
     assert {c["n"] for c in found.cells} == {512}
     assert all(0 < c["median_us"] <= c["p95_us"] for c in found.cells)
     work = {c["mix"]: (c["tiles"], c["columns"]) for c in found.cells if "tiles" in c}
@@ -94,23 +95,26 @@ def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
 
 
 def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock, monkeypatch):
-    first = profile_for("auto", CPU, torch.float32, **SHAPE)
+    first = measure.profile_for("auto", CPU, torch.float32, **SHAPE)
     assert [p.stem for p in paths.profiles().iterdir()] == [first.name]
 
     def never(*_, **__):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(profiling, "measure", never)
-    assert profile_for("auto", CPU, torch.float32, **SHAPE) == first
-    assert profile_for(first.name, CPU, torch.float32, **SHAPE) == first
-    assert profile_for(str(paths.profiles() / f"{first.name}.json"), CPU, torch.float32, **SHAPE) == first
+    monkeypatch.setattr(measure, "measure", never)
+    assert measure.profile_for("auto", CPU, torch.float32, **SHAPE) == first
+    assert measure.profile_for(first.name, CPU, torch.float32, **SHAPE) == first
+    assert (
+        measure.profile_for(str(paths.profiles() / f"{first.name}.json"), CPU, torch.float32, **SHAPE)
+        == first
+    )
 
 
 def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
-    shipped = measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
+    shipped = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
     shipped.save(paths.DATA / "profiles")
-    monkeypatch.setattr(profiling, "measure", None)
-    assert profile_for("auto", CPU, torch.float32, **SHAPE) == shipped
+    monkeypatch.setattr(measure, "measure", None)
+    assert measure.profile_for("auto", CPU, torch.float32, **SHAPE) == shipped
 
 
 @pytest.mark.parametrize(
@@ -125,25 +129,25 @@ def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
     ids=["head-size", "groups", "blocks", "probe", "dtype"],
 )
 def test_a_profile_of_another_shape_is_refused(fake_clock, change):
-    made = profile_for("auto", CPU, torch.float32, **SHAPE)
+    made = measure.profile_for("auto", CPU, torch.float32, **SHAPE)
     other = {**SHAPE, **change}
     dtype = other.pop("dtype", torch.float32)
     with pytest.raises(
         ProfileError, match=r"was measured for .*; this run needs .*; run `routesparse profile`"
     ):
-        profile_for(made.name, CPU, dtype, **other)
+        measure.profile_for(made.name, CPU, dtype, **other)
 
 
 def test_the_number_of_heads_does_not_bind_a_profile(fake_clock):
-    made = profile_for("auto", CPU, torch.float32, **SHAPE)
-    assert profile_for(made.name, CPU, torch.float32, **{**SHAPE, "heads": 8, "kv_heads": 4}) == made
+    made = measure.profile_for("auto", CPU, torch.float32, **SHAPE)
+    assert measure.profile_for(made.name, CPU, torch.float32, **{**SHAPE, "heads": 8, "kv_heads": 4}) == made
 
 
 def test_an_unknown_name_is_refused(fake_clock):
     with pytest.raises(ProfileError, match="no latency profile is called 'fast'; pass auto"):
-        profile_for("fast", CPU, torch.float32, **SHAPE)
+        measure.profile_for("fast", CPU, torch.float32, **SHAPE)
 
 
 def test_a_dtype_without_a_kernel_is_refused(fake_clock):
     with pytest.raises(ProfileError, match=r"dtype torch.float64 has no kernel"):
-        profile_for("auto", CPU, torch.float64, **SHAPE)
+        measure.profile_for("auto", CPU, torch.float64, **SHAPE)

@@ -9,7 +9,7 @@ import pytest
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method import fallback as step_five
+from routesparse.engine.method.fallback import CertificateTest, Certified
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.segments import split
 from routesparse.engine.record.reasons import candidate_reason, choice_reason
@@ -32,15 +32,13 @@ def make(oracle):
         values = mass if best is None else np.minimum(mass, best)
         scores = replace(base.scores, mass=values, recent_mass=values - 0.01, kernel_us=cost)
         lower = next((low for place, low in reversed(tests) if place == choice), np.nan)
-        results = tuple(step_five.CertificateTest(0, place, low, low >= TAU) for place, low in tests)
-        certified = step_five.Certified(
-            np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet])
-        )
+        results = tuple(CertificateTest(0, place, low, low >= TAU) for place, low in tests)
+        certified = Certified(np.array([choice]), np.array([lower]), results, (fallback,), np.array([unmet]))
         return replace(
             base,
             scores=scores,
             risk=scores.risk(0.5, 0),
-            gate=0.925,
+            gate_threshold=0.925,
             routed=Routing(np.array([tests[0][0] if tests else choice]), limited, False),
             certified=certified,
         )
@@ -119,7 +117,7 @@ def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy
     inputs = oracle.draw_inputs(1)
     segment = split(700, 700, config)[-1]
     limit = None if budget is None else 0.5 * 4 * oracle.PROFILE.dense_us(segment)
-    settings = LayerSettings(config, config.gate_threshold, oracle.PROFILE)
+    settings = LayerSettings(config, config.effective_gate_threshold, oracle.PROFILE)
     d = decide(inputs, segment, 0, settings, limit)
     for unit in range(4):
         words = [choice_reason(d, unit, 0.8)]

@@ -20,7 +20,9 @@ from routesparse.engine.runtime.session import RoutingSession
 
 def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     """A session after one routed prompt of 640 tokens in two segments, batch of two, the second padded."""
-    settings = replace(oracle.SMALL, **{"tau": 0.82, "gate": 0.84, "segment_tokens": 320, **changes})
+    settings = replace(
+        oracle.SMALL, **{"tau": 0.82, "gate_threshold": 0.84, "segment_tokens": 320, **changes}
+    )
     routed = RoutingSession(
         settings, calibration, profile=oracle.PROFILE, auditor=audit_rows and RowAuditor(audit_rows)
     )
@@ -80,7 +82,7 @@ def test_with_fallback_no_unit_runs_uncertified(record):
     ids=["no-fallback", "strict"],
 )
 def test_units_below_tau_ran_uncertified_and_say_so(oracle, changes):
-    record = run(oracle, audit="none", tau=0.86, **changes).trace.record()
+    record = run(oracle, audit_rows=None, tau=0.86, **changes).trace.record()
     missed = [c for c in record.choices if c.lower_mass is not None and c.lower_mass < record.run.tau]
     assert missed and record.uncertified == tuple(missed)
     for choice in record.choices:
@@ -103,7 +105,7 @@ def test_the_choice_repeats_its_candidates_numbers(record):
             "kernel_us",
         ):
             assert getattr(choice, name) == getattr(candidate, name)
-        assert choice.gate == min(choice.mass, choice.recent_mass)
+        assert choice.gate_statistic == min(choice.mass, choice.recent_mass)
 
 
 def test_certificates_stand_at_sparse_units_only(record):
@@ -215,29 +217,31 @@ def test_without_an_audit_nothing_is_claimed_about_errors(oracle):
 def test_a_calibration_adds_the_conformal_mass(oracle):
     buckets = (Bucket(1, 4_096, 100, {"0.95": 0.05}),)
     calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, buckets, (), 0, {})
-    record = run(oracle, layers=1, calibration=calibration, gate=None).trace.record()
-    assert record.run.calibration == "prose" and record.run.gate == 0.6
+    record = run(oracle, layers=1, calibration=calibration, gate_threshold=None).trace.record()
+    assert record.run.calibration == "prose" and record.run.gate_threshold == 0.6
     for choice in record.choices:
-        wanted = None if choice.pattern == "dense" else pytest.approx(max(0.0, choice.gate - 0.05))
+        wanted = None if choice.pattern == "dense" else pytest.approx(max(0.0, choice.gate_statistic - 0.05))
         assert choice.conformal_lower_mass == wanted
 
 
 def test_an_uncalibrated_length_has_no_conformal_mass(oracle):
     buckets = (Bucket(100_000, 200_000, 100, {"0.95": 0.05}),)
     calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, buckets, (), 0, {})
-    record = run(oracle, layers=1, calibration=calibration, gate=None).trace.record()
+    record = run(oracle, layers=1, calibration=calibration, gate_threshold=None).trace.record()
     assert {choice.conformal_lower_mass for choice in record.choices} == {None}
 
 
 def test_a_gate_beside_a_calibration_is_refused(oracle):
     calibration = Calibration("prose", "prose", 0.6, 0.5, "demo", "0", "", {}, (), (), 0, {})
-    with pytest.raises(ConfigError, match=r"gate 0\.84 contradicts calibration 'prose', which froze 0\.6"):
-        run(oracle, layers=1, calibration=calibration, gate=0.84)
+    with pytest.raises(
+        ConfigError, match=r"gate_threshold 0\.84 contradicts calibration 'prose', which froze 0\.6"
+    ):
+        run(oracle, layers=1, calibration=calibration, gate_threshold=0.84)
 
 
 def test_a_limit_is_recorded_per_layer_and_its_overrun_counted(oracle):
     budget = LatencyBudget(0.2, "fraction")
-    record = run(oracle, policy="budgeted", budget=budget, tau=0.98, gate=0.99).trace.record()
+    record = run(oracle, policy="budgeted", budget=budget, tau=0.98, gate_threshold=0.99).trace.record()
     assert record.run.budget == "0.2"
     for row in record.layers:
         assert row.limit_us == pytest.approx(0.2 * row.dense_us)

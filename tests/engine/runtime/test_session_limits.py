@@ -40,7 +40,9 @@ def test_the_limit_is_shared_over_segments_by_their_dense_work(oracle, start, co
 
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.8])
 def test_strict_never_plans_above_an_attainable_limit(oracle, start, config, share):
-    settings = replace(config, tau=0.95, gate=None, policy="strict", budget=LatencyBudget(share, "fraction"))
+    settings = replace(
+        config, tau=0.95, gate_threshold=None, policy="strict", budget=LatencyBudget(share, "fraction")
+    )
     routed, call = start(settings)
     call(oracle.draw_inputs(6))
     (found,) = decisions(routed)
@@ -156,7 +158,7 @@ def test_a_predictor_is_kept_for_each_device(oracle, config):
     """Graphs know it by identity: layers on two devices must not make it anew at every change."""
     predictor = ErrorPredictor(0.1, ((-1,),), ((0.0,),), ((0,),), ((0,),), ((0.0,),), 0)
     calibration = Calibration("c", "d", 0.6, 0.5, "m", "r", "l", {}, (), (), 0, {}, predictor=predictor)
-    routed = RoutingSession(replace(config, gate=None), calibration, profile=oracle.PROFILE)
+    routed = RoutingSession(replace(config, gate_threshold=None), calibration, profile=oracle.PROFILE)
     devices = [torch.device(name) for name in ("cpu", "meta", "cpu", "meta")]
     found = [routed._predictor_on(device) for device in devices]
     assert found[0] is found[2] and found[1] is found[3]
@@ -167,11 +169,11 @@ def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
     from routesparse.engine.calibration.artifact import Calibration
 
     calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
-    routed = RoutingSession(replace(config, gate=None), calibration, profile=oracle.PROFILE)
+    routed = RoutingSession(replace(config, gate_threshold=None), calibration, profile=oracle.PROFILE)
     inputs = oracle.draw_inputs(8)
     routed.attend(inputs, layer=0)
     (found,) = decisions(routed)
-    assert found.gate == 0.77
+    assert found.gate_threshold == 0.77
     np.testing.assert_allclose(found.risk, found.scores.risk(0.11, 0.0))
 
 
@@ -262,7 +264,9 @@ def test_the_calibrations_predictor_enters_the_risk_and_the_record(oracle, confi
     calibration = Calibration(
         "c", "d", 0.6, 0.5, "m", "r", "l", {}, (), (), 0, {}, predictor=predictor,
     )  # fmt: skip
-    routed = RoutingSession(replace(config, gate=None, beta=2.0), calibration, profile=oracle.PROFILE)
+    routed = RoutingSession(
+        replace(config, gate_threshold=None, beta=2.0), calibration, profile=oracle.PROFILE
+    )
     inputs = oracle.draw_inputs(1)
     routed.attend(inputs, layer=0)
     rows = routed.trace.record().candidates

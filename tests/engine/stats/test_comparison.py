@@ -58,7 +58,9 @@ def candidates(record) -> pd.DataFrame:
 
 
 def calibration(gate: float, delta: float = 0.02):
-    return SimpleNamespace(name="other", gate=gate, alpha=0.5, delta=lambda tokens, confidence: delta)
+    return SimpleNamespace(
+        name="other", gate_threshold=gate, alpha=0.5, delta=lambda tokens, confidence: delta
+    )
 
 
 def test_a_run_against_itself_has_changed_nowhere(record):
@@ -89,9 +91,10 @@ def test_transitions_count_from_the_baseline(record):
 def test_pairing_narrows_the_interval_of_a_small_shift(record):
     rows = choices(record)
     noise = np.random.default_rng(0).normal(0, 0.0005, len(rows))
-    other = rows.assign(gate=rows["gate"] - 0.01 + noise)
+    other = rows.assign(gate_statistic=rows["gate_statistic"] - 0.01 + noise)
     by_metric = [
-        {d.metric: d for d in comparison.differences(rows, other, paired)}["gate"] for paired in (True, False)
+        {d.metric: d for d in comparison.differences(rows, other, paired)}["gate_statistic"]
+        for paired in (True, False)
     ]
     paired, unpaired = by_metric
     assert paired.high < 0 and paired.low == pytest.approx(-0.01, abs=0.002)
@@ -104,7 +107,7 @@ def test_metrics_that_one_side_lacks_are_left_out(record):
     bare = rows.assign(audited_mass=None, audited_error=None)
     for paired in (True, False):
         names = {d.metric for d in comparison.differences(rows, bare, paired)}
-        assert "audited_mass" not in names and "gate" in names
+        assert "audited_mass" not in names and "gate_statistic" in names
 
 
 def test_unpaired_interval_covers_the_difference_of_means():
@@ -150,7 +153,7 @@ def test_settings_differ_only_where_they_do(record):
 
 def test_replay_with_the_runs_own_gate_is_the_routers_choice(record):
     """Where no certificate failed, the recorded choice is the router's."""
-    rows = replay(candidates(record), calibration(record.run.gate), 4096, 0.95)
+    rows = replay(candidates(record), calibration(record.run.gate_threshold), 4096, 0.95)
     failed = {(f.layer, f.head, f.segment) for f in record.fallbacks}
     recorded = {(c.layer, c.head, c.segment): c.candidate for c in record.choices}
     for row in rows.itertuples():
@@ -169,7 +172,7 @@ def test_replay_with_a_higher_gate_keeps_more(record):
 def test_replayed_conformal_claim_is_g_minus_delta_and_missing_where_infinite(record):
     rows = replay(candidates(record), calibration(0.9, 0.02), 4096, 0.95)
     sparse = rows["pattern"] != "dense"
-    assert np.allclose(rows.loc[sparse, "conformal_lower_mass"], rows.loc[sparse, "gate"] - 0.02)
+    assert np.allclose(rows.loc[sparse, "conformal_lower_mass"], rows.loc[sparse, "gate_statistic"] - 0.02)
     assert rows.loc[~sparse, "conformal_lower_mass"].isna().all()
     assert (
         replay(candidates(record), calibration(0.9, math.inf), 4096, 0.95)["conformal_lower_mass"]

@@ -150,6 +150,20 @@ def test_an_optional_column_that_an_older_bundle_lacks_was_not_measured(small, t
     assert bundle.read_bundle(path).run == replace(small.run, drift_p=None)
 
 
+def test_a_bundle_of_schema_1_is_read_under_the_names_of_today(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    digests = {}
+    for table, names in tables.RENAMED.items():
+        file = path / f"{table}.parquet"
+        older = {new: old for old, new in names.items()}
+        data = pq.read_table(file)
+        pq.write_table(data.rename_columns([older.get(name, name) for name in data.column_names]), file)
+        digests[file.name] = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    rewrite_manifest(path, lambda m: (m.update(schema_version=1), m["files"].update(digests)))
+    back = bundle.read_bundle(path)
+    assert back.run == small.run and set(back.choices) == set(small.choices)
+
+
 def test_a_required_column_that_is_missing_is_refused(small, tmp_path):
     path = bundle.write_bundle(small, tmp_path)
     without_column(path, "run.parquet", "tau")

@@ -20,6 +20,7 @@ from routesparse.engine.store import bundle, queries, spool
 from routesparse.engine.store.duckdb_store import Store, migrations
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.queries import Unit
+from routesparse.engine.store.tables import RENAMED
 
 ANN, BOB = "a" * 32, "b" * 32
 ANNS, BOBS, SAMPLE = "a1a1a1a1a1a1a1a1", "b2b2b2b2b2b2b2b2", "5a5a5a5a5a5a5a5a"
@@ -234,10 +235,11 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
             connection.execute(sql)
             connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
         run = vars(make(factory, "0ld0ld0ld0ld0ld0", None).run)
+        older = {new: old for old, new in RENAMED["run"].items()}
         row = {
             "run_key": 1,
             "bundle_id": "x",
-            **{name: value for name, value in run.items() if name != "owner"},
+            **{older.get(name, name): value for name, value in run.items() if name != "owner"},
         }
         connection.execute(
             f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())

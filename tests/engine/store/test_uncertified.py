@@ -48,4 +48,4 @@ def test_every_count_is_the_sum_of_these_units(stored):
     assert queries.runs(view)["uncertified_units"].tolist() == [2]
     assert queries.layers(view, run_id)["uncertified"].tolist()[0] == 2
     assert fallback_queries.kinds_by_layer(view, [run_id])["uncertified"].sum() == 2
-    assert compare_queries.choices(view, [run_id])["uncertified"].sum() == 2
+    assert compare_queries.choices_of_runs(view, [run_id])["uncertified"].sum() == 2

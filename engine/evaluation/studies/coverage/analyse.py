@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
         "measured": measured.provenance,
         "twins": _twins(measured.part("twin")[0]),
         "profile": str(windows["profile"].iloc[0]),
-        "gate": measured.gate,
+        "gate_threshold": measured.gate_threshold,
         "confidence": CONFIDENCE,
         "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
         "domains": {},
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
         calibrated = units[inside & units["domain"].isin(DOMAINS)]
         if len(calibrated):
             result["mixed"][length] = _mixed(calibrated, windows)
-    result["controls"] = controls(units, measured.part("B")[0], measured.gate, calibrations)
+    result["controls"] = controls(units, measured.part("B")[0], measured.gate_threshold, calibrations)
     result["drift"] = _drift(units, calibrations)
     result["family"] = _grouped(units, "pattern")
     result["layer"] = _grouped(units, "layer")
@@ -84,8 +84,8 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
         raise ProfileError(f"the windows were measured with profile {window['profile']}, not {profile.name}")
     for name, c in calibrations.items():
         costs = None if c.cost_model is None else c.cost_model.profile
-        here = (c.gate, costs, c.model_revision, c.dtype)
-        there = (measured.gate, window["profile"], window["revision"], window["dtype"])
+        here = (c.gate_threshold, costs, c.model_revision, c.dtype)
+        there = (measured.gate_threshold, window["profile"], window["revision"], window["dtype"])
         if here != there:
             raise CalibrationError(
                 f"calibration {name!r} has (lambda, profile, revision, dtype) {here}, the windows {there}; "
@@ -118,7 +118,7 @@ def _twins(units: pd.DataFrame) -> dict[str, Any]:
 
 def _calibration(c: Calibration) -> dict[str, Any]:
     return {
-        "gate": c.gate,
+        "gate_threshold": c.gate_threshold,
         "alpha": c.alpha,
         "predictor": None
         if c.predictor is None
@@ -171,7 +171,7 @@ def _domain(
             if mine["document"].nunique() > 1
             else None,
         },
-        "work": decompose(units, float(windows["gate"].iloc[0]), profile),
+        "work": decompose(units, float(windows["gate_threshold"].iloc[0]), profile),
         "bounds": _bounds(sparse),
     }
     return found
@@ -203,7 +203,7 @@ def _conformal(sparse: pd.DataFrame, calibration: Calibration) -> dict[str, Any]
     delta = _delta(sparse, calibration)
     if not np.isfinite(delta).all():
         return {"delta": None}
-    low = (sparse["gate"] - delta).clip(0, 1)
+    low = (sparse["gate_statistic"] - delta).clip(0, 1)
     return {
         "delta": float(delta.max()),
         **cover(sparse, sparse["target"] >= low),

@@ -1,7 +1,8 @@
 """Where a domain's attention work comes from: which units are dense, why, and what would make them sparse.
 
 A unit is dense by the router because no candidate reaches lambda, or because the cheapest that does costs more than
-dense: a sparse head pays for every query block whatever it reads. ``without_fixed_costs`` replays the gate where only
+dense: a sparse head pays for every query block whatever it reads. ``without_fixed_costs`` replays the gate rule
+where only
 the share of the tiles that are read counts, ``by_true_mass`` that with the audited truth in place of g and tau in
 place of lambda: what is left to gain from a better kernel, and from a perfect probe.
 
@@ -29,12 +30,12 @@ from routesparse.engine.method.segments import split
 TAU = 0.9
 
 
-def decompose(units: pd.DataFrame, gate: float, profile: LatencyProfile) -> dict[str, Any]:
+def decompose(units: pd.DataFrame, gate_threshold: float, profile: LatencyProfile) -> dict[str, Any]:
     """Shares of the units, and their attention work (dense: 1), tail excluded."""
-    candidates = Candidates(units, gate)
+    candidates = Candidates(units, gate_threshold)
     sparse, fallback = units["is_sparse"].to_numpy(), units["fallback"].to_numpy() == 2
     by_router = ~sparse & ~fallback
-    reached = (candidates.sparse & admissible(candidates.gate, gate)).any(1)
+    reached = (candidates.sparse & admissible(candidates.gate_statistic, gate_threshold)).any(1)
     read = _shares(candidates, profile)
     dense_layers = units.assign(by_router=by_router).groupby("layer")["by_router"].mean()
     return {
@@ -49,7 +50,9 @@ def decompose(units: pd.DataFrame, gate: float, profile: LatencyProfile) -> dict
             "sparse": float(units["entropy"][sparse].mean()),
             "dense_by_router": float(units["entropy"][by_router].mean()) if by_router.any() else None,
         },
-        "without_fixed_costs": _least(read, candidates, admissible(candidates.gate, gate)),
+        "without_fixed_costs": _least(
+            read, candidates, admissible(candidates.gate_statistic, gate_threshold)
+        ),
         "by_true_mass": _least(read, candidates, candidates.target >= TAU),
     }
 

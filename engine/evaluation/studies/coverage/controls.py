@@ -50,10 +50,10 @@ MASS_EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 class Candidates:
     """Every candidate's statistics and truth over some units, and what a router would choose by them."""
 
-    def __init__(self, units: pd.DataFrame, gate: float) -> None:
-        self.units, self.gate_threshold = units, gate
+    def __init__(self, units: pd.DataFrame, gate_threshold: float) -> None:
+        self.units, self.gate_threshold = units, gate_threshold
         recent = stacked(units, "recent_all")
-        self.gate = gate_statistic(stacked(units, "mass_all"), recent)
+        self.gate_statistic = gate_statistic(stacked(units, "mass_all"), recent)
         self.aligned = gate_statistic(stacked(units, "aligned_all"), recent)
         self.true = stacked(units, "true_all")
         self.target = gate_statistic(self.true, recent)
@@ -75,7 +75,7 @@ class Candidates:
 
     def residuals(self, kept: np.ndarray, statistic: np.ndarray | None = None) -> list[np.ndarray]:
         """statistic - g* of the kept sparse candidates (bool [units, C]), one array per window."""
-        off = (self.gate if statistic is None else statistic) - self.target
+        off = (self.gate_statistic if statistic is None else statistic) - self.target
         number = self.units["number"].to_numpy()
         return [
             off[rows][kept[rows] & self.sparse[rows]] for rows in (number == n for n in np.unique(number))
@@ -93,7 +93,7 @@ class Candidates:
             return {"delta": None}
         kept = self.only(choice) & self.sparse
         some = kept.any(1)
-        off = ((self.gate if statistic is None else statistic) - self.target)[kept]
+        off = ((self.gate_statistic if statistic is None else statistic) - self.target)[kept]
         return {"delta": delta, **cover(self.units[some], off <= delta)}
 
 
@@ -107,15 +107,15 @@ def cover(units: pd.DataFrame, covered: pd.Series | np.ndarray) -> dict[str, Any
 
 
 def controls(
-    units: pd.DataFrame, fold_b: pd.DataFrame, gate: float, calibrations: dict[str, Calibration]
+    units: pd.DataFrame, fold_b: pd.DataFrame, gate_threshold: float, calibrations: dict[str, Calibration]
 ) -> dict[str, Any]:
     """By domain on the first length bucket: each control beside what is done right."""
     least, most = BUCKETS[0]
     tests, folds = (u[(u["tokens"] >= least) & (u["tokens"] <= most)] for u in (units, fold_b))
     found: dict[str, Any] = {
         domain: _of_domain(
-            Candidates(tests[tests["domain"] == domain], gate),
-            Candidates(folds[folds["domain"] == domain], gate),
+            Candidates(tests[tests["domain"] == domain], gate_threshold),
+            Candidates(folds[folds["domain"] == domain], gate_threshold),
         )
         for domain in DOMAINS
     }
@@ -135,7 +135,7 @@ def controls(
 
 def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     """Errors: InputError where the recorded candidates do not give the recorded first choices."""
-    routed, made = test.choose(test.gate), fold_b.choose(fold_b.gate)
+    routed, made = test.choose(test.gate_statistic), fold_b.choose(fold_b.gate_statistic)
     replayed = float((routed == test.units["first"].to_numpy()).mean())
     if replayed < REPLAYED:
         raise InputError(
@@ -145,7 +145,7 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     deltas = {
         "selected": conformal_delta(fold_b.residuals(fold_b.only(made)), CONFIDENCE),
         "all_admissible": conformal_delta(
-            fold_b.residuals(admissible(fold_b.gate, fold_b.gate_threshold)), CONFIDENCE
+            fold_b.residuals(admissible(fold_b.gate_statistic, fold_b.gate_threshold)), CONFIDENCE
         ),
         "all_candidates": conformal_delta(fold_b.residuals(fold_b.sparse), CONFIDENCE),
     }

@@ -12,12 +12,13 @@ import pandas as pd
 
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibration.drift import KINDS
+from routesparse.engine.config import renamed
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.coverage.journal import read
+from routesparse.engine.evaluation.studies.coverage.journal import read_journal
 from routesparse.engine.method.scores import gate_statistic
 
-FROZEN = ("gate", "profile", "config", "revision", "dtype")  # what all windows must share
+FROZEN = ("gate_threshold", "profile", "config", "revision", "dtype")  # what all windows must share
 ENDED = "not finished: the run was ended from outside"
 OF_WINDOW = ("window", "domain", "document", "document_sha256", "tokens")
 
@@ -40,9 +41,9 @@ class Measured:
         return self.units[self.units["part"] == name], windows
 
     @property
-    def gate(self) -> float:
+    def gate_threshold(self) -> float:
         """lambda of all windows."""
-        return float(self.windows["gate"].iloc[0])
+        return float(self.windows["gate_threshold"].iloc[0])
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Measured:
 
 
 def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
-    kept = ("created_at", "devices", "processes", "versions", "git_commit", "gate")
+    kept = ("created_at", "devices", "processes", "versions", "git_commit", "gate_threshold")
     plan = study_record["plan"]
     return {
         "command": study.portable(study_record["command"]),
@@ -84,7 +85,7 @@ def _origin(study_record: dict[str, Any]) -> dict[str, Any]:
 def load(folders: Sequence[Path]) -> Measured:
     """All journals; a window that several hold counts once.
 
-    Errors: InputError where windows were measured under different gates, profiles, configurations or models.
+    Errors: InputError where windows were measured under different gate thresholds, profiles, configurations or models.
     """
     studies: list[dict[str, Any]] = []
     windows: list[dict[str, Any]] = []
@@ -93,7 +94,8 @@ def load(folders: Sequence[Path]) -> Measured:
     reasons: dict[tuple[str, str], str] = {}
     seen: set[tuple[str, str, str]] = set()
     for folder in folders:
-        for record in read(folder):
+        for record in read_journal(folder):
+            record = renamed(record, {"gate": "gate_threshold"})
             kind = record.pop("kind")
             if kind == "study":
                 planned |= {(w["part"], w["sha256"]): w for w in record.pop("windows")}
@@ -132,9 +134,9 @@ def _derived(units: pd.DataFrame) -> pd.DataFrame:
     for name, column in (("mass", "mass_all"), ("recent_mass", "recent_all"), ("true_mass", "true_all")):
         units[name] = stacked(units, column)[rows, chosen]
     units["is_sparse"] = units["chosen"] < units["dense"]
-    units["gate"] = gate_statistic(units["mass"].to_numpy(), units["recent_mass"].to_numpy())
+    units["gate_statistic"] = gate_statistic(units["mass"].to_numpy(), units["recent_mass"].to_numpy())
     units["target"] = gate_statistic(units["true_mass"].to_numpy(), units["recent_mass"].to_numpy())
-    units["residual"] = units["gate"] - units["target"]
+    units["residual"] = units["gate_statistic"] - units["target"]
     return units
 
 
@@ -166,7 +168,7 @@ def _measure(window: pd.Series, rows: pd.DataFrame) -> PromptMeasure:
                 layer=int(layer),
                 segment=int(segment),
                 chosen=unit["chosen"].to_numpy(),
-                gate=gate_statistic(stacked(unit, "mass_all"), recent),
+                gate_statistic=gate_statistic(stacked(unit, "mass_all"), recent),
                 target=gate_statistic(stacked(unit, "true_all"), recent),
                 disagreement=stacked(unit, "disagreement_all") if errors else np.zeros_like(recent),
                 entropy=unit["entropy"].to_numpy(),

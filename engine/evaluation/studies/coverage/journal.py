@@ -81,7 +81,7 @@ class Journal:
             self._file = None
 
 
-def read(folder: Path) -> Iterator[dict[str, Any]]:
+def read_journal(folder: Path) -> Iterator[dict[str, Any]]:
     """Records in the order of writing; a torn last one of a file is left out (its window counts as not finished).
 
     Errors: InputError where the folder holds no journal; zlib.error for one that is damaged elsewhere.

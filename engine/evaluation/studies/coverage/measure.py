@@ -29,9 +29,8 @@ import torch
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.names import device_name
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.coverage import plan as trust_plan
 from routesparse.engine.evaluation.studies.coverage.journal import Journal, columns, encode
-from routesparse.engine.evaluation.studies.coverage.plan import Planned
+from routesparse.engine.evaluation.studies.coverage.plan import Planned, read_plan
 from routesparse.engine.evaluation.studies.coverage.schedule import Schedule
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel, load_model
@@ -59,11 +58,13 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, and write the journal."""
     started = time.monotonic()
     arguments = _parser().parse_args(argv)
-    header, planned = trust_plan.read(arguments.plan)
+    header, planned = read_plan(arguments.plan)
     devices = [f"cuda:{i % arguments.gpus}" for i in range(arguments.gpus * arguments.gpu_processes)]
     devices += ["cpu"] * arguments.processes
     schedule = Schedule(planned, sorted({d.split(":")[0] for d in devices}), arguments.long, arguments.twins)
-    config = RouterConfig(tau=arguments.tau, gate=arguments.gate, seed=arguments.seed, break_even_tokens=0)
+    config = RouterConfig(
+        tau=arguments.tau, gate_threshold=arguments.gate_threshold, seed=arguments.seed, break_even_tokens=0
+    )
     journal = Journal(arguments.out)
     journal.append(encode(_study(arguments, header, planned, config)))
     study.note(f"{len(planned)} windows on {len(devices)} processes after {time.monotonic() - started:.0f} s")
@@ -85,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=Path, required=True, help="what coverage.plan wrote")
     parser.add_argument("--profile", type=Path, required=True, help="latency profile (.json)")
     parser.add_argument("--tau", type=float, default=0.9)
-    parser.add_argument("--gate", type=float, default=None, help="lambda; default: the configuration's")
+    parser.add_argument(
+        "--gate-threshold", type=float, default=None, help="lambda; default: the configuration's"
+    )
     parser.add_argument("--processes", type=int, default=1, help="on CPU cores, one thread each")
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--gpu-processes", type=int, default=1, help="per GPU")
@@ -112,7 +115,7 @@ def _study(
         "versions": versions(),
         "git_commit": arguments.commit or git_commit(),
         "config": config.to_dict(),
-        "gate": config.gate_threshold,
+        "gate_threshold": config.effective_gate_threshold,
         "plan": plan,
         "windows": [window.facts for window in planned],
     }

@@ -147,7 +147,7 @@ def _needles(data: Path, tokens: int, count: int, tokenizer: Any, seed: int) -> 
             yield Window(domain, name, "", 0, (*bos, *ids(sample.prompt + sample.answer_prefix)))
 
 
-def write(path: Path, header: dict[str, Any], windows: Sequence[Planned]) -> None:
+def write_plan(path: Path, header: dict[str, Any], windows: Sequence[Planned]) -> None:
     """Write the plan. Errors: InputError where a token id needs more than 16 bits."""
     if any(max(w.window.token_ids) >= 1 << 16 for w in windows):
         raise InputError("the plan keeps token ids in 16 bits; this model's vocabulary is larger")
@@ -160,7 +160,7 @@ def write(path: Path, header: dict[str, Any], windows: Sequence[Planned]) -> Non
             file.write(json.dumps({**planned.facts, "token_ids": packed}) + "\n")
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Planned]]:
+def read_plan(path: Path) -> tuple[dict[str, Any], list[Planned]]:
     """Header and windows of a plan. Errors: InputError where a window's tokens are not those that were planned."""
     windows = []
     with gzip.open(path, "rt") as file:
@@ -192,7 +192,7 @@ def main(argv: list[str] | None = None) -> None:
     loaded = load_model(arguments.model, device="cpu")
     windows = plan(loaded.tokenizer, arguments.data, arguments.seed, arguments.test_seed, arguments.scale)
     header = {**study.header(loaded, arguments), "test_seed": arguments.test_seed}
-    write(arguments.out, header, windows)
+    write_plan(arguments.out, header, windows)
     tokens = sum(w.window.tokens for w in windows)
     study.note(f"{len(windows)} windows, {tokens:,} tokens, {arguments.out.stat().st_size:,} bytes")
 

@@ -52,7 +52,7 @@ def measure(
     prefill(loaded, planned.window.token_ids, session)
     window = {
         "density": session.trace.record().run.density,
-        "gate": session.trace.settings.gate_threshold,
+        "gate_threshold": session.trace.settings.gate_threshold,
         "profile": profile.name,
         "dtype": loaded.dtype,
         "revision": loaded.revision,

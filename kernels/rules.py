@@ -1,0 +1,13 @@
+"""Numbers that are part of an operation's definition, the same for its naive twin and its kernel.
+
+Changing one changes decisions: the engine stamps calibrations with them. torch is not loaded.
+"""
+
+from __future__ import annotations
+
+SCORE_BINS = (
+    256  # equal bins of a row's block scores, by which block-sparse and top-p budgets are filled (level_maps)
+)
+LISTED_SHARE = (
+    0.625  # of the longest row's KV blocks, above which a row is dense instead of listed (lower_plan)
+)
