@@ -68,7 +68,7 @@ def measure_window(
     loaded: LoadedModel,
     window: Window,
     config: RouterConfig,
-    profile: LatencyProfile | str,
+    profile: LatencyProfile,
     audit_rows: int | None = AUDIT_ROWS,
     error_rows: int = 0,
 ) -> PromptMeasure:

@@ -13,7 +13,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,28 @@ def profile_for(
     )
     profile.save(paths.profiles())
     return profile
+
+
+@dataclass(frozen=True)
+class NamedProfile:
+    """A profile that is known by name only; ``on`` finds it, or with "auto" measures one, when it is asked for."""
+
+    name: str = "auto"
+
+    def on(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        head_dim: int,
+        heads: int,
+        kv_heads: int,
+        config: RouterConfig,
+    ) -> LatencyProfile:
+        """See ``profile_for``."""
+        return profile_for(
+            self.name, device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config
+        )
 
 
 def quick(device: torch.device) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
@@ -49,7 +50,12 @@ def route(
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
-    session = RoutingSession(config, loaded, profile, salt=fresh_salt() if salt is None else salt)
+    session = RoutingSession(
+        config,
+        loaded,
+        profile=NamedProfile(profile) if isinstance(profile, str) else profile,
+        salt=fresh_salt() if salt is None else salt,
+    )
     with routed_by(model, session):
         yield session.trace
 
@@ -64,4 +70,6 @@ def fresh_salt() -> str:
     return secrets.token_hex(8)
 
 
-serve_by_default(lambda on_gpu: RoutingSession(default_config(on_gpu), salt=fresh_salt()))
+serve_by_default(
+    lambda on_gpu: RoutingSession(default_config(on_gpu), profile=NamedProfile(), salt=fresh_salt())
+)
