@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense"]
-PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
-FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
+Pattern = str  # the name of a family (engine/method/families), or "dense"; a bundle may hold one that is unknown here
 FallbackKind = Literal["expand", "dense"]
 Outcome = Literal["dense by fallback", "expanded", "dense by the router", "kept"]
 OUTCOMES: tuple[Outcome, ...] = ("dense by fallback", "expanded", "dense by the router", "kept")
@@ -247,7 +245,7 @@ class ProbeRow:
     kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
     mass: bytes  # float16 little endian [rows, columns]
     masks: bytes | None = (
-        None  # uint8 [2, rows, mask_columns]: what each budget reads, packed as in record/masks.py
+        None  # uint8 [.., rows, mask_columns]: what each budget reads, packed as in record/masks.py
     )
     mask_columns: int | None = None
     mask_pool: int | None = None  # KV blocks per column of the masks

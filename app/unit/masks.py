@@ -25,7 +25,7 @@ class Overlay:
 
 def candidate_name(row: Any) -> str:
     """A candidate as its letter and budget."""
-    return f"{design.LETTERS[row.pattern]} · {row.budget}"
+    return f"{design.letter(row.pattern)} · {row.budget}"
 
 
 def overlay(
@@ -94,7 +94,7 @@ def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[
 
 def _tints(theme: design.Theme) -> tuple[str, str]:
     """The first and the second candidate's: purple and green, apart also for the colour-blind."""
-    return theme.patterns["dense"], theme.patterns["block_top_p"]
+    return theme.hues
 
 
 def _rgba(color: str, alpha: float) -> str:

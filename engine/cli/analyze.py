@@ -24,7 +24,8 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import InputError
-from routesparse.engine.rows import PATTERNS, RunRecord
+from routesparse.engine.method import families
+from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
@@ -268,7 +269,7 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
             "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
         )
         missed = Counter(choice.pattern for choice in record.uncertified)
-        for pattern in PATTERNS:
+        for pattern in families.in_order(chosen):
             rows = [choice for choice in record.choices if choice.pattern == pattern]
             if not rows:
                 continue

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
     from routesparse.engine.device.copies import Packed, Readout
     from routesparse.engine.method.fallback import Certified
-    from routesparse.engine.method.families.level_map import FamilyIndex
+    from routesparse.engine.method.family import FamilyIndex
     from routesparse.engine.method.patterns import Candidate
     from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.segments import Segment

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from routesparse.engine.method.inputs import AttentionInputs, pool_keys
 from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
+from routesparse.engine.method.pooled_keys import pool_keys
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
 from routesparse.kernels.block_lse import block_lse
 from routesparse.kernels.logits import row_queries
@@ -27,6 +27,7 @@ from routesparse.kernels.row_mass import row_mass
 
 if TYPE_CHECKING:
     from routesparse.engine.config import RouterConfig
+    from routesparse.engine.method.inputs import AttentionInputs
     from routesparse.engine.method.segments import Segment
 
 

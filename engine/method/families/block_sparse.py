@@ -1,45 +1,55 @@
-"""Block-sparse: per query block, the KV blocks with the highest pooled score (paper section 3.1, MInference).
-
-Two budgets share one ranking: a fixed number of blocks a row (top-k), and, one more than the paper, as many blocks
-as reach a share of the row's cumulative score (top-p), because one number for all rows is dear on diffuse inputs.
-Budgets end at edges of score bins (``kernels/level_maps``).
-"""
+"""Block-sparse: per query block, the KV blocks with the highest pooled score (paper section 3.1, MInference)."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from routesparse.engine.device.constants import constant
-from routesparse.engine.method.families.level_map import FamilyIndex
-from routesparse.engine.method.inputs import AttentionInputs, pool_keys
-from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.segments import Segment
-from routesparse.kernels.block_means import block_means, pooled_scores
-from routesparse.kernels.level_maps import score_levels
+from routesparse.engine.method.block_ranking import RankedLevels, ranked_levels, ranked_row
+from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
 
+if TYPE_CHECKING:
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.segments import Segment
 
-def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
-    """Mean query of each query block x mean key of each KV block, scaled, before a soft cap: float16 [B, H, M, N]."""
-    queries = block_means(inputs.q, segment.first, segment.rows, segment.block_q, table=inputs.table)
-    return pooled_scores(queries, pool_keys(inputs, segment), inputs.scale)
+NAME = "block_sparse"
+DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.33, 0.5)
 
 
-def build(
-    inputs: AttentionInputs, segment: Segment, budgets: list[Candidate], shares: list[Candidate]
-) -> tuple[FamilyIndex, FamilyIndex]:
-    """Top-k: level l keeps ``budgets[l].blocks`` blocks of each query block, forced ones among them; top-p: the best
-    blocks until their softmax weights reach ``shares[l].share``, forced ones besides.
-    """
-    device = inputs.q.device
-    top_k, top_p, top_k_count, top_p_count = score_levels(
-        block_scores(inputs, segment),
-        segment.geometry(inputs.first_keys()),
-        constant(np.array([c.blocks for c in budgets], dtype=np.int32), device),
-        constant(np.array([c.share for c in shares], dtype=np.float32), device),
-        inputs.softcap,
-    )
-    return (
-        FamilyIndex("block_sparse", top_k, row_counts=top_k_count),
-        FamilyIndex("block_top_p", top_p, row_counts=top_p_count),
-    )
+def budgets(segment: Segment) -> list[dict[str, int]]:
+    """``blocks``: KV blocks a row, forced ones among them."""
+    return [{"blocks": segment.blocks_for_density(density)} for density in DENSITIES]
+
+
+def text(budget: Candidate) -> str:
+    return f"{budget.blocks} blocks of {budget.block_k} a row"
+
+
+def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) -> list[int]:
+    """The best bins of score that fit as a whole beside the forced blocks, so that a row never exceeds its budget."""
+    row = ranked_row(context, unit, i)
+    fitting = int((row.count.cumsum() <= budget.blocks - row.forced).sum())
+    return row.best(fitting)
+
+
+def ranked(context: Context) -> RankedLevels:
+    """This family's levels and block_top_p's, from one pass; one without budgets has a level that nobody reads."""
+    blocks = [c.blocks for c in context.budgets(NAME)] or [1]
+    return ranked_levels(context, blocks, [c.share for c in context.budgets("block_top_p")] or [1.0])
+
+
+def build(context: Context, budgets: Sequence[Candidate]) -> FamilyIndex:
+    """Level l keeps at most ``budgets[l].blocks`` blocks of each query block."""
+    found = context.once(ranked)
+    return FamilyIndex(NAME, found.top_k, row_counts=found.top_k_counts)
+
+
+FAMILY = Family(
+    name=NAME,
+    look=Look("block-sparse", "B", light="#e39a2d", dark="#e8b25a", symbol="circle", mark="●"),
+    budgets=budgets,
+    text=text,
+    build=build,
+    reads=reads,
+    stamp=(DENSITIES,),
+)
