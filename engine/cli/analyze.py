@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
 from routesparse.engine.config import (
     AuditDepth,
@@ -28,10 +29,6 @@ from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
-
 
 MOST_NAMED = 8  # uncertified units in the warning; --json has all
 

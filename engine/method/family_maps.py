@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.family import FamilyIndex
 from routesparse.kernels.families import DENSE
 from routesparse.kernels.retained_mass import FamilyMaps
 
 if TYPE_CHECKING:
+    from routesparse.engine.method.family import FamilyIndex
     from routesparse.engine.method.patterns import Candidate
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
-from routesparse.kernels.block_means import block_means
-
-if TYPE_CHECKING:
-    from routesparse.engine.method.segments import Segment
 
 
 @dataclass(frozen=True)
@@ -48,9 +43,3 @@ def first_real_keys(key_start: torch.Tensor | None, batch: int, device: torch.de
     if key_start is None:
         return constant(np.zeros(batch, np.int64), device)
     return key_start.to(torch.int64)
-
-
-def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
-    """Keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
-    low = None if inputs.key_start is None else inputs.first_keys()
-    return block_means(inputs.k, 0, segment.keys, segment.block_k, low, inputs.table, place=1)

@@ -8,6 +8,7 @@ diagonals) and the ranked columns are scored again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,17 +16,19 @@ import torch
 from routesparse.engine.device.constants import constant
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
-from routesparse.engine.method.family import FamilyIndex
 from routesparse.engine.method.family_maps import family_maps, family_numbers
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
-from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Pattern
 from routesparse.kernels import retained_mass as operation
 from routesparse.kernels.families import DENSE
 from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.family import FamilyIndex
+    from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
 
 
 @dataclass(frozen=True)

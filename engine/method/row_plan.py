@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
-from routesparse.engine.method.family import FamilyIndex
 from routesparse.engine.method.family_maps import family_maps, family_numbers
 from routesparse.engine.method.inputs import AttentionInputs, first_real_keys
-from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Pattern
 from routesparse.kernels import lower_plan
 from routesparse.kernels.plan import RowPlan
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.family import FamilyIndex
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
 
 
 def lower(

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.kernels.geometry import SegmentGeometry
 
 if TYPE_CHECKING:
     import torch
+
+    from routesparse.engine.config import RouterConfig
 
 
 @dataclass(frozen=True)

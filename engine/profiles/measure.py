@@ -13,9 +13,9 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,9 +33,11 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
-from routesparse.engine.models.load import LoadedModel
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.interface import RowPlan, sparse_attention
+
+if TYPE_CHECKING:
+    from routesparse.engine.models.load import LoadedModel
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
@@ -106,6 +108,28 @@ def profile_for(
     )
     profile.save(paths.profiles())
     return profile
+
+
+@dataclass(frozen=True)
+class NamedProfile:
+    """A profile that is known by name only; ``on`` finds it, or with "auto" measures one, when it is asked for."""
+
+    name: str = "auto"
+
+    def on(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        head_dim: int,
+        heads: int,
+        kv_heads: int,
+        config: RouterConfig,
+    ) -> LatencyProfile:
+        """See ``profile_for``."""
+        return profile_for(
+            self.name, device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config
+        )
 
 
 def quick(device: torch.device) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class RankedLevels(NamedTuple):
 
 def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
     """Mean query of each query block x mean key of each KV block, scaled, before a soft cap: float16 [B, H, M, N]."""
-    from routesparse.engine.method.inputs import pool_keys
+    from routesparse.engine.method.pooled_keys import pool_keys
     from routesparse.kernels.block_means import block_means, pooled_scores
 
     queries = block_means(inputs.q, segment.first, segment.rows, segment.block_q, table=inputs.table)
