@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from routesparse.engine.config import LatencyBudget as LatencyBudget
     from routesparse.engine.config import RouterConfig as RouterConfig
-    from routesparse.engine.runtime.transformers import route as route
+    from routesparse.engine.runtime.route import route as route
 
 _HOMES = {
     "LatencyBudget": "routesparse.engine.config",
     "RouterConfig": "routesparse.engine.config",
-    "route": "routesparse.engine.runtime.transformers",
+    "route": "routesparse.engine.runtime.route",
 }
 
 __all__ = ["LatencyBudget", "RouterConfig", "route"]

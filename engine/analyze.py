@@ -78,7 +78,9 @@ def analyze_prompt(
         if mismatch is not None and not force:
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
     auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
-    session = RoutingSession(config, calibrated, profile, auditor, salt=prompt.sha256, graphs=graphs)
+    session = RoutingSession(
+        config, calibrated, profile=profile, auditor=auditor, salt=prompt.sha256, graphs=graphs
+    )
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Pattern = Literal["a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense"]
-PATTERNS: tuple[Pattern, ...] = ("a_shape", "vertical_slash", "block_sparse", "block_top_p", "dense")
-FAMILIES: tuple[Pattern, ...] = PATTERNS[:-1]  # the sparse ones, in the order of kernels and masks
+Pattern = str  # the name of a family (engine/method/families), or "dense"; a bundle may hold one that is unknown here
 FallbackKind = Literal["expand", "dense"]
 # Of ``AuditRow.executed_error``, by the run's dtype: several times what rounding weights and output to it can cost
 # (one unit in the last place each: 2^-8 bfloat16, 2^-11 float16), and what long float32 sums in another order do.
@@ -260,7 +258,7 @@ class ProbeRow:
     kinds: bytes  # uint8 [rows]: 0 recent, 1 routing, 2 certificate, 3 boundary
     mass: bytes  # float16 little endian [rows, columns]
     masks: bytes | None = (
-        None  # uint8 [2, rows, mask_columns]: what each budget reads, packed as in record/masks.py
+        None  # uint8 [.., rows, mask_columns]: what each budget reads, packed as in record/masks.py
     )
     mask_columns: int | None = None
     mask_pool: int | None = None  # KV blocks per column of the masks

@@ -15,28 +15,14 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-LETTERS = {"a_shape": "A", "vertical_slash": "V", "block_sparse": "B", "block_top_p": "P", "dense": "D"}
-NAMES = {
-    "a_shape": "A-shape",
-    "vertical_slash": "vertical-slash",
-    "block_sparse": "block-sparse",
-    "block_top_p": "block top-p",
-    "dense": "dense",
-}
-# Plotly's name of each family's point, and the same shape as a character for legends.
-SYMBOLS = {
-    "a_shape": "triangle-up",
-    "vertical_slash": "square",
-    "block_sparse": "circle",
-    "block_top_p": "diamond",
-}
-MARKS = {"a_shape": "▲", "vertical_slash": "■", "block_sparse": "●", "block_top_p": "◆"}
+from routesparse.engine.method import families
+
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of one theme; ``patterns`` are the colours at full strength."""
+    """The colours of one theme. hues: two that differ also for the colour-blind, for what is not a pattern."""
 
     name: str
     panel: str
@@ -46,8 +32,12 @@ class Theme:
     accent: str
     warn: str
     null: str
-    patterns: dict[str, str]
+    hues: tuple[str, str]
     scale: tuple[str, str, str]  # sequential metric: low, middle, high
+
+    def pattern(self, pattern: str) -> str:
+        """A pattern's colour at full strength; grey for one that this version does not know."""
+        return families.look(pattern).dark if self.name == "dark" else families.look(pattern).light
 
 
 LIGHT = Theme(
@@ -59,13 +49,7 @@ LIGHT = Theme(
     accent="#1f5fbf",
     warn="#b4451f",
     null="#e4e6e8",
-    patterns={
-        "a_shape": "#8395ab",
-        "vertical_slash": "#2468b0",
-        "block_sparse": "#e39a2d",
-        "block_top_p": "#12876a",
-        "dense": "#82406f",
-    },
+    hues=("#82406f", "#12876a"),
     scale=("#eef3fa", "#7fa8dc", "#143f82"),
 )
 DARK = Theme(
@@ -77,15 +61,19 @@ DARK = Theme(
     accent="#6aa5ee",
     warn="#f08a5d",
     null="#31373d",
-    patterns={
-        "a_shape": "#8e9db0",
-        "vertical_slash": "#5a9ee6",
-        "block_sparse": "#e8b25a",
-        "block_top_p": "#3fb593",
-        "dense": "#c98abb",
-    },
+    hues=("#c98abb", "#3fb593"),
     scale=("#23303f", "#3f74b5", "#b9d6fb"),
 )
+
+
+def letter(pattern: str) -> str:
+    """The letter in a pattern's cell; the initial of one that this version does not know."""
+    return families.look(pattern).letter
+
+
+def name(pattern: str) -> str:
+    """A pattern as prose names it."""
+    return families.look(pattern).label
 
 
 def current_theme() -> Theme:
@@ -100,7 +88,7 @@ def strength(density: float) -> float:
 
 def pattern_color(theme: Theme, pattern: str, density: float) -> str:
     """A cell's colour: the pattern's hue, paler where less is kept."""
-    return blend(theme.panel, theme.patterns[pattern], 0.32 + 0.68 * strength(density))
+    return blend(theme.panel, theme.pattern(pattern), 0.32 + 0.68 * strength(density))
 
 
 def blend(low: str, high: str, share: float) -> str:
@@ -142,7 +130,7 @@ def template(theme: Theme) -> go.layout.Template:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "size": 12, "color": theme.ink},
-            "colorway": [theme.accent, *theme.patterns.values()],
+            "colorway": [theme.accent, *map(theme.pattern, families.in_order())],
             "xaxis": axis,
             "yaxis": axis,
             "hoverlabel": {

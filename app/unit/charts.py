@@ -30,7 +30,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
         }
     ]
     for pattern, rows in shown.groupby("pattern", sort=False):
-        color = theme.patterns[str(pattern)]
+        color = theme.pattern(str(pattern))
         filled = rows["admissible"].to_numpy()
         traces.append(
             {
@@ -38,7 +38,7 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
                 "x": rows["kernel_us"].tolist(),
                 "y": rows["height"].tolist(),
                 "mode": "markers+text",
-                "text": [design.LETTERS[str(pattern)]] * len(rows),
+                "text": [design.letter(str(pattern))] * len(rows),
                 "textfont": {
                     "size": 10,
                     "color": [design.text_on(color) if f else theme.ink for f in filled],

@@ -25,7 +25,7 @@ class Overlay:
 
 def candidate_name(row: Any) -> str:
     """A candidate as its letter and budget."""
-    return f"{design.LETTERS[row.pattern]} · {row.budget}"
+    return f"{design.letter(row.pattern)} · {row.budget}"
 
 
 def overlay(
@@ -64,7 +64,7 @@ def trace(
 ) -> dict[str, Any]:
     """A Plotly heatmap: clear where read, grey where not, tinted where only one of two reads."""
     step = heatmap.mask_pool * block
-    tints = [_rgba(color, 0.5) for color in _tints(theme)]
+    tints = [_rgba(color, 0.5) for color in theme.hues]
     colors = [_rgba(theme.null, 0.8), "rgba(0,0,0,0)", *tints]
     return {
         "type": "heatmap",
@@ -86,15 +86,10 @@ def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[
     if shown.other is None:
         return [(theme.null, f"grey: {shown.one} reads no key of {cell}")]
     return [
-        (_tints(theme)[0], f"only {shown.one}"),
-        (_tints(theme)[1], f"only {shown.other}"),
+        (theme.hues[0], f"only {shown.one}"),
+        (theme.hues[1], f"only {shown.other}"),
         (theme.null, f"grey: neither reads a key of {cell}"),
     ]
-
-
-def _tints(theme: design.Theme) -> tuple[str, str]:
-    """The first and the second candidate's: purple and green, apart also for the colour-blind."""
-    return theme.patterns["dense"], theme.patterns["block_top_p"]
 
 
 def _rgba(color: str, alpha: float) -> str:

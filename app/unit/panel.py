@@ -16,7 +16,7 @@ from routesparse.engine.rows import RunRow
 
 def title(choice: pd.Series) -> str:
     """The question that the panel answers."""
-    return f"Layer {choice['layer']}, head {choice['head']}: why {design.NAMES[choice['pattern']]}?"
+    return f"Layer {choice['layer']}, head {choice['head']}: why {design.name(choice['pattern'])}?"
 
 
 def facts_html(choice: pd.Series, run: RunRow) -> str:
@@ -50,9 +50,7 @@ def facts_html(choice: pd.Series, run: RunRow) -> str:
 
 def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
-    names = {
-        row.candidate: f"{design.LETTERS[row.pattern]} · {row.budget}" for row in candidates.itertuples()
-    }
+    names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
     steps = [
         f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
         f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
@@ -97,7 +95,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         tested = row.pattern != "dense" and not numbers.is_missing(row.lower_mass)
         body.append(
             f'<tr class="{"pick" if row.chosen else ""}">'
-            f'<td class="l">{escape(f"{design.LETTERS[row.pattern]} · {row.budget}")}</td>'
+            f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>'
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
             f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"

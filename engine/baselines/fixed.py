@@ -15,11 +15,12 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.method import families
 from routesparse.engine.method.attend import dense_attention
-from routesparse.engine.method.families import a_shape, block_sparse, vertical_slash
-from routesparse.engine.method.families.level_map import FamilyIndex
+from routesparse.engine.method.families.vertical_slash import MAX_COLUMNS
+from routesparse.engine.method.family import Context
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.patterns import MAX_COLUMNS, Candidate, blocks_for_density
+from routesparse.engine.method.patterns import Candidate
 from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import draw_rows
 from routesparse.engine.method.row_plan import lower
@@ -67,18 +68,13 @@ class FixedSession(AttentionRouter):
 
     def _plan(self, inputs: AttentionInputs, segment: Segment, layer: int) -> RowPlan:
         candidate = self._candidate(segment)
-        geometry = segment.geometry(inputs.first_keys())
-        index: FamilyIndex
-        if self.pattern == "a_shape":
-            index = a_shape.build(geometry, [candidate])
-        elif self.pattern == "block_sparse":
-            index, _ = block_sparse.build(inputs, segment, [candidate], [candidate])
-        else:
+        family, probe = families.find(self.pattern), None
+        if family.needs_probe:
             batch, heads = inputs.q.shape[:2]
             seed = stable_seed(self.config.seed, layer, segment.index)
             rows = draw_rows(segment, batch, heads, self.config, seed, inputs.first_keys())
             probe = run_probe(inputs, segment, rows, self.config)
-            index = vertical_slash.build(geometry, probe, [candidate])
+        index = family.build(Context(inputs, segment, [candidate], probe), [candidate])
         choice = np.zeros(inputs.q.shape[:2], dtype=np.int64)
         return lower(inputs, segment, {self.pattern: index}, (candidate,), choice)
 
@@ -107,10 +103,9 @@ class WindowSession(FixedSession):
 
 def fixed_candidate(segment: Segment, pattern: Pattern, density: float) -> Candidate:
     """The budget of ``pattern`` that keeps ``density`` of the segment's causal area (columns and bands half each)."""
-    causal = segment.last_blocks()[: max(1, segment.body_blocks)] + 1
     if pattern != "vertical_slash":
-        blocks = blocks_for_density(causal, density)
+        blocks = segment.blocks_for_density(density)
         return Candidate(0, pattern, 0, blocks, block_k=segment.block_k)
     columns = min(MAX_COLUMNS, max(16, round(density / 2 * segment.keys)))
-    bands = blocks_for_density(causal, max(0.0, density - columns / segment.keys))
+    bands = segment.blocks_for_density(max(0.0, density - columns / segment.keys))
     return Candidate(0, pattern, 0, bands, columns, block_k=segment.block_k)

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.calibrate.measure import PromptMeasure
 from routesparse.engine.calibrate.predictor_fit import fit_predictor
+from routesparse.engine.calibrate.prompt_measure import PromptMeasure
 from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, conformal_delta, stamp_of
 from routesparse.engine.calibration.drift import DriftReference, fit_reference

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
 from routesparse.engine.config import (
     AuditDepth,
@@ -23,14 +24,11 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import InputError
-from routesparse.engine.rows import EXECUTED_TOLERANCE, PATTERNS, RunRecord, deviates
+from routesparse.engine.method import families
+from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]
-
 
 MOST_NAMED = 8  # uncertified units in the warning; --json has all
 
@@ -294,7 +292,7 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
             "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
         )
         missed = Counter(choice.pattern for choice in record.uncertified)
-        for pattern in PATTERNS:
+        for pattern in families.in_order(chosen):
             rows = [choice for choice in record.choices if choice.pattern == pattern]
             if not rows:
                 continue

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from routesparse.engine.cli.analyze import JsonFlag
+from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, print_json
 from routesparse.engine.errors import InputError
 

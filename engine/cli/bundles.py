@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from routesparse.engine import paths
-from routesparse.engine.cli.analyze import JsonFlag
+from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
 from routesparse.engine.errors import BundleError, InputError, StoreError
 from routesparse.engine.rows import is_uncertified

@@ -17,7 +17,7 @@ from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
-    from routesparse.engine.calibrate.measure import PromptMeasure
+    from routesparse.engine.calibrate.prompt_measure import PromptMeasure
     from routesparse.engine.calibrate.prompts import Window
     from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.models.load import LoadedModel

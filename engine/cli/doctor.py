@@ -6,7 +6,7 @@ import dataclasses
 
 import typer
 
-from routesparse.engine.cli.analyze import JsonFlag, ModelName
+from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.doctor import checks
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, StoreError
+
+if TYPE_CHECKING:
+    from routesparse.engine.rows import RunRecord
 
 
 def worker(
@@ -17,10 +20,18 @@ def worker(
 
     Exit code 2 when the job queue can't be opened: starting again would not help.
     """
+    from routesparse.engine.jobs.analysis import WarmAnalysis
     from routesparse.engine.jobs.worker import run_worker
 
     try:
-        run_worker(paths.home(), once=once)
+        run_worker(paths.home(), WarmAnalysis(_analyze_prompt), once=once)
     except StoreError as error:
         # The queue can't be opened: another start won't help, the home must change.
         raise InputError(str(error)) from error
+
+
+def _analyze_prompt(*arguments: Any, **options: Any) -> RunRecord:
+    """engine/analyze.py's, which loads torch: an idle worker does not."""
+    from routesparse.engine.analyze import analyze_prompt
+
+    return analyze_prompt(*arguments, **options)

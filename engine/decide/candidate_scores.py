@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.descriptors import Descriptors
-from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import RECENT, ROUTING
-from routesparse.engine.method.retained_mass import CandidateMass
 from routesparse.engine.method.scores import Scores, gate_statistic
-from routesparse.engine.method.segments import Segment
+
+if TYPE_CHECKING:
+    import torch
+
+    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.segments import Segment
 
 
 def score_candidates(

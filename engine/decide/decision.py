@@ -10,23 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from routesparse.engine.device.copies import Layout, Packed, Readout, pack
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method import fallback
-from routesparse.engine.method.fallback import DeviceCertified, read_certified
-from routesparse.engine.method.families import FamilyIndex
-from routesparse.engine.method.patterns import Candidate
-from routesparse.engine.method.probe import Probe
+from routesparse.engine.method.fallback import read_certified
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.scores import Scores
-from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Pattern
-from routesparse.kernels.plan import RowPlan
 
 if TYPE_CHECKING:
+    import torch
+
     from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
+    from routesparse.engine.device.copies import Packed, Readout
+    from routesparse.engine.method.fallback import Certified
+    from routesparse.engine.method.family import FamilyIndex
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
+    from routesparse.kernels.plan import RowPlan
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Decision:
     risk: np.ndarray  # [U, C]
     gate_threshold: float  # lambda
     routed: Routing
-    certified: fallback.Certified
+    certified: Certified
     certificate_mass: np.ndarray  # [U, certificate rows, C]
     entropy: np.ndarray  # [U]
     local_band: np.ndarray
@@ -153,55 +154,3 @@ class Computed:
     drawing: Drawing
     plan: RowPlan | None  # lowered with the rest where that is fused, as is
     density: torch.Tensor | None  # float64 [B, H] of the plan
-
-
-def packed_layout(units: int, candidates: int, tests: int, rows: int, laps: int) -> Layout:
-    """What ``packed_decision`` packs where no error was predicted, for a kernel that writes it in place."""
-    numbers, whole, flag = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
-    names = ("mass", "recent_mass", "disagreement", "density", "kernel_us", "risk")
-    return {
-        **{name: ((units, candidates), numbers) for name in names},
-        "routed_choice": ((units,), whole),
-        "limited": ((), flag),
-        "over_budget": ((), flag),
-        "step5_choice": ((units,), whole),
-        "step5_kind": ((units,), whole),
-        "step5_unmet": ((units,), flag),
-        "step5_lower_mass": ((units,), numbers),
-        "step5_ladder": ((units, tests), whole),
-        "step5_bounds": ((units, tests), numbers),
-        "step5_tested": ((units, tests), flag),
-        "certificate_mass": ((units, rows, candidates), numbers),
-        "entropy": ((units,), numbers),
-        "local_band": ((units,), numbers),
-        "agreement": ((units,), numbers),
-        "finite": ((), flag),
-        "laps_us": ((laps,), numbers),
-    }
-
-
-def packed_decision(
-    scores: Scores,
-    risk: torch.Tensor,
-    routed: Routing,
-    certified: DeviceCertified,
-    **others: torch.Tensor,
-) -> Packed:
-    """Everything that ``Pending.read`` needs, in one tensor."""
-    optional = {} if scores.predicted_error is None else {"predicted_error": scores.predicted_error}
-    return pack(
-        {
-            "mass": scores.mass,
-            "recent_mass": scores.recent_mass,
-            "disagreement": scores.disagreement,
-            "density": scores.density,
-            "kernel_us": scores.kernel_us,
-            **optional,
-            "risk": risk,
-            "routed_choice": routed.choice,
-            "limited": routed.limited,
-            "over_budget": routed.over_budget,
-            **{f"step5_{name}": value for name, value in vars(certified).items()},
-            **others,
-        }
-    )

@@ -15,8 +15,8 @@ import torch
 
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Copies
-from routesparse.engine.method.families import FamilyIndex
-from routesparse.engine.method.patterns import maps_of_families
+from routesparse.engine.method.family import FamilyIndex
+from routesparse.engine.method.family_maps import family_maps
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
 from routesparse.engine.method.segments import Segment
@@ -32,7 +32,8 @@ RECENT_STEP = 4
 class Heatmap:
     """positions int32 [rows], kinds uint8 [rows], mass float16 [rows, columns]; ``pool`` KV blocks per column.
 
-    masks uint8 [2, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column of theirs.
+    masks uint8 [bytes of a cell, rows, mask_columns], packed as in record/masks.py; ``mask_pool`` KV blocks per column
+    of theirs.
     """
 
     positions: np.ndarray
@@ -103,14 +104,11 @@ def draw(probe: Probe, segment: Segment, indices: Mapping[Pattern, FamilyIndex])
     drawn = constant(np.concatenate(parts), probe.block_mass.device)
     pool = -(-segment.key_blocks // MAX_COLUMNS)
     mask_pool = pool * math.ceil(math.ceil(segment.key_blocks / pool) / masks.MAX_COLUMNS)
-    window, slash, top_k, top_p = maps_of_families(indices)
-    assert slash.ranked_columns is not None
     mass, packed, positions = pictures(
         probe.block_mass,
         probe.rows.rows,
         drawn,
-        (window.levels, slash.levels, top_k.levels, top_p.levels),
-        slash.ranked_columns,
+        family_maps(indices),
         position=segment.position,
         block_q=segment.block_q,
         block_k=segment.block_k,

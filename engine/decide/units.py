@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from routesparse.engine.decide.candidate_scores import by_unit, score_candidates
-from routesparse.engine.decide.decision import packed_decision, packed_layout
-from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.decide.packing import packed_decision, packed_layout
 from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
-from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
-from routesparse.engine.method.descriptors import Descriptors
-from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
-from routesparse.engine.method.retained_mass import CandidateMass
-from routesparse.engine.method.segments import Segment
 from routesparse.kernels import route as kernel
 from routesparse.kernels.common import runs_triton
+
+if TYPE_CHECKING:
+    from routesparse.engine.decide.settings import LayerSettings
+    from routesparse.engine.device.timing import Stamps
+    from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.retained_mass import CandidateMass
+    from routesparse.engine.method.segments import Segment
 
 
 def route_units(

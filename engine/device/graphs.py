@@ -17,14 +17,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import holding, to_device
 from routesparse.engine.device.copies import wait_for_copies
-from routesparse.engine.method.inputs import AttentionInputs
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.inputs import AttentionInputs
 
 T = TypeVar("T")
 KEPT = 32  # graphs; each holds its level maps

@@ -1,4 +1,4 @@
-"""The analysis that a worker runs: one model is kept warm between jobs, torch comes with the first job."""
+"""What a worker does with a job: one model is kept warm between jobs, torch comes with the first job."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
 class WarmAnalysis:
     """Analyses prompts with the model that it used last, or with another one in its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, analyze_prompt: Callable[..., RunRecord]) -> None:
+        """analyze_prompt: as in engine/analyze.py."""
+        self._analyze_prompt = analyze_prompt
         self._wanted: str | None = None
         self._loaded: LoadedModel | None = None
         self._graphs: Graphs[Computed] | None = None
 
     def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
         """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
-        from routesparse.engine.analyze import analyze_prompt
-
         report("load", 0, 1)
         loaded = self._model(request.model)
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
         try:
-            return analyze_prompt(
+            return self._analyze_prompt(
                 tokenized,
                 loaded,
                 request.config(on_gpu=loaded.on_gpu),

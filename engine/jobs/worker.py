@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import presence, staging
-from routesparse.engine.jobs.analysis import Analyze, WarmAnalysis
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
 from routesparse.engine.jobs.job import Claim
@@ -26,6 +26,9 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag, stopped_by_signals, wait_any
 from routesparse.engine.prompts import decode_prompt
 
+if TYPE_CHECKING:
+    from routesparse.engine.jobs.analysis import Analyze
+
 POLL_S = 0.5
 SEEN_EVERY_S = 5.0
 RETRY_S = 0.5
@@ -33,25 +36,25 @@ RETRY_S = 0.5
 
 def run_worker(
     home: Path,
+    analyze: Analyze,
     *,
     poll_s: float = POLL_S,
     once: bool = False,
-    analyze: Analyze | None = None,
     lease_s: float = LEASE_S,
     beat_s: float = BEAT_S,
     stop: Flag | None = None,
 ) -> int:
     """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
 
-    home: where queue, prompts, spool and logs live. analyze: the seam for tests, (request, prompt, run id, report)
-    -> RunRecord with that run id; default: the engine, with a warm model. stop: ends the worker like SIGTERM does.
+    home: where queue, prompts, spool and logs live. analyze: (request, prompt, run id, report) -> RunRecord with
+    that run id; the command line hands in a WarmAnalysis (analysis.py). stop: ends the worker like SIGTERM does.
     A job that runs at a signal goes back into the queue before this returns.
     Errors: StoreError when the queue can't be opened; later ones are logged and waited out.
     """
     queue = JobQueue(home)
     flag = stop or Flag()
     try:
-        worker = _Worker(queue, analyze or WarmAnalysis(), flag, lease_s, beat_s)
+        worker = _Worker(queue, analyze, flag, lease_s, beat_s)
         with presence.present(home, worker.id), stopped_by_signals(flag):
             worker.loop(poll_s, once)
     finally:

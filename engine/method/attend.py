@@ -23,10 +23,6 @@ def execute(
     or one per head ("per_head"), and read choices, each segment's candidates int64 [B, H], on the host.
     """
     q, k, v = inputs.q, inputs.k, inputs.v
-    # A GPU is not asked what its plan holds: there a dense head is rows of the one launch.
-    if not q.is_cuda and bool(plan.dense_rows.all()):
-        out = dense_attention(inputs, None)
-        return out, torch.isfinite(out).all()
     if launch == "fused":
         out, lse = sparse_attention(q, k, v, plan, inputs.scale)
         return out, _finite(inputs, lse)

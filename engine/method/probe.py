@@ -13,19 +13,22 @@ Nothing of size rows x keys is held.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.policy import LOCAL_BAND_TOKENS, LOCAL_OFFSETS
+from routesparse.engine.method.pooled_keys import pool_keys
 from routesparse.engine.method.probe_rows import BOUNDARY, CERTIFICATE, RECENT, ROUTING, ProbeRows
-from routesparse.engine.method.segments import Segment
 from routesparse.kernels.block_lse import block_lse
-from routesparse.kernels.block_means import block_means
 from routesparse.kernels.logits import row_queries
 from routesparse.kernels.recent_marginals import recent_marginals
 from routesparse.kernels.row_mass import row_mass
+
+if TYPE_CHECKING:
+    from routesparse.engine.config import RouterConfig
+    from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.method.segments import Segment
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,3 @@ def _pooled_block_lse(inputs: AttentionInputs, segment: Segment, rows: ProbeRows
     out[..., pooled_part, :] = logits
     out[..., exact_part, :] = _exact_block_lse(inputs, segment, rows.rows[..., exact_part])
     return out
-
-
-def pool_keys(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
-    """Keys mean-pooled over KV blocks, real keys only: [B, Hkv, N, D] float32."""
-    low = None if inputs.key_start is None else inputs.first_keys()
-    return block_means(inputs.k, 0, segment.keys, segment.block_k, low, inputs.table, place=1)

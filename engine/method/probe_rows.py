@@ -15,13 +15,16 @@ lie on a GPU would have to be waited for; ``trace.salt`` says which.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.constants import to_device
-from routesparse.engine.method.segments import Segment
 from routesparse.kernels import probe_rows
+
+if TYPE_CHECKING:
+    from routesparse.engine.config import RouterConfig
+    from routesparse.engine.method.segments import Segment
 
 RECENT, ROUTING, CERTIFICATE, BOUNDARY = 0, 1, 2, 3
 

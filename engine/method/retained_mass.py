@@ -8,22 +8,27 @@ diagonals) and the ranked columns are scored again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
 from routesparse.engine.errors import PatternError
-from routesparse.engine.method.families import FamilyIndex
-from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.patterns import Candidate, family_numbers, maps_of_families
-from routesparse.engine.method.probe import Probe
+from routesparse.engine.method import families
+from routesparse.engine.method.family_maps import family_maps, family_numbers
 from routesparse.engine.method.probe_rows import BOUNDARY, RECENT, ROUTING
-from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Pattern
 from routesparse.kernels import retained_mass as operation
-from routesparse.kernels.families import DENSE, FAMILIES
+from routesparse.kernels.families import DENSE
 from routesparse.kernels.retained_mass import FamilyLevels, ProbedRows
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.family import FamilyIndex
+    from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,12 @@ def candidate_mass(
     Errors: PatternError for candidates without an index, or in another order than the operations take.
     """
     numbers = family_numbers(candidates, indices)
-    depths = [numbers.count(number) for number in range(len(FAMILIES))]
+    depths = [numbers.count(number) for number in range(len(families.names()))]
     order = [(number, level) for number, depth in enumerate(depths) for level in range(depth)]
     if [(n, c.level) for n, c in zip(numbers, candidates, strict=True)] != [*order, (DENSE, 0)]:
         raise PatternError(
             f"candidates {', '.join(f'{c.pattern} {c.level}' for c in candidates)} are out of order; scoring takes "
-            f"{', '.join(FAMILIES)} with levels from 0, then dense"
+            f"{', '.join(families.names())} with levels from 0, then dense"
         )
     # A window without end costs what dense costs.
     table = [
@@ -91,14 +96,9 @@ def candidate_mass(
 
 
 def _family_levels(indices: dict[Pattern, FamilyIndex], depths: list[int]) -> FamilyLevels:
-    window, slash, top_k, top_p = maps_of_families(indices)
-    assert slash.ranked_columns is not None and top_k.row_counts is not None and top_p.row_counts is not None
-    return FamilyLevels(
-        (window.levels, slash.levels, top_k.levels, top_p.levels),
-        (depths[0], depths[1], depths[2], depths[3]),
-        slash.ranked_columns,
-        (top_k.row_counts, top_p.row_counts),
-    )
+    found = family_maps(indices)
+    counts = tuple(indices[name].row_counts for name in found.names)
+    return FamilyLevels(found.names, found.maps, found.columns, found.columns_of, tuple(depths), counts)
 
 
 def _pooled_rows(probe: Probe) -> tuple[int, int, int]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from routesparse.engine.device.constants import constant
-from routesparse.engine.method.families import FamilyIndex
+from routesparse.engine.method.family_maps import family_maps, family_numbers
 from routesparse.engine.method.inputs import AttentionInputs, first_real_keys
-from routesparse.engine.method.patterns import Candidate, family_numbers
-from routesparse.engine.method.segments import Segment
-from routesparse.engine.rows import Pattern
 from routesparse.kernels import lower_plan
-from routesparse.kernels.families import FAMILIES
 from routesparse.kernels.plan import RowPlan
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.family import FamilyIndex
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.segments import Segment
+    from routesparse.engine.rows import Pattern
 
 
 def lower(
@@ -28,17 +32,13 @@ def lower(
     Returns a RowPlan with n_q = segment.rows and n_k = segment.keys; on a GPU without reading the choice. A family
     without an index (a baseline has one family) is never chosen.
     """
-    some = next(iter(indices.values())).levels
-    choice = torch.as_tensor(choice, device=some.device).long()
+    choice = torch.as_tensor(choice, device=inputs.q.device).long()
     numbers = family_numbers(candidates, indices)
     table = [(number, c.level) for number, c in zip(numbers, candidates, strict=True)]
-    maps = [indices[pattern].levels if pattern in indices else some for pattern in FAMILIES]
-    slash = indices.get("vertical_slash")
     return lower_plan.lower_levels(
         choice,
         constant(np.array(table, dtype=np.int32), choice.device),
-        (maps[0], maps[1], maps[2], maps[3]),
-        None if slash is None else slash.ranked_columns,
+        family_maps(indices, partial=True),
         segment.geometry(inputs.first_keys()),
         key_start=inputs.key_start,
         softcap=inputs.softcap,

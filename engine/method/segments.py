@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.kernels.geometry import SegmentGeometry
 
 if TYPE_CHECKING:
     import torch
+
+    from routesparse.engine.config import RouterConfig
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,26 @@ class Segment:
         return int((last[: self.body_blocks] if body_only else last).sum()) + (
             self.body_blocks if body_only else self.query_blocks
         )
+
+    def blocks_for_density(self, density: float) -> int:
+        """KV blocks a row that keep this share of the body's causal area; see the function of this name."""
+        return blocks_for_density(self.last_blocks()[: max(1, self.body_blocks)] + 1, density)
+
+
+def blocks_for_density(causal: np.ndarray, density: float) -> int:
+    """The least number x of KV blocks a row with sum_i min(x, c_i) >= density * sum_i c_i; at least 2.
+
+    causal: int [M], c_i >= 1.
+    """
+    target = density * causal.sum()
+    low, high = 1, int(causal.max())
+    while low < high:
+        middle = (low + high) // 2
+        if np.minimum(middle, causal).sum() >= target:
+            high = middle
+        else:
+            low = middle + 1
+    return max(2, low)
 
 
 def split(n_q: int, n_k: int, config: RouterConfig, first_index: int = 0) -> list[Segment]:

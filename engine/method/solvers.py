@@ -4,7 +4,7 @@
   pair-swap repair. NumPy.
 - ``solve_exact``: integer programme, for tests and the solver study. NumPy.
 - ``solve_by_multipliers``: multiplier search and pair repair on tensors, without waiting for the host; the only one
-  that a GPU takes.
+  that a GPU takes (decide/units.py chooses it there).
 
 torch is imported inside the functions that need it: the dashboard's process imports this module.
 """

@@ -13,10 +13,10 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
-from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import (
     PlanCase,
     Prompts,
@@ -45,6 +44,9 @@ from routesparse.engine.profiles.plans import (
     work_of,
 )
 from routesparse.kernels.interface import sparse_attention
+
+if TYPE_CHECKING:
+    from routesparse.engine.models.load import LoadedModel
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
@@ -114,6 +116,28 @@ def profile_for(
     )
     profile.save(paths.profiles())
     return profile
+
+
+@dataclass(frozen=True)
+class NamedProfile:
+    """A profile that is known by name only; ``on`` finds it, or with "auto" measures one, when it is asked for."""
+
+    name: str = "auto"
+
+    def on(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        head_dim: int,
+        heads: int,
+        kv_heads: int,
+        config: RouterConfig,
+    ) -> LatencyProfile:
+        """See ``profile_for``."""
+        return profile_for(
+            self.name, device, dtype, head_dim=head_dim, heads=heads, kv_heads=kv_heads, config=config
+        )
 
 
 def quick(device: torch.device) -> dict[str, Any]:

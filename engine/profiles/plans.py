@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.calibrate.measure import prefill
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
@@ -30,7 +31,9 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.rows import FAMILIES, AuditRow, Pattern
+from routesparse.engine.rows import AuditRow, Pattern
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.kernels.families import FAMILIES
 from routesparse.kernels.plan import RowPlan
 
 # Tokens of the prompts to fit on and to check with, by device type; a text that is too short gives none of a length.
@@ -169,7 +172,9 @@ def synthetic(
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         drawn, low, high = MIXES[number % len(MIXES)]
-        names = rng.permutation(np.resize(drawn, heads))
+        # Families that are not registered have no candidates; with none of the entry's, all that there are.
+        known = [name for name in drawn if name in families] or list(families)
+        names = rng.permutation(np.resize(known, heads))
         shares = rng.uniform(low, high, heads)
         budgets = [families[n][int(u * len(families[n]))] for n, u in zip(names, shares, strict=True)]
         choice = torch.tensor([budgets])
@@ -186,10 +191,6 @@ def recorded(
     seen: Callable[[PlanCase], None],
 ) -> None:
     """Prefill the prompt, routed by these costs; ``seen`` gets every layer's plan while its inputs are at hand."""
-    # A session finds or measures its profile through measure.py, which takes its plans from here.
-    from routesparse.engine.calibrate.measure import prefill
-    from routesparse.engine.runtime.session import RoutingSession
-
     routed = RoutingSession(replace(config, break_even_tokens=0), profile=costs, auditor=_PlanAuditor(seen))
     prefill(loaded, token_ids, routed)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from routesparse.engine.device.copies import Copies
     from routesparse.engine.device.timing import Laps
     from routesparse.engine.method.latency import LatencyProfile
+    from routesparse.engine.profiles.measure import NamedProfile
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,8 @@ class RunSettings:
     gate_threshold: float  # lambda
     calibration: Calibration | None
     profile: (
-        LatencyProfile | str
-    )  # its name until the first prompt long enough to be routed asks for its numbers
+        LatencyProfile | NamedProfile
+    )  # named until a prompt long enough to be routed asks for its numbers
     audit_depth: AuditDepth
     salt: str = ""  # with config.seed it places the random rows
 

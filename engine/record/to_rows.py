@@ -151,7 +151,6 @@ def _run(
     outcomes = Counter(c.outcome for c in choices)
     densities = [p.density for p in prompt.passes]
     covered = [a.covered for a in audits if a.covered is not None]
-    profile = settings.profile if isinstance(settings.profile, str) else settings.profile.name
     return RunRow(
         run_id=run_id,
         created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -159,7 +158,7 @@ def _run(
         model_revision=info.model_revision,
         tokenizer_hash=info.tokenizer_hash,
         calibration=None if settings.calibration is None else settings.calibration.name,
-        profile=profile,
+        profile=settings.profile.name,
         policy=config.policy,
         tau=config.tau,
         gate_threshold=settings.gate_threshold,

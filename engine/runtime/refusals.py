@@ -12,7 +12,7 @@ from routesparse.engine.errors import PromptError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
-FAMILIES: frozenset[str] = frozenset(
+MODEL_FAMILIES: frozenset[str] = frozenset(
     ("llama", "qwen2", "qwen3", "mistral", "phi3", "glm4", "gemma2", "gemma3_text", "cohere2", "gpt_oss")
 )
 _CHUNKED = "its chunked attention reaches only the mask, so routing would be silently wrong"
@@ -32,7 +32,7 @@ _UNSUPPORTED_ARGUMENTS = {
 
 
 def check_family(config: Any) -> None:
-    """Errors: UnsupportedModelError unless the configuration's family is in FAMILIES and causal."""
+    """Errors: UnsupportedModelError unless the configuration's family is in MODEL_FAMILIES and causal."""
     check_family_name(config.model_type)
     if not getattr(config, "is_causal", True) or getattr(config, "use_bidirectional_attention", False):
         raise UnsupportedModelError(
@@ -41,11 +41,11 @@ def check_family(config: Any) -> None:
 
 
 def check_family_name(family: str) -> None:
-    """Errors: UnsupportedModelError unless the model_type is in FAMILIES."""
-    if family not in FAMILIES:
+    """Errors: UnsupportedModelError unless the model_type is in MODEL_FAMILIES."""
+    if family not in MODEL_FAMILIES:
         why = _WHY_REFUSED.get(family, "it was never compared with its own attention")
         raise UnsupportedModelError(
-            f"model family {family!r} is not supported: {why} (supported: {', '.join(sorted(FAMILIES))})"
+            f"model family {family!r} is not supported: {why} (supported: {', '.join(sorted(MODEL_FAMILIES))})"
         )
 
 

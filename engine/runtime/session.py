@@ -12,6 +12,7 @@ gradients ask in every layer.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,7 +33,6 @@ from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
 from routesparse.engine.method.row_plan import head_density
 from routesparse.engine.method.segments import Segment, split
-from routesparse.engine.profiles.measure import profile_for
 from routesparse.engine.record.passes import PendingPass, RunSettings
 from routesparse.engine.record.trace import Trace
 from routesparse.engine.rows import AuditRow
@@ -40,6 +40,9 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.plan import RowPlan
+
+if TYPE_CHECKING:
+    from routesparse.engine.profiles.measure import NamedProfile
 
 
 class RoutingSession(AttentionRouter):
@@ -49,13 +52,15 @@ class RoutingSession(AttentionRouter):
         self,
         config: RouterConfig,
         calibration: Calibration | None = None,
-        profile: LatencyProfile | str = "auto",
+        *,
+        profile: LatencyProfile | NamedProfile,
         auditor: Auditor | None = None,
         salt: str = "",
         graphs: Graphs[Computed] | None = None,
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
+        profile: a NamedProfile is looked for when the first prompt that may be routed asks for its numbers.
         auditor: sees every decision after its layer ran; None audits nothing. salt: makes the random rows this prompt's
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture
@@ -187,7 +192,12 @@ class RoutingSession(AttentionRouter):
         plans = [plan_of(p, inputs) for p in pendings]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
         density = pendings[0].density if len(plans) == 1 else None
-        out, finite = execute(inputs, plan, self.config.launch, [p.choice for p in pendings])
+        # A GPU is not asked what its plan holds: there a dense head is rows of the one launch.
+        if not inputs.q.is_cuda and bool(plan.dense_rows.all()):
+            out = dense_attention(inputs, None)
+            finite = torch.isfinite(out).all()
+        else:
+            out, finite = execute(inputs, plan, self.config.launch, [p.choice for p in pendings])
         laps.lap()
         audits: list[AuditRow] = []
         if self._auditor is not None:
@@ -237,8 +247,7 @@ class RoutingSession(AttentionRouter):
         run = self.trace.settings
         if isinstance(run.profile, LatencyProfile):
             return run.profile
-        profile = profile_for(
-            run.profile,
+        profile = run.profile.on(
             inputs.q.device,
             inputs.q.dtype,
             head_dim=inputs.q.shape[3],

@@ -1,6 +1,7 @@
-"""RouteSparse as a transformers attention implementation: ``with route(model, config) as trace:``.
+"""RouteSparse as a transformers attention implementation: ``with routed_by(model, router):`` (route.py has ``route``).
 
-The name "routesparse" is registered twice, as an attention function and as a mask function: without the
+This file knows no routing session: route.py hands in the one that serves models set to "routesparse" without
+``route``. The name "routesparse" is registered twice, as an attention function and as a mask function: without the
 second, transformers hands over no mask at all and left padding is silently ignored. The mask function never
 builds an [n, n] mask: it returns the 2-D padding mask of the layer's keys, or None when nothing is padded.
 
@@ -10,9 +11,8 @@ every cache or mask that would give silently wrong results, are refused (refusal
 
 from __future__ import annotations
 
-import secrets
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,16 +20,10 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.models.load import revision_of_model
-from routesparse.engine.record.trace import Trace
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
-from routesparse.engine.runtime.session import RoutingSession
 
 NAME = "routesparse"
 # Where route() leaves the router on every attention module of one model while its block runs.
@@ -37,37 +31,7 @@ _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
 _routed_configs: dict[int, int] = {}
-
-
-@contextmanager
-def route(
-    model: PreTrainedModel,
-    config: RouterConfig | None = None,
-    *,
-    calibration: Calibration | str | None = None,
-    profile: LatencyProfile | str = "auto",
-    salt: str | None = None,
-) -> Iterator[Trace]:
-    """Route the prefill of a supported transformers model inside the block; decode stays dense.
-
-    calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone.
-    profile: "auto" takes the latency profile of this device or measures a quick one.
-    salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
-    unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
-    Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
-    Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
-    is given and the model's files are not known.
-    """
-    check_supported(model)
-    if config is None:
-        config = RouterConfig(segment_tokens=default_segment(next(model.parameters()).is_cuda))
-    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
-    if loaded is not None:
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
-    session = RoutingSession(config, loaded, profile, salt=fresh_salt() if salt is None else salt)
-    with routed_by(model, session):
-        yield session.trace
+_make_default: Callable[[bool], AttentionRouter] | None = None
 
 
 @contextmanager
@@ -108,11 +72,6 @@ def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]
         if not _routed_configs[key]:
             del _routed_configs[key]
         model.set_attn_implementation(previous_implementation)
-
-
-def fresh_salt() -> str:
-    """Sixteen hex digits that no other session has."""
-    return secrets.token_hex(8)
 
 
 def check_supported(model: object) -> None:
@@ -234,6 +193,12 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, padding_mask)
 
 
+def serve_by_default(make: Callable[[bool], AttentionRouter]) -> None:
+    """make(on_gpu) gives the router of a model that is set to "routesparse" without ``route``."""
+    global _make_default
+    _make_default = make
+
+
 class _NoBackward(torch.autograd.Function):
     """The output of routed attention where gradients are on: usable forwards, an error backwards."""
 
@@ -261,8 +226,11 @@ def _default_router(module: Any) -> AttentionRouter:
             "this model shares its config object with one inside route(); build it from copy.deepcopy(config)"
         )
     if key not in _default_routers:
-        config = RouterConfig(segment_tokens=default_segment(next(module.parameters()).is_cuda))
-        _default_routers[key] = RoutingSession(config, salt=fresh_salt())
+        if _make_default is None:
+            raise UnsupportedModelError(
+                f"no router serves a model set to {NAME!r} yet; first say `from routesparse.engine import route`"
+            )
+        _default_routers[key] = _make_default(next(module.parameters()).is_cuda)
         weakref.finalize(module.config, _default_routers.pop, key, None)
     return _default_routers[key]
 

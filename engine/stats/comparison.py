@@ -8,6 +8,7 @@ not over prompts, of which there is one on each side. The entropy of a head's ch
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.engine.config import renamed
-from routesparse.engine.rows import PATTERNS, RunRow
+from routesparse.engine.rows import RunRow
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
 
 UNIT = ["batch_index", "layer", "head", "segment"]
@@ -71,10 +72,18 @@ def pair(baseline: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return both.assign(changed=different)
 
 
-def transitions(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Counts [baseline's pattern, other's pattern] over paired units, in the order of PATTERNS."""
+def transitions(pairs: pd.DataFrame, patterns: Sequence[str]) -> pd.DataFrame:
+    """Counts [baseline's pattern, other's pattern] over paired units, in the order of ``patterns``.
+
+    Errors: ValueError where a unit has another pattern: it would not be counted.
+    """
+    missing = ({*pairs["pattern_a"], *pairs["pattern_b"]}) - set(patterns)
+    if missing:
+        raise ValueError(
+            f"units chose {', '.join(sorted(missing))}, not among {', '.join(patterns)}; name them all"
+        )
     table = pd.crosstab(pairs["pattern_a"], pairs["pattern_b"])
-    return table.reindex(index=PATTERNS, columns=PATTERNS, fill_value=0)
+    return table.reindex(index=list(patterns), columns=list(patterns), fill_value=0)
 
 
 def differences(baseline: pd.DataFrame, other: pd.DataFrame, paired: bool) -> list[Difference]:

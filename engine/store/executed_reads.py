@@ -52,10 +52,11 @@ def _read(place: Path, digest: str, segment: int, batch_index: int, block: int) 
     wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
     columns = [*_UNIT, "rows", "positions", "masks", "mask_columns", "mask_pool"]
     probes = _frame(place / "probe.parquet", columns, wanted).dropna(subset=["masks"])
-    units = probes.merge(_levels(place, wanted), on=_UNIT)
+    library = candidates_of(place)
+    units = probes.merge(_levels(place, wanted, library), on=_UNIT)
     if units.empty:
         return _table(np.empty(0), 1, 0)
-    shares = np.stack([_share(unit, block) for unit in units.itertuples()])
+    shares = np.stack([_share(unit, block, families_of(library)) for unit in units.itertuples()])
     # Which rows may read a cell is alike in all heads but for the rows drawn: a head without one says nothing.
     known = ~np.isnan(shares)
     mean = np.divide(
@@ -64,31 +65,38 @@ def _read(place: Path, digest: str, segment: int, batch_index: int, block: int) 
     return _table(mean, int(units["mask_pool"].iloc[0]), len(units))
 
 
-def _levels(place: Path, wanted: list[tuple[str, str, int]]) -> pd.DataFrame:
+def _levels(place: Path, wanted: list[tuple[str, str, int]], library: pd.DataFrame) -> pd.DataFrame:
     """The family and budget level that ran in every unit, and where its body ends."""
     columns = [*_UNIT, "candidate", "pattern", "first_token", "body_tokens"]
     chosen = _frame(place / "head_choice.parquet", columns, wanted)
-    return chosen.merge(_library(place / "candidate_score.parquet"), on=["candidate", "pattern"])
+    return chosen.merge(library, on=["candidate", "pattern"])
 
 
-def _library(file: Path) -> pd.DataFrame:
-    """The level of every candidate: a family's budgets are numbered by their order in the library, alike
-    in all units."""
+def candidates_of(bundle: Path) -> pd.DataFrame:
+    """Number, pattern and level of every candidate of a run: a family's budgets are numbered by their order in the
+    library, alike in all units."""
     columns = ["candidate", "pattern"]
-    first = next(pq.ParquetFile(file).iter_batches(_SOME_ROWS, columns=columns), None)
+    first = next(
+        pq.ParquetFile(bundle / "candidate_score.parquet").iter_batches(_SOME_ROWS, columns=columns), None
+    )
     found = pd.DataFrame(columns=columns) if first is None else first.to_pandas()
     library = found.drop_duplicates().sort_values("candidate")
     return library.assign(level=library.groupby("pattern").cumcount())
 
 
-def _share(unit: Any, block: int) -> np.ndarray:
+def families_of(library: pd.DataFrame) -> list[str]:
+    """The families of a run's candidates in their order, which is that of its masks."""
+    return [pattern for pattern in library["pattern"].unique() if pattern != "dense"]
+
+
+def _share(unit: Any, block: int, families: list[str]) -> np.ndarray:
     """float [columns]: of the body rows that may read a cell, how many do; NaN where none may."""
     positions = np.frombuffer(unit.positions, "<i4")
     starts = np.arange(unit.mask_columns) * int(unit.mask_pool) * block
     may = (positions < unit.first_token + unit.body_tokens)[:, None] & (starts <= positions[:, None])
     reads = may
     if unit.pattern != "dense":
-        levels = masks.decode(unit.masks, unit.rows, int(unit.mask_columns))
+        levels = masks.decode(unit.masks, unit.rows, int(unit.mask_columns), families)
         reads = may & (levels[unit.pattern] <= unit.level)
     rows = may.sum(0)
     return np.divide(reads.sum(0), rows, out=np.full(len(rows), np.nan), where=rows > 0)

@@ -17,6 +17,7 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.record import masks
 from routesparse.engine.rows import Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
+from routesparse.engine.store.executed_reads import candidates_of, families_of
 from routesparse.engine.store.owner_view import OwnerView
 
 _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index = ?"
@@ -262,7 +263,8 @@ def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     row = found[0]
     levels = None
     if row.get("masks") is not None:
-        levels = masks.decode(row["masks"], row["rows"], row["mask_columns"])
+        families = families_of(candidates_of(place))
+        levels = masks.decode(row["masks"], row["rows"], row["mask_columns"], families)
     return Heatmap(
         mass=thumbnail.full_mass(row["mass"], row["rows"], row["columns"], row["scale"]),
         positions=np.frombuffer(row["positions"], "<i4"),

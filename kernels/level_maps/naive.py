@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.causal_blocks import diagonal_blocks, forced_and_causal
+from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.rules import SCORE_BINS
 
-NEVER = 255  # no budget of the family reads this block
 MAX_LEVELS = 16  # of the families that rank by score
 
 

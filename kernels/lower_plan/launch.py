@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.lower_plan import naive
 from routesparse.kernels.plan import RowPlan
-from routesparse.kernels.retained_mass.contract import RankedColumns
+from routesparse.kernels.retained_mass.contract import FamilyMaps
 
 BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H200
 
@@ -15,21 +16,26 @@ BLOCKS_OF_LANE = 8  # of a row that a warp lists at a time; as measured on an H2
 def lower_levels(
     choice: torch.Tensor,
     table: torch.Tensor,
-    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    columns: RankedColumns | None,
+    families: FamilyMaps,
     geometry: SegmentGeometry,
     *,
     key_start: torch.Tensor | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> RowPlan:
-    """The contract of the package; static shapes, nothing waits for the host."""
+    """The contract of the package; static shapes, nothing waits for the host.
+
+    Errors: ValueError for other families than the kernels'.
+    """
+    check_known(families.names)
     from routesparse.kernels.lower_plan.kernel import lower_kernel
 
     batch, heads = choice.shape
     rows = (batch, heads, geometry.query_blocks)
     device = choice.device
     capacity = naive.capacity(geometry)
+    columns = families.columns
+    assert columns is None or families.columns_of == 1
     by_key = choice.new_zeros(batch, heads, 0, dtype=torch.int32) if columns is None else columns.by_key
     width = by_key.shape[-1]
     blocks = torch.empty(*rows, capacity, dtype=torch.int32, device=device)
@@ -37,7 +43,7 @@ def lower_levels(
     block_count = torch.empty(rows, dtype=torch.int32, device=device)
     single_count = torch.empty_like(block_count)
     dense = torch.empty(rows, dtype=torch.uint8, device=device)
-    closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
+    closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
     lower_kernel[(dense.numel(),)](
         choice.contiguous(),
         table,

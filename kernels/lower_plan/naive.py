@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.families import NEVER
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.level_maps.naive import NEVER
 from routesparse.kernels.plan import RowPlan
-from routesparse.kernels.retained_mass.contract import RankedColumns
+from routesparse.kernels.retained_mass.contract import FamilyMaps
 from routesparse.kernels.rules import LISTED_SHARE
 
 
@@ -19,8 +19,7 @@ def capacity(geometry: SegmentGeometry) -> int:
 def lower_levels(
     choice: torch.Tensor,
     table: torch.Tensor,
-    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    columns: RankedColumns | None,
+    families: FamilyMaps,
     geometry: SegmentGeometry,
     *,
     key_start: torch.Tensor | None,
@@ -29,21 +28,21 @@ def lower_levels(
 ) -> RowPlan:
     """The row plan of chosen candidates; rows past the body, and rows above LISTED_SHARE, are dense.
 
-    choice int64 [B, H]; table int32 [C, 2]: family (0 to 3) and level of each candidate, family -1 dense. maps: level
-    maps of the families; the first may be [B or 1, 1, M, N]. columns: of family 1, None without.
+    choice int64 [B, H]; table int32 [C, 2]: family (its number in ``families``) and level of each candidate, family -1
+    dense.
     """
     batch, heads = choice.shape
     family, level = table.long()[choice].unbind(-1)
     shape = (batch, heads, geometry.query_blocks, geometry.key_blocks)
     mask = torch.zeros(shape, dtype=torch.bool, device=choice.device)
-    for index, levels in enumerate(maps):
+    for index, levels in enumerate(families.maps):
         chosen = (family == index).view(batch, heads, 1, 1)
         mask |= chosen & (levels <= level.view(batch, heads, 1, 1)) & (levels != NEVER)
-    column_count = None
-    if columns is not None:
+    columns, column_count = families.columns, None
+    if columns is not None and families.columns_of is not None:
         # Other families may have more levels than this one; their units take no columns.
         counts = columns.counts.long()
-        column_count = torch.where(family == 1, counts[level.clamp_max(len(counts) - 1)], 0)
+        column_count = torch.where(family == families.columns_of, counts[level.clamp_max(len(counts) - 1)], 0)
     body = torch.arange(geometry.query_blocks, device=choice.device) < geometry.body_blocks
     crowded = mask.sum(-1) > capacity(geometry)
     return RowPlan.from_block_mask(

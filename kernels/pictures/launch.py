@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.families import check_known
 from routesparse.kernels.launching import power_of_two
-from routesparse.kernels.retained_mass.contract import RankedColumns
+from routesparse.kernels.retained_mass.contract import FamilyMaps
 
 PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
 
@@ -36,8 +37,7 @@ def pictures(
     mass: torch.Tensor,
     rows: torch.Tensor,
     drawn: torch.Tensor,
-    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
-    columns: RankedColumns,
+    families: FamilyMaps,
     *,
     position: int,
     block_q: int,
@@ -46,16 +46,18 @@ def pictures(
     mask_pool: int,
     last: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The contract of the package."""
+    """The contract of the package. Errors: ValueError for other families than the kernels'."""
+    check_known(families.names)
+    assert families.columns is not None and families.columns_of == 1
     from routesparse.kernels.pictures.kernel import picture_kernel
 
     batch, heads, count, key_blocks = mass.shape
-    single = single_levels(columns.ranked, columns.counts, key_blocks, block_k)
+    single = single_levels(families.columns.ranked, families.columns.counts, key_blocks, block_k)
     units, width, mask_columns = batch * heads, -(-key_blocks // pool), -(-key_blocks // mask_pool)
     picture = torch.empty(units, len(drawn), width, dtype=torch.float16, device=mass.device)
     masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
     positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
-    closed, slash, top_k, top_p = (levels.contiguous() for levels in maps)
+    closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
     picture_kernel[(units * len(drawn),)](
         mass,
         rows.contiguous(),

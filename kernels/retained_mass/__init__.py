@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from routesparse.kernels.common import dispatched
 from routesparse.kernels.retained_mass import launch, naive
-from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RankedColumns, RetainedMass
+from routesparse.kernels.retained_mass.contract import (
+    FamilyLevels,
+    FamilyMaps,
+    ProbedRows,
+    RankedColumns,
+    RetainedMass,
+)
 
-__all__ = ["FamilyLevels", "ProbedRows", "RankedColumns", "RetainedMass", "retained_mass"]
+__all__ = ["FamilyLevels", "FamilyMaps", "ProbedRows", "RankedColumns", "RetainedMass", "retained_mass"]
 
 retained_mass = dispatched(naive.retained_mass, launch.retained_mass)

@@ -32,17 +32,29 @@ class RankedColumns:
 
 
 @dataclass(frozen=True)
-class FamilyLevels:
-    """Level maps of the families in the order of the kernels: windows, bands with columns, top-k, top-p.
+class FamilyMaps:
+    """Level maps of F families; a family's number is its place here.
 
-    maps uint8 [B, H, M, N], the first [B or 1, 1, M, N]; depths: levels of each; row_counts int32 [B, H, M, levels] of
-    the last two: blocks that each query block reads at each level.
+    maps: uint8 [B, H, M, N] each, where B and H may be 1. The Triton kernels take the families of
+    ``kernels/families.py`` only, with H = 1 in the first map and no 1 in the others, and columns of the second.
     """
 
-    maps: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-    depths: tuple[int, int, int, int]
-    columns: RankedColumns
-    row_counts: tuple[torch.Tensor, torch.Tensor]
+    names: tuple[str, ...]
+    maps: tuple[torch.Tensor, ...]
+    columns: RankedColumns | None  # single columns that one family reads beside its blocks
+    columns_of: int | None  # that family's number
+
+
+@dataclass(frozen=True)
+class FamilyLevels(FamilyMaps):
+    """Level maps to be scored.
+
+    depths: levels of each family; row_counts int32 [B, H, M, levels]: blocks that each query block reads at each level,
+    None where the builder does not count them (the Triton kernels need those of the last two).
+    """
+
+    depths: tuple[int, ...]
+    row_counts: tuple[torch.Tensor | None, ...]
 
 
 class RetainedMass(NamedTuple):

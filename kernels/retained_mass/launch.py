@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants
 from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RetainedMass
@@ -20,9 +21,6 @@ BLOCKS_AT_ONCE = 128
 TOTALS_AT_ONCE = 1_024
 
 
-Maps = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
 def retained_mass(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -35,7 +33,15 @@ def retained_mass(
     softcap: float | None,
     table: torch.Tensor | None = None,
 ) -> RetainedMass:
-    """The contract of the package: masses of single columns, then of all levels of all families, then their tiles."""
+    """The contract of the package: masses of single columns, then of all levels of all families, then their tiles.
+
+    Errors: ValueError for other families than the kernels'.
+    """
+    check_known(families.names)
+    top_k, top_p = families.row_counts[2:]
+    assert (
+        families.columns is not None and families.columns_of == 1 and top_k is not None and top_p is not None
+    )
     by_key = families.columns.by_key
     singles = column_mass(
         q,
@@ -60,7 +66,6 @@ def retained_mass(
         probed.pooled,
         geometry,
     )
-    top_k, top_p = families.row_counts
     tiles = totals(candidates, families.maps[1], by_key, top_k, top_p, geometry)
     return RetainedMass(row_mass, *tiles.unbind(0))
 
@@ -138,8 +143,8 @@ def cover_rows(
     mass: torch.Tensor,
     sink_mass: torch.Tensor,
     rows: torch.Tensor,
-    maps: Maps,
-    depths: tuple[int, int, int, int],
+    maps: tuple[torch.Tensor, ...],
+    depths: tuple[int, ...],
     columns: torch.Tensor,
     column_mass: torch.Tensor,
     pooled: tuple[int, int, int] | None,

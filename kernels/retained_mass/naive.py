@@ -7,7 +7,7 @@ import torch
 from routesparse.kernels.causal_blocks import forced_and_causal
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.logits import capped_logits, row_queries
-from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RetainedMass
+from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RankedColumns, RetainedMass
 
 
 def retained_mass(
@@ -46,8 +46,8 @@ def retained_mass(
         row_levels = _rows_of(levels, query_block)
         body = levels[:, :, : geometry.body_blocks]
         singles = (
-            _SingleColumns(q, k, probed, families, row_levels, geometry, scale, softcap)
-            if family == 1
+            _SingleColumns(q, k, probed, families.columns, row_levels, geometry, scale, softcap)
+            if families.columns is not None and family == families.columns_of
             else None
         )
         for level in range(depth):
@@ -116,16 +116,15 @@ class _SingleColumns:
         q: torch.Tensor,
         k: torch.Tensor,
         probed: ProbedRows,
-        families: FamilyLevels,
+        columns: RankedColumns,
         row_levels: torch.Tensor,
         geometry: SegmentGeometry,
         scale: float,
         softcap: float | None,
     ) -> None:
-        ranked = families.columns.ranked
-        self._widths = families.columns.counts.tolist()
-        self._block = ranked // geometry.block_k
-        self._mass = column_mass(q, k, probed, ranked, geometry, scale, softcap)
+        self._widths = columns.counts.tolist()
+        self._block = columns.ranked // geometry.block_k
+        self._mass = column_mass(q, k, probed, columns.ranked, geometry, scale, softcap)
         block = self._block.unsqueeze(2).expand(-1, -1, row_levels.shape[2], -1)
         self._block_levels = row_levels.gather(-1, block)
 

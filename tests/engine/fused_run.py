@@ -42,7 +42,7 @@ def _moved(value: Any, device: str) -> Any:
 def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
     from routesparse.engine.method.families.block_sparse import block_scores
-    from routesparse.engine.method.probe import pool_keys
+    from routesparse.engine.method.pooled_keys import pool_keys
     from routesparse.engine.method.retained_mass import candidate_mass
 
     oracle = _oracle()
@@ -113,7 +113,8 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     from routesparse.engine.decide import heatmap
     from routesparse.engine.method.descriptors import describe
     from routesparse.engine.method.families import build_indices
-    from routesparse.engine.method.probe import pool_keys, run_probe
+    from routesparse.engine.method.pooled_keys import pool_keys
+    from routesparse.engine.method.probe import run_probe
     from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
     from routesparse.engine.method.retained_mass import candidate_mass
     from routesparse.engine.method.row_plan import head_density, lower

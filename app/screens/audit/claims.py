@@ -63,7 +63,7 @@ def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str |
     group = {
         "domain": rows["domain"].fillna("no domain"),
         "length": rows["tokens"].map(scope.length_bucket),
-        "family": rows["pattern"].map(lambda p: f"{design.LETTERS[p]} · {design.NAMES[p]}"),
+        "family": rows["pattern"].map(lambda p: f"{design.letter(p)} · {design.name(p)}"),
         "layer": rows["layer"].map("layer {}".format),
     }
     order = {"length": rows["tokens"], "layer": rows["layer"]}.get(by or "", pd.Series(0, rows.index))

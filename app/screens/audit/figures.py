@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from routesparse.app.ui import design, numbers
+from routesparse.engine.method import families
 
 MOST_DRAWN = 2000
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
@@ -150,12 +151,13 @@ def delta_line(chart: go.Figure, delta: float, name: str, place: int, theme: des
     )
 
 
-def pattern_legend(theme: design.Theme, *more: str) -> str:
-    """HTML: the mark, letter and name of each family, and further marks."""
+def pattern_legend(units: pd.DataFrame, theme: design.Theme, *more: str) -> str:
+    """HTML: the mark, letter and name of each family, those of the units among them, and further marks."""
     items = [
-        f'<span><b style="color:{theme.patterns[pattern]};margin-right:5px">{mark}</b>'
-        f"{design.LETTERS[pattern]} · {design.NAMES[pattern]}</span>"
-        for pattern, mark in design.MARKS.items()
+        f'<span><b style="color:{theme.pattern(pattern)};margin-right:5px">{families.look(pattern).mark}</b>'
+        f"{design.letter(pattern)} · {design.name(pattern)}</span>"
+        for pattern in families.in_order(units["pattern"])
+        if pattern != families.DENSE
     ]
     return f'<div class="rs-legend">{"".join(items)}{"".join(f"<span>{text}</span>" for text in more)}</div>'
 
@@ -163,13 +165,13 @@ def pattern_legend(theme: design.Theme, *more: str) -> str:
 def _points(
     chart: go.Figure, rows: pd.DataFrame, x: str, y: str, pattern: str, theme: design.Theme, name: str
 ) -> None:
-    color = theme.patterns[pattern]
+    color = theme.pattern(pattern)
     chart.add_scatter(
         x=rows[x],
         y=rows[y],
         mode="markers",
         marker={
-            "symbol": design.SYMBOLS[pattern],
+            "symbol": families.look(pattern).symbol,
             "size": 8,
             "color": color,
             "opacity": 0.85,
@@ -186,7 +188,7 @@ def _points(
 def _unit(row: object, last: str) -> str:
     return (
         f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
-        f"{design.NAMES[row.pattern]}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
+        f"{design.name(row.pattern)}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
         f"<br>certified {numbers.mass(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
     )
 

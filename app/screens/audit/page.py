@@ -172,7 +172,7 @@ def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Se
             config=design.chart_config(f"error-bound-{shown.name}"),
         )
         _follow(store, event)
-        st.html(figures.pattern_legend(theme, "○ the paper's bound of the same unit", "dotted: y = x"))
+        st.html(figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"))
         exports.chart_foot(
             f"error-bound-{shown.name}",
             f"{_drawn(few, units, int(gaps['units']))} · error relative to the row's dense output, worst of the "
@@ -199,7 +199,9 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
             config=design.chart_config(f"mass-certified-{shown.name}"),
         )
         _follow(store, event)
-        st.html(figures.pattern_legend(theme, f"below the dotted line y = x: {below:,} of {len(known):,}"))
+        st.html(
+            figures.pattern_legend(few, theme, f"below the dotted line y = x: {below:,} of {len(known):,}")
+        )
         exports.chart_foot(
             f"mass-certified-{shown.name}",
             f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "

@@ -66,7 +66,7 @@ def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
         body.append(
             f'<tr>{run_cells}<td class="l"><a href="{link}" target="_self">layer {row.layer}, head {row.head}'
             f'{f", segment {row.segment + 1}" if row.segment else ""}</a></td><td class="l"><span class="cell" '
-            f'style="background:{color};color:{design.text_on(color)}">{design.LETTERS[row.pattern]}</span> '
+            f'style="background:{color};color:{design.text_on(color)}">{design.letter(row.pattern)}</span> '
             f"{escape(row.budget)}</td>"
             + "".join(
                 f"<td>{_cell(value, digits)}</td>"

@@ -152,7 +152,7 @@ def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str,
     styles = []
     for mix in mixes:
         if mix == DENSE:
-            styles.append((theme.patterns["dense"], "solid", mix))
+            styles.append((theme.pattern("dense"), "solid", mix))
         elif mix in sparse:
             share = (1 + plans.index(mix.split(",")[0])) / len(plans)
             plain = " columns" not in mix or " 0 columns" in mix

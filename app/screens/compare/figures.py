@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 
 from routesparse.app.screens.compare import grid
 from routesparse.app.ui import design, numbers
-from routesparse.engine.rows import PATTERNS
 
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)
@@ -68,11 +67,11 @@ def difference_map(
 
 def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> go.Figure:
     """Units by baseline's pattern (rows) and the other's (columns); the diagonal kept its family."""
-    names = [f"{design.LETTERS[p]} · {design.NAMES[p]}" for p in PATTERNS]
+    names = [f"{design.letter(p)} · {design.name(p)}" for p in counts.index]
     most = int(counts.to_numpy().max()) or 1
     rows = []
-    for i, before in enumerate(PATTERNS):
-        for j, after in enumerate(PATTERNS):
+    for i, before in enumerate(counts.index):
+        for j, after in enumerate(counts.index):
             count = int(counts.loc[before, after])
             base = theme.mute if i == j else theme.accent
             rows.append(
@@ -83,10 +82,10 @@ def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> go.Figure:
                         theme.panel, base, 0.05 + (0.45 if i == j else 0.75) * count / most
                     ),
                     "text": f"{count:,}" if count else "·",
-                    "hover": f"{design.NAMES[before]} → {design.NAMES[after]}<br>{numbers.several(count, 'unit')}",
+                    "hover": f"{design.name(before)} → {design.name(after)}<br>{numbers.several(count, 'unit')}",
                 }
             )
-    axes = (grid.Axis("", names), grid.Axis("", [design.LETTERS[p] for p in PATTERNS]))
+    axes = (grid.Axis("", names), grid.Axis("", [design.letter(p) for p in counts.index]))
     return grid.figure(pd.DataFrame(rows), *axes, theme, 40)
 
 
@@ -101,14 +100,14 @@ def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
             "column": rows["head"],
             "color": [design.scale_color(theme, bits / top) for bits in rows["bits"]],
             "text": [
-                f"{design.LETTERS[row.usual]} {row.bits:.1f}"
+                f"{design.letter(row.usual)} {row.bits:.1f}"
                 if heads <= MOST_HEADS_WITH_TEXT
-                else design.LETTERS[row.usual]
+                else design.letter(row.usual)
                 for row in rows.itertuples()
             ],
             "hover": [
                 f"<b>layer {row.layer}, head {row.head}</b><br>{row.bits:.2f} bits over {row.domains} domains"
-                f"<br>mostly {design.NAMES[row.usual]}: {numbers.share(row.usual_share, 0)}"
+                f"<br>mostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
                 for row in rows.itertuples()
             ],
         }
@@ -121,7 +120,7 @@ def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
 
 
 def _change(before: str, after: str, changed: bool, wide: bool) -> str:
-    one, other = design.LETTERS[before], design.LETTERS[after]
+    one, other = design.letter(before), design.letter(after)
     if not changed:
         return one
     if one == other:
@@ -134,5 +133,5 @@ def _hover(row: object, metric: str) -> str:
     lines = [f"<b>layer {values['layer']}, head {values['head']}</b>"]
     for name, side in (("baseline", "a"), ("other", "b")):
         value = "" if metric == "choice" else f", {numbers.mass(values[f'{metric}_{side}'], 4)}"
-        lines.append(f"{name}: {design.NAMES[values[f'pattern_{side}']]} ({values[f'budget_{side}']}){value}")
+        lines.append(f"{name}: {design.name(values[f'pattern_{side}'])} ({values[f'budget_{side}']}){value}")
     return "<br>".join(lines)

@@ -16,6 +16,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
+from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -269,7 +270,8 @@ def _follow(store: OwnerView, sides: Sides, event: Any, segment: int) -> None:
 
 
 def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
-    counts = comparison.transitions(pairs)
+    patterns = families.in_order({*pairs["pattern_a"], *pairs["pattern_b"]})
+    counts = comparison.transitions(pairs, patterns)
     changed = int(pairs["changed"].sum())
     family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
     with st.container(border=True, key="card-transition", gap="xsmall"):

@@ -57,7 +57,7 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
 
 def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
     def candidate(side: str) -> pd.Series:
-        letters = events[f"{side}_pattern"].map(design.LETTERS)
+        letters = events[f"{side}_pattern"].map(design.letter)
         return letters + " · " + events[f"{side}_budget"]
 
     run = {"run": events["run_id"].map(queries.label), "prompt": events["prompt_name"]} if with_run else {}

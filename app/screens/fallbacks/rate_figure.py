@@ -15,7 +15,7 @@ def colors(theme: design.Theme) -> dict[str, str]:
     return {
         "dense by fallback": theme.warn,
         "expanded": theme.accent,
-        "dense by the router": theme.patterns["dense"],
+        "dense by the router": theme.pattern("dense"),
     }
 
 

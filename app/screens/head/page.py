@@ -144,7 +144,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
         value = row._asdict()
         sparse = value["pattern"] != "dense"
         color = design.pattern_color(theme, value["pattern"], value["density"])
-        letter = design.LETTERS[value["pattern"]]
+        letter = design.letter(value["pattern"])
         fallback = "–" if numbers.is_missing(value["fallback"]) else str(value["fallback"])
         body.append(
             f'<tr class="{"pick" if here else ""}">{start}<td class="l"><span class="cell" '

@@ -100,7 +100,7 @@ def drawing(
     index = {color: i for i, color in enumerate(palette)}
     letters, marks = np.full(shape, " "), np.full(shape, " ")
     at = choices["layer"].to_numpy(), choices["head"].to_numpy()
-    letters[at] = choices["pattern"].map(design.LETTERS).to_numpy()
+    letters[at] = choices["pattern"].map(design.letter).to_numpy()
     marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
     marks[at] = np.where(choices["uncertified"], "u", marks[at])
     tips = np.full(shape, None, object)
@@ -139,7 +139,7 @@ def _values(shown: Cells, metric: str) -> list[str] | None:
 def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
     for row in choices.itertuples():
         lines = [
-            f"layer {row.layer}, head {row.head} · {design.NAMES[row.pattern]}",
+            f"layer {row.layer}, head {row.head} · {design.name(row.pattern)}",
             f"keeps {numbers.share(row.density)} of the body's causal area",
             f"retained mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
             f"predicted {numbers.micros(row.kernel_us)}",

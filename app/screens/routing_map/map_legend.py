@@ -7,18 +7,18 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map.map_figure import FALLBACK_STEPS, Cells, value_text
 from routesparse.app.ui import design
-from routesparse.engine.rows import PATTERNS
+from routesparse.engine.method import families
 
 
 def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
     """HTML of the legend for the pattern colours, with how many units took each."""
     counts = choices["pattern"].value_counts()
     items = []
-    for pattern in PATTERNS:
-        color = theme.patterns[pattern]
+    for pattern in families.in_order(counts.index):
+        color = theme.pattern(pattern)
         items.append(
-            f'<span><i style="background:{color};color:{design.text_on(color)}">{design.LETTERS[pattern]}</i>'
-            f"{design.NAMES[pattern]} {int(counts.get(pattern, 0))}</span>"
+            f'<span><i style="background:{color};color:{design.text_on(color)}">{design.letter(pattern)}</i>'
+            f"{design.name(pattern)} {int(counts.get(pattern, 0))}</span>"
         )
     return (
         '<div class="rs-legend">'

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
         "runs": [],
         "needles": [],
     }
-    analyse = WarmAnalysis()
+    analyse = WarmAnalysis(analyze_prompt)
     for tokens in arguments.tokens:
         text = prompt_of(loaded, texts, tokens)
         for segment in arguments.segments:

@@ -35,6 +35,7 @@ from routesparse.engine.demo_model.tasks import GENERATION_TOKENS, Sample, fit_s
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.evaluation import study
 from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
@@ -181,7 +182,7 @@ def answer_all(
     loaded: LoadedModel, graphs: Graphs[Computed], sample: Sample, config: RouterConfig, fixed_pattern: Any
 ) -> dict[str, Answer]:
     """The prompt answered by every method; the fixed plan gets the density that routing spent on it."""
-    routed = RoutingSession(config, salt=sample.prompt[:4_096], graphs=graphs)
+    routed = RoutingSession(config, profile=NamedProfile(), salt=sample.prompt[:4_096], graphs=graphs)
     answers = {
         "dense": answer(loaded, sample, None, lambda: 1.0),
         "routed": answer(loaded, sample, routed, lambda: float(routed.trace.record().run.density or 1.0)),

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from routesparse.engine.device.constants import constant
-from routesparse.engine.method.families.level_map import FamilyIndex
-from routesparse.engine.method.patterns import Candidate
-from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.level_maps import closed_levels
+from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.segments import Segment
+
+NAME = "a_shape"
+DENSITIES = (0.02, 0.05, 0.1, 0.2)
 
 
-def build(geometry: SegmentGeometry, budgets: list[Candidate]) -> FamilyIndex:
-    """Level l keeps the ``budgets[l].blocks`` KV blocks that end at the query block's diagonal. [B, 1, M, N]"""
-    blocks = constant(np.array([c.blocks for c in budgets], dtype=np.int32), geometry.first_keys.device)
-    return FamilyIndex("a_shape", closed_levels(blocks, geometry))
+def budgets(segment: Segment) -> list[dict[str, int]]:
+    """``blocks``: of the window, the diagonal's among them."""
+    return [{"blocks": segment.blocks_for_density(density)} for density in DENSITIES]
+
+
+def text(budget: Candidate) -> str:
+    return f"sink {budget.block_k} + local {budget.blocks * budget.block_k} tokens"
+
+
+def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) -> range:
+    """The last ``blocks`` KV blocks up to the diagonal's end."""
+    last = int(context.segment.last_blocks()[i])
+    return range(max(0, last - budget.blocks + 1), last + 1)
+
+
+def build(context: Context, budgets: Sequence[Candidate]) -> FamilyIndex:
+    """A map [B, 1, M, N] for all heads."""
+    from routesparse.engine.device.constants import constant
+    from routesparse.kernels.level_maps import closed_levels
+
+    blocks = constant(np.array([c.blocks for c in budgets], dtype=np.int32), context.inputs.q.device)
+    return FamilyIndex(NAME, closed_levels(blocks, context.geometry))
+
+
+FAMILY = Family(
+    name=NAME,
+    look=Look("A-shape", "A", light="#8395ab", dark="#8e9db0", symbol="triangle-up", mark="▲"),
+    budgets=budgets,
+    text=text,
+    build=build,
+    reads=reads,
+    stamp=(DENSITIES,),
+)

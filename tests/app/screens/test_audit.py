@@ -11,6 +11,7 @@ import pytest
 from routesparse.app.screens.audit import claims, figures
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, prompt_stats, share_figure
+from routesparse.engine.method import families
 from routesparse.engine.store import audit_queries, bundle, queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -175,7 +176,8 @@ def test_a_violation_lies_below_the_diagonal(filled, open_page):
     open_page("audit", run=RUN)
     units = audit_queries.units(access().store, [RUN], 1000)
     chart = figures.error_figure(units.assign(bound_tight=units["max_error"] / 2), design.LIGHT)
-    tight = [trace for trace in chart.data if trace.marker.symbol in design.SYMBOLS.values()]
+    symbols = {families.look(pattern).symbol for pattern in families.names()}
+    tight = [trace for trace in chart.data if trace.marker.symbol in symbols]
     assert tight and all((trace.y < trace.x).all() for trace in tight)
     low, high = chart.layout.xaxis.range
     assert (low, high) == tuple(chart.layout.yaxis.range), "y = x is the diagonal"

@@ -43,7 +43,7 @@ def test_every_cell_has_its_letter_color_and_hover(stored, draw):
     choices = queries.choices(stored, RUN, 0)
     for row in choices.itertuples():
         at = row.layer * 4 + row.head
-        assert data["letters"][at] == design.LETTERS[row.pattern]
+        assert data["letters"][at] == design.letter(row.pattern)
         assert data["fills"][data["cells"][at]] == shown.colors[row.layer, row.head]
         assert data["tips"][at].startswith(f"layer {row.layer}, head {row.head}")
         assert (data["marks"][at] == "d") == (row.fallback == "dense")

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from routesparse.app.ui import design, numbers
+from routesparse.engine.method import families
 
 THEMES = pytest.mark.parametrize("theme", [design.LIGHT, design.DARK], ids=lambda theme: theme.name)
 
 
 @THEMES
-@pytest.mark.parametrize("pattern", design.LETTERS)
+@pytest.mark.parametrize("pattern", [*families.in_order(), "unknown"])
 def test_letters_reach_contrast_on_every_cell(theme, pattern):
     for density in np.geomspace(0.001, 1.0, 40):
         color = design.pattern_color(theme, pattern, density)

@@ -79,8 +79,8 @@ def test_logit_errors_by_hand():
     assert logit_errors(dense, dense) == {"logit_error": 0.0, "kl_nats": 0.0}
 
 
-def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts():
-    session = RoutingSession(RouterConfig())
+def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts(oracle):
+    session = RoutingSession(RouterConfig(), profile=oracle.PROFILE)
     SampledRouter(session, torch.tensor([0])).serve(40)
     SampledRouter(DenseRouter(), torch.tensor([0])).serve(40)
     assert session._layers == 40

@@ -16,7 +16,7 @@ from routesparse.engine.calibrate.fit import (
     largest_delta,
     make_bucket,
 )
-from routesparse.engine.calibrate.measure import PromptMeasure, UnitTruth
+from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Document, cut, split_folds, tile
 from routesparse.engine.calibration.artifact import conformal_delta, load_calibration
 from routesparse.engine.config import RouterConfig

@@ -9,8 +9,9 @@ import transformers
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.runtime.route import route
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import route, routed_by
+from routesparse.engine.runtime.transformers import routed_by
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

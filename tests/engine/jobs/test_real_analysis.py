@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 
+from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.log import tail
@@ -55,7 +56,7 @@ def request(model, **wishes):
 
 def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
     job_id = queue.submit(request(tiny, audit="rows", measure_dense=True, domain="prose", seed=3), TEXT)
-    run_worker(home, once=True, poll_s=0.01)
+    run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     job = queue.job(job_id)
     assert (job.state, job.failure) == ("done", None)
     record = read_bundle(home / "spool" / f"{job_id}-1")
@@ -79,7 +80,7 @@ def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
 
 def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
     job_id = queue.submit(request(tiny, keep_text=False), TEXT)
-    run_worker(home, once=True, poll_s=0.01)
+    run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert read_bundle(home / "spool" / f"{job_id}-1").prompt is None
     assert queue.prompts.names() == []
     kept = [file for file in home.rglob("*") if file.is_file() and b"harbour" in file.read_bytes()]
@@ -89,7 +90,7 @@ def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
 def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny_model, tiny, loads):
     other = tiny_model.save(home / "other", seed=1)
     ids = [queue.submit(request(model), TEXT) for model in (tiny, tiny, other, tiny)]
-    run_worker(home, once=True, poll_s=0.01)
+    run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert [queue.job(job_id).state for job_id in ids] == ["done"] * 4
     assert loads == [str(tiny), str(other), str(tiny)]
     revisions = [read_bundle(home / "spool" / f"{job_id}-1").run.model_revision for job_id in ids]
@@ -97,11 +98,11 @@ def test_one_model_stays_warm_and_another_takes_its_place(queue, home, tiny_mode
 
 
 def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny_model, tiny, loads):
-    analysis = WarmAnalysis()
+    analysis = WarmAnalysis(analyze_prompt)
     for seed in (0, 1):
         tiny_model.save(tiny, seed)
         queue.submit(request(tiny), TEXT)
-        run_worker(home, once=True, poll_s=0.01, analyze=analysis)
+        run_worker(home, analysis, once=True, poll_s=0.01)
     assert loads == [str(tiny)] * 2
 
 
@@ -116,7 +117,7 @@ def test_a_model_whose_files_changed_is_loaded_again(queue, home, tiny_model, ti
 )
 def test_what_the_engine_refuses_fails_with_its_kind(queue, home, tiny, wishes, text, kind):
     job_id = queue.submit(request(**{"model": tiny, **wishes}), text)
-    run_worker(home, once=True, poll_s=0.01)
+    run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert queue.job(job_id).failure.kind == kind
 
 
@@ -124,12 +125,12 @@ def test_a_family_off_the_list_is_unsupported(queue, home, tiny):
     config = json.loads((tiny / "config.json").read_text())
     (tiny / "config.json").write_text(json.dumps({**config, "model_type": "llama4"}))
     job_id = queue.submit(request(tiny), TEXT)
-    run_worker(home, once=True, poll_s=0.01)
+    run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert queue.job(job_id).failure.kind == "unsupported_model"
 
 
 def test_a_cancelled_prefill_leaves_the_warm_model_as_it_was(queue, home, tiny, loads):
-    analysis = WarmAnalysis()
+    analysis = WarmAnalysis(analyze_prompt)
 
     def cancelled_at_the_first_layer(request, prompt, run_id, report):
         def slow(stage, done, total):
@@ -142,10 +143,10 @@ def test_a_cancelled_prefill_leaves_the_warm_model_as_it_was(queue, home, tiny, 
         return analysis(request, prompt, run_id, slow)
 
     job_id = queue.submit(request(tiny), TEXT)
-    run_worker(home, once=True, poll_s=0.01, beat_s=0.02, analyze=cancelled_at_the_first_layer)
+    run_worker(home, cancelled_at_the_first_layer, once=True, poll_s=0.01, beat_s=0.02)
     assert queue.job(job_id).state == "cancelled"
     again = queue.retry(job_id)
-    run_worker(home, once=True, poll_s=0.01, analyze=analysis)
+    run_worker(home, analysis, once=True, poll_s=0.01)
     assert queue.job(again).state == "done"
     assert len(loads) == 1
 
@@ -156,7 +157,10 @@ def test_a_killed_worker_s_job_is_run_by_the_next(queue, home, tiny, start_worke
     until(lambda: queue.job(job_id).stage is not None, "the first stage")
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=30)
-    until(lambda: run_worker(home, once=True) == 0 and queue.job(job_id).ended, "the job's end")
+    until(
+        lambda: run_worker(home, WarmAnalysis(analyze_prompt), once=True) == 0 and queue.job(job_id).ended,
+        "the job's end",
+    )
     job = queue.job(job_id)
     assert (job.state, job.losses) == ("done", 1)
     assert [path.name for path in (home / "spool").glob("[!.]*")] == [f"{job_id}-2"]
@@ -171,7 +175,10 @@ def test_a_worker_stopped_past_its_lease_wakes_up_to_no_harm(
     process = start_worker(real=True, lease_s=1.0)
     until(lambda: queue.job(job_id).stage is not None, "the first stage")
     stop_without_locks(process)
-    until(lambda: run_worker(home, once=True) == 0 and queue.job(job_id).ended, "the job's end")
+    until(
+        lambda: run_worker(home, WarmAnalysis(analyze_prompt), once=True) == 0 and queue.job(job_id).ended,
+        "the job's end",
+    )
     before = queue.job(job_id)
     assert (before.state, before.run_id, before.losses) == ("done", f"{job_id}-2", 1)
     os.kill(process.pid, signal.SIGCONT)

@@ -3,6 +3,7 @@
 import errno
 import functools
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -351,10 +352,13 @@ def test_an_idle_worker_uses_little_of_a_core(home, analysis):
 
 def test_an_idle_worker_has_not_loaded_torch(home):
     code = (
-        "import sys; from pathlib import Path; from routesparse.engine.jobs.worker import run_worker; "
-        f"run_worker(Path({str(home)!r}), once=True); print('torch' in sys.modules, 'duckdb' in sys.modules)"
+        "import sys; from routesparse.engine.cli.worker import worker; "
+        "worker(once=True); print('torch' in sys.modules, 'duckdb' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert result.stdout.split() == ["False", "False"]
 
 

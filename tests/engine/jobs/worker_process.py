@@ -77,6 +77,14 @@ def arm_stop() -> None:
     JobQueue.finish = stopped
 
 
+def _real_analysis():
+    """What ``routesparse worker`` runs; imported here because it loads torch."""
+    from routesparse.engine.analyze import analyze_prompt
+    from routesparse.engine.jobs.analysis import WarmAnalysis
+
+    return WarmAnalysis(analyze_prompt)
+
+
 def main() -> int:
     options = json.loads(sys.argv[1])
     home = Path(options["home"])
@@ -87,9 +95,9 @@ def main() -> int:
     fake = fake_analysis(home, options.get("layers", 3), options.get("layer_s", 0.0))
     return run_worker(
         home,
+        _real_analysis() if options.get("real") else fake,
         poll_s=0.05,
         once=options.get("once", False),
-        analyze=None if options.get("real") else fake,
         lease_s=options.get("lease_s", 30.0),
         beat_s=options.get("beat_s", 0.1),
     )

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine.method import families
 from routesparse.engine.method.descriptors import describe
-from routesparse.engine.method.families import block_sparse
+from routesparse.engine.method.families.block_sparse import block_scores, ranked_row
 from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.retained_mass import candidate_mass
@@ -16,7 +17,6 @@ from routesparse.engine.method.segments import Segment, split
 from routesparse.kernels.causal_blocks import forced_and_causal as fast_forced_and_causal
 from routesparse.kernels.level_maps import NEVER
 from routesparse.kernels.recent_marginals.naive import band_mass
-from routesparse.kernels.rules import SCORE_BINS
 
 INPUTS = {
     "aligned-n640": {"n_q": 640},
@@ -50,15 +50,14 @@ def forced_and_causal(inputs, segment):
     return forced, causal
 
 
-def levels_by_hand(forced, causal, budgets, keeps):
-    """uint8 [B, H, M, N]: the first budget for which keeps(budget, b, h, i) names the block."""
+def levels_by_hand(context, forced, causal, family, heads):
+    """uint8 [B, H, M, N]: the first budget of the family whose definition names the block."""
     batch, m, n = forced.shape
-    heads = keeps.heads
+    budgets = context.budgets(family.name)
     levels = np.full((batch, heads, m, n), NEVER, np.uint8)
     for b, h, i in itertools.product(range(batch), range(heads), range(m)):
-        for level in reversed(range(len(budgets))):
-            for j in keeps(budgets[level], b, h, i):
-                levels[b, h, i, j] = level
+        for budget in reversed(budgets):
+            levels[b, h, i, list(family.reads(context, budget, (b, h), i))] = budget.level
         levels[b, h, i, forced[b, i]] = 0
         levels[b, h, i, ~causal[b, i]] = NEVER
     return levels
@@ -77,18 +76,25 @@ def test_sink_and_diagonal_blocks_are_those_of_a_loop(oracle, inputs):
     assert (causal.expand(shape)[:, 0].numpy() == wanted_causal).all()
 
 
-def test_a_shape_keeps_the_blocks_that_end_at_the_diagonal(oracle, inputs):
-    segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
+def test_every_index_is_its_familys_definition(oracle, inputs, family):
+    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
     forced, causal = forced_and_causal(inputs, segment)
-
-    def keeps(budget, b, h, i):
-        last = blocks_of_rows(segment, i)[-1]
-        return [j for j in range(segment.key_blocks) if last - budget.blocks < j <= last]
-
-    keeps.heads = 1
-    wanted = levels_by_hand(forced, causal, family(candidates, "a_shape"), keeps)
-    found = indices["a_shape"].levels.numpy()
+    found = indices[family.name].levels.numpy()
+    context = families.Context(inputs, segment, candidates, probe)
+    wanted = levels_by_hand(context, forced, causal, family, heads=found.shape[1])
     assert (np.broadcast_to(found, wanted.shape) == wanted).all()
+    assert len(np.unique(found)) > 2, "the budgets differ, so the comparison can fail"
+
+
+def test_a_window_ends_at_the_last_block_that_the_query_block_meets(oracle, inputs):
+    """The definition of a_shape, against a loop over rows."""
+    segment, _, _, candidates, _ = oracle.step_one_and_two(inputs)
+    context = families.Context(inputs, segment, candidates)
+    for budget, i in itertools.product(context.budgets("a_shape"), range(segment.query_blocks)):
+        last = blocks_of_rows(segment, i)[-1]
+        wanted = [j for j in range(segment.key_blocks) if last - budget.blocks < j <= last]
+        assert list(families.find("a_shape").reads(context, budget, (0, 0), i)) == wanted
 
 
 @pytest.mark.parametrize("phase", [0, 1, 7, 15])
@@ -107,19 +113,15 @@ def test_band_mass_equals_the_formula_counted_offset_by_offset(phase, block_q, b
     torch.testing.assert_close(band_mass(mass, segment.phase, block_q, block_k), wanted)
 
 
-def test_slash_bands_are_kept_by_rank_and_follow_the_diagonal(oracle, inputs):
-    segment, _, probe, candidates, indices = oracle.step_one_and_two(inputs)
-    forced, causal = forced_and_causal(inputs, segment)
-    bands = probe.band_mass
-
-    def keeps(budget, b, h, i):
-        ranked = sorted(range(segment.key_blocks), key=lambda d: (-float(bands[b, h, d]), d))
+def test_slash_bands_follow_the_diagonal(oracle, inputs):
+    """The definition of vertical_slash: a query block further on reads the same bands, moved by its blocks."""
+    segment, _, probe, candidates, _ = oracle.step_one_and_two(inputs)
+    context = families.Context(inputs, segment, candidates, probe)
+    for budget, i in itertools.product(context.budgets("vertical_slash"), range(segment.query_blocks)):
+        best = probe.band_mass[0, 1].sort(descending=True, stable=True).indices[: budget.blocks]
         base = blocks_of_rows(segment, i)[0]
-        return [base - d for d in ranked[: budget.blocks] if base >= d]
-
-    keeps.heads = inputs.q.shape[1]
-    wanted = levels_by_hand(forced, causal, family(candidates, "vertical_slash"), keeps)
-    assert (indices["vertical_slash"].levels.numpy() == wanted).all()
+        found = set(families.find("vertical_slash").reads(context, budget, (0, 1), i))
+        assert found == {base - d for d in best.tolist() if d <= base}
 
 
 def test_columns_are_the_best_of_the_recent_rows_in_nested_counts(oracle, inputs):
@@ -136,7 +138,7 @@ def test_columns_are_the_best_of_the_recent_rows_in_nested_counts(oracle, inputs
 
 def test_block_scores_are_mean_query_times_mean_real_key_in_half_precision(oracle, inputs):
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    scores = block_sparse.block_scores(inputs, segment)
+    scores = block_scores(inputs, segment)
     forced, causal = forced_and_causal(inputs, segment)
     for b, h in itertools.product(*map(range, inputs.q.shape[:2])):
         first = int(inputs.first_keys()[b])
@@ -154,61 +156,33 @@ def test_block_scores_are_mean_query_times_mean_real_key_in_half_precision(oracl
             assert float(scores[b, h, i, j]) == pytest.approx(float(query @ keys.mean(0)), abs=near + 1e-6)
 
 
-def bins_of(scores, b, h, i, free):
-    """(bin of each free block, count and weight of each bin): the row's scores in SCORE_BINS equal bins."""
-    row = scores[b, h, i, free].float()
-    width = (row.max() - row.min()).clamp_min(1e-20) / SCORE_BINS
-    bins = [min(int(x), SCORE_BINS - 1) for x in (row.max() - row) * (1.0 / width)]
-    count = np.bincount(bins, minlength=SCORE_BINS)
-    return bins, count, count * np.exp(-(np.arange(SCORE_BINS) + 0.5) * float(width))
-
-
-def keeps_bins(scores, forced, causal, holds):
-    """keeps(budget, ...) of a family that takes whole bins: holds(budget, places left, blocks, better, weights)."""
-
-    def keeps(budget, b, h, i):
-        free = np.flatnonzero(causal[b, i] & ~forced[b, i])
-        if not len(free):
-            return []
-        bins, count, weight = bins_of(scores, b, h, i, free)
-        taken = holds(budget, int(forced[b, i].sum()), count, weight)
-        return [j for j, own in zip(free, bins, strict=True) if own < taken]
-
-    keeps.heads = scores.shape[1]
-    return keeps
-
-
-def test_block_sparse_takes_whole_bins_of_scores_and_never_exceeds_its_budget(oracle, inputs):
+def test_block_sparse_never_exceeds_its_budget(oracle, inputs):
     segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
-    scores = block_sparse.block_scores(inputs, segment)
-    forced, causal = forced_and_causal(inputs, segment)
-
-    def holds(budget, always, count, weight):
-        return int((count.cumsum() <= budget.blocks - always).sum())
-
-    budgets = family(candidates, "block_sparse")
-    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
+    forced, _ = forced_and_causal(inputs, segment)
     found = indices["block_sparse"]
-    assert (found.levels.numpy() == wanted).all()
-    for budget in budgets:
+    for budget in family(candidates, "block_sparse"):
         read = (found.levels <= budget.level).sum(-1)
         assert torch.equal(read.int(), found.row_counts[..., budget.level])
         assert (read <= torch.from_numpy(np.maximum(forced.sum(-1), budget.blocks)).unsqueeze(1)).all()
 
 
-def test_top_p_takes_bins_until_their_weight_reaches_the_share(oracle, inputs):
+def test_top_p_reaches_its_share_of_the_rows_weight(oracle, inputs):
+    """By the scores themselves, so up to a bin's width; no edge of a bin lies within rounding of a share."""
     segment, _, _, candidates, indices = oracle.step_one_and_two(inputs)
-    scores = block_sparse.block_scores(inputs, segment)
+    context = families.Context(inputs, segment, candidates)
+    scores = block_scores(inputs, segment).double().numpy()
     forced, causal = forced_and_causal(inputs, segment)
-
-    def holds(budget, always, count, weight):
-        before = (weight.cumsum() - weight) / weight.sum()
-        assert np.abs(before[count > 0] - budget.share).min() > 1e-6  # no edge within rounding
-        return int((before < budget.share).sum())
-
-    budgets = family(candidates, "block_top_p")
-    wanted = levels_by_hand(forced, causal, budgets, keeps_bins(scores, forced, causal, holds))
-    assert (indices["block_top_p"].levels.numpy() == wanted).all()
+    for b, h, i in itertools.product(range(len(forced)), range(2), range(segment.query_blocks)):
+        free = np.flatnonzero(causal[b, i] & ~forced[b, i])
+        if not len(free):
+            continue
+        weight = np.exp(scores[b, h, i, free] - scores[b, h, i, free].max())
+        row = ranked_row(context, (b, h), i)
+        edges = (row.weight.cumsum() - row.weight)[row.count > 0] / row.weight.sum()
+        for budget in family(candidates, "block_top_p"):
+            kept = indices["block_top_p"].levels[b, h, i, free].numpy() <= budget.level
+            assert weight[kept].sum() / weight.sum() > budget.share - 0.02
+            assert np.abs(edges - budget.share).min() > 1e-6
 
 
 def test_lowered_budgets_of_a_family_are_nested(oracle, inputs):

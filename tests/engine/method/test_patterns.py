@@ -1,16 +1,19 @@
 """The candidate library: nested budgets, typed and placed by density, stamped. No GPU."""
 
+import ast
+import importlib
+import inspect
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method import patterns
-from routesparse.engine.method.patterns import blocks_for_density, library, library_hash
-from routesparse.engine.method.segments import split
-from routesparse.engine.rows import PATTERNS
+from routesparse.engine.method import families, patterns
+from routesparse.engine.method.patterns import library, library_hash
+from routesparse.engine.method.segments import blocks_for_density, split
 
 LENGTHS = [384, 514, 1_000, 2_048, 4_096, 16_384, 131_072]
 
@@ -22,7 +25,7 @@ def last_segment(tokens):
 @pytest.mark.parametrize("tokens", LENGTHS)
 def test_budgets_of_a_family_are_strictly_nested(tokens):
     candidates = library(last_segment(tokens))
-    for pattern in PATTERNS[:-1]:
+    for pattern in families.names():
         family = [c for c in candidates if c.pattern == pattern]
         assert [c.level for c in family] == list(range(len(family)))
         for small, large in itertools.pairwise(family):
@@ -71,20 +74,28 @@ def test_every_budget_is_told_in_words_with_its_unit():
     assert words["block_top_p"] == "blocks to 0.98 of the score"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("A_SHAPE_DENSITIES", (0.1,)),
-        ("VERTICAL_SLASH_DENSITIES", (0.1,)),
-        ("BLOCK_SPARSE_DENSITIES", (0.1,)),
-        ("TOP_P_SHARES", (0.9,)),
-        ("MAX_COLUMNS", 100),
-        ("COLUMN_SHARE", 0.1),
-        ("COLUMN_LIMIT", 0.5),
-        ("LIBRARY_VERSION", 99),
-    ],
-)
-def test_the_stamp_changes_with_every_rule_of_the_library(monkeypatch, name, value):
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
+def test_the_stamp_changes_with_every_rule_of_the_library(family):
     before = library_hash()
-    monkeypatch.setattr(patterns, name, value)
+    for place in range(len(family.stamp)):
+        changed = (*family.stamp[:place], (0.123,), *family.stamp[place + 1 :])
+        others = [replace(f, stamp=changed) if f is family else f for f in families.registered()]
+        with families.using(*others):
+            assert library_hash() != before
+    assert library_hash() == before
+
+
+@pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)
+def test_a_familys_stamp_holds_every_constant_of_its_file(family):
+    module = importlib.import_module(family.build.__module__)
+    tree = ast.parse(inspect.getsource(module))
+    assigned = {node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)} - {"NAME", "FAMILY"}
+    assert (
+        assigned and [vars(module)[name] for name in assigned if vars(module)[name] not in family.stamp] == []
+    )
+
+
+def test_the_stamp_changes_with_the_librarys_version(monkeypatch):
+    before = library_hash()
+    monkeypatch.setattr(patterns, "LIBRARY_VERSION", 99)
     assert library_hash() != before

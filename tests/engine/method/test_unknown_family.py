@@ -7,12 +7,13 @@ import pytest
 
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.errors import PatternError
+from routesparse.engine.method import families
 from routesparse.engine.method.patterns import library
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.row_plan import lower
-from routesparse.engine.record import masks
-from routesparse.engine.rows import FAMILIES
 from routesparse.kernels import families as kernel_families
+from routesparse.kernels import lower_plan, pictures, retained_mass
+from routesparse.kernels.retained_mass import FamilyMaps
 
 
 @pytest.fixture
@@ -36,17 +37,39 @@ def choice_of(candidates, pattern):
     return np.full((1, 4), chosen)
 
 
-def test_the_kernels_know_the_families_of_the_records_in_their_order():
-    assert kernel_families.FAMILIES == FAMILIES
-    assert masks.unpack(np.zeros((2, 1, 1), np.uint8)).shape[0] == len(FAMILIES)
+def test_the_kernels_know_the_registered_families_in_their_order():
+    assert families.names() == kernel_families.FAMILIES
 
 
-def test_a_family_that_the_kernels_do_not_know_is_refused(case):
-    """lower_kernel's last branch would read top-p's map for it."""
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            (*kernel_families.FAMILIES, "floor"),
+            r"do not know pattern 'floor', only a_shape, .*block_top_p; add it to",
+        ),
+        (kernel_families.FAMILIES[::-1], r"do not know block_top_p, .* alone or in this order, only a_shape"),
+        (("a_shape",), r"do not know a_shape alone or in this order"),
+    ],
+    ids=["a fifth", "another order", "one alone"],
+)
+def test_the_kernels_path_refuses_families_that_it_would_take_for_others(names, told):
+    """lower_kernel's last branch would read top-p's map for them."""
+    maps = FamilyMaps(names, (), None, None)
+    with pytest.raises(ValueError, match=told):
+        lower_plan.launch.lower_levels(None, None, maps, None, key_start=None, softcap=None, sinks=None)
+    with pytest.raises(ValueError, match=told):
+        retained_mass.launch.retained_mass(None, None, None, maps, None, None, scale=1.0, softcap=None)
+    sizes = dict.fromkeys(("position", "block_q", "block_k", "pool", "mask_pool", "last"), 1)
+    with pytest.raises(ValueError, match=told):
+        pictures.launch.pictures(None, None, None, maps, **sizes)
+
+
+def test_a_family_that_is_not_registered_is_refused(case):
     inputs, segment, probe, candidates, indices = case
     candidates, indices = with_floor(candidates, indices)
     choice = choice_of(candidates, "floor")
-    told = r"kernels do not know pattern 'floor', only a_shape, .*block_top_p; add it to kernels/families"
+    told = r"pattern 'floor' is not registered, only a_shape, .*block_top_p; add its family"
     with pytest.raises(PatternError, match=told):
         candidate_mass(inputs, segment, probe, indices, candidates)
     with pytest.raises(PatternError, match=told):
@@ -80,5 +103,28 @@ def test_candidates_out_of_the_kernels_order_are_refused(case, order):
 def test_a_budget_of_an_unknown_family_has_no_words(case):
     segment = case[1]
     assert library(segment)[-1].budget == "all"
-    with pytest.raises(PatternError, match="'floor' has no words for its budget"):
+    with pytest.raises(PatternError, match="'floor' is not registered"):
         replace(library(segment)[0], pattern="floor").budget  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "letter"), [("floor", "P"), ("floor", "D"), ("dense", "F"), ("a_shape", "F")]
+)
+def test_two_families_of_one_name_or_letter_are_refused(name, letter):
+    family = families.find("block_top_p")
+    more = replace(family, name=name, look=replace(family.look, letter=letter))
+    with (
+        pytest.raises(PatternError, match="two pattern families have the"),
+        families.using(*families.registered(), more),
+    ):
+        pass
+    assert more not in families.registered()
+
+
+def test_only_one_family_may_have_columns(case):
+    *_, indices = case
+    twice = {**indices, "block_sparse": replace(indices["vertical_slash"], pattern="block_sparse")}
+    with pytest.raises(
+        PatternError, match="vertical_slash, block_sparse read single columns; one family may"
+    ):
+        draw(case[2], case[1], twice)

@@ -16,7 +16,7 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.errors import CalibrationError, ModelError, UnsupportedModelError
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import load as models
-from routesparse.engine.runtime.transformers import route
+from routesparse.engine.runtime.route import route
 
 LAB_MODEL = paths.REPOSITORY.parent / "shared" / "data" / "lab_model"
 

@@ -9,6 +9,7 @@ import torch
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ProfileError
+from routesparse.engine.method import families
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import load_model
 from routesparse.engine.profiles import measure, plans
@@ -141,6 +142,17 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
             assert work.dense_heads == int(case.plan.dense_rows.all(-1).sum())
             assert work.tiles == int(case.plan.block_count[:, :, : segment.body_blocks].sum())
     assert shares[0] == shares[1]
+
+
+def test_synthetic_plans_are_of_the_registered_families_alone():
+    inputs = plans.random_inputs(1_024, 64, 8, 4, CPU, torch.float32, torch.Generator().manual_seed(0))
+    segment = split(1_024, 1_024, replace(CONFIG, segment_tokens=1_024))[-1]
+    with families.using(families.find("vertical_slash")):
+        cases = plans.synthetic(inputs, segment, CONFIG, measure._free_profile(CONFIG), 4, 0)
+    assert all(plans.work_of(case).dense_heads < 8 for case in cases)
+    assert any(plans.work_of(case).columns for case in cases[:2]), (
+        "these entries of MIXES name other families"
+    )
 
 
 def test_costs_are_never_negative():

@@ -11,6 +11,7 @@ import transformers
 
 from routesparse.engine import RouterConfig, route
 from routesparse.engine.errors import ModelError, UnsupportedModelError
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.store.bundle import read_bundle
 
@@ -128,7 +129,7 @@ def test_a_session_is_told_when_each_forward_is_over_and_only_inside_the_block(m
     from routesparse.engine.errors import NumericsError
     from routesparse.engine.runtime.session import RoutingSession
 
-    model, session, told = llama(), RoutingSession(CONFIG), []
+    model, session, told = llama(), RoutingSession(CONFIG, profile=NamedProfile()), []
     finish = session.finish
     monkeypatch.setattr(session, "finish", lambda: (finish(), told.append(len(session.trace.prompts))))
     with torch.no_grad():
@@ -152,7 +153,7 @@ def watched(monkeypatch):
     """A model, a session that serves it, and the layers that asked the session."""
     from routesparse.engine.runtime.session import RoutingSession
 
-    model, session, asked = llama(), RoutingSession(CONFIG), []
+    model, session, asked = llama(), RoutingSession(CONFIG, profile=NamedProfile()), []
     attend = session.attend
     monkeypatch.setattr(
         session, "attend", lambda inputs, **call: (asked.append(call["layer"]), attend(inputs, **call))[1]
@@ -201,7 +202,10 @@ def test_a_model_of_windows_and_whole_layers_leaves_one_prompt():
     config = transformers.Qwen2Config(
         **shape, use_sliding_window=True, sliding_window=64, max_window_layers=2, layer_types=kinds
     )
-    model, session = transformers.Qwen2ForCausalLM(config).eval(), RoutingSession(CONFIG)
+    model, session = (
+        transformers.Qwen2ForCausalLM(config).eval(),
+        RoutingSession(CONFIG, profile=NamedProfile()),
+    )
     with torch.no_grad(), hf.routed_by(model, session):
         for _ in range(2):
             model(prompt(256), use_cache=False)
@@ -259,7 +263,7 @@ def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
     """The second layer's MLP runs out of memory: the cache holds one layer, the session half a prompt."""
     from routesparse.engine.runtime.session import RoutingSession
 
-    model, session = llama(), RoutingSession(CONFIG)
+    model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
     with torch.no_grad(), hf.routed_by(model, session):
         first = model(prompt(TOKENS), logits_to_keep=1)
         kept = session.trace.prompts[0]
@@ -278,7 +282,7 @@ def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
     from routesparse.engine.record.passes import PendingPass
     from routesparse.engine.runtime.session import RoutingSession
 
-    model, session = llama(), RoutingSession(CONFIG)
+    model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
     with torch.no_grad(), hf.routed_by(model, session):
         model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
     bad = Copies({"density": torch.ones(1, 4), "finite": torch.tensor(False)})

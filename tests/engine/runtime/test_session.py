@@ -1,12 +1,13 @@
 """One routed layer call after another: outputs against float64, chunks, padding, causality. CPU only."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from routesparse.engine.method import patterns
+from routesparse.engine.method import families
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.patterns import library
 from routesparse.engine.method.row_plan import lower
@@ -46,25 +47,24 @@ def test_the_output_is_attention_over_exactly_the_planned_keys(oracle, start, co
 
 @pytest.mark.parametrize("kind", INPUTS.values(), ids=INPUTS.keys())
 @pytest.mark.parametrize(
-    ("name", "value", "pattern"),
+    ("pattern", "full"),
     [
-        ("A_SHAPE_DENSITIES", (0.1, 1.0), "a_shape"),
-        ("VERTICAL_SLASH_DENSITIES", (0.1, 2.0), "vertical_slash"),
-        ("BLOCK_SPARSE_DENSITIES", (0.1, 1.0), "block_sparse"),
-        ("TOP_P_SHARES", (0.5, 1.1), "block_top_p"),
+        ("a_shape", {"blocks": 10_000}),
+        ("vertical_slash", {"blocks": 10_000, "columns": 16}),
+        ("block_sparse", {"blocks": 10_000}),
+        ("block_top_p", {"share": 1.1}),
     ],
     ids=["a_shape", "vertical_slash", "block_sparse", "block_top_p"],
 )
-def test_a_candidate_with_the_full_budget_is_dense_attention(
-    oracle, start, config, monkeypatch, kind, name, value, pattern
-):
-    for grid in ("A_SHAPE_DENSITIES", "VERTICAL_SLASH_DENSITIES", "BLOCK_SPARSE_DENSITIES"):
-        monkeypatch.setattr(patterns, grid, (0.02,))
-    monkeypatch.setattr(patterns, "TOP_P_SHARES", (0.05,))
-    monkeypatch.setattr(patterns, name, value)
+def test_a_candidate_with_the_full_budget_is_dense_attention(oracle, start, config, kind, pattern, full):
+    def budgets(family, segment):
+        cheapest = family.budgets(segment)[0]
+        return [cheapest, full] if family.name == pattern else [cheapest]
+
     inputs = oracle.draw_inputs(2, **kind)
     routed, call = start(replace(config, gate_threshold=0.9999, tail_tokens=0))
-    out, _ = call(inputs)
+    with families.using(*(replace(f, budgets=partial(budgets, f)) for f in families.registered())):
+        out, _ = call(inputs)
     chosen = {d.candidates[c].pattern for d in decisions(routed) for c in d.routed.choice}
     assert chosen == {pattern}
     torch.testing.assert_close(out.double(), oracle.attention(inputs), atol=ATOL, rtol=0)

@@ -14,6 +14,7 @@ import pytest
 
 from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import InputError
+from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
 
@@ -67,7 +68,7 @@ def test_a_run_against_itself_has_changed_nowhere(record):
     rows = choices(record)
     pairs = comparison.pair(rows, rows)
     assert len(pairs) == len(rows) and not pairs["changed"].any()
-    table = comparison.transitions(pairs).to_numpy()
+    table = comparison.transitions(pairs, families.in_order()).to_numpy()
     assert table.trace() == table.sum() == len(rows)
     for difference in comparison.differences(rows, rows, paired=True):
         assert (difference.low, difference.difference, difference.high) == (0.0, 0.0, 0.0)
@@ -78,14 +79,22 @@ def test_another_budget_of_the_same_family_counts_as_changed_and_stays_on_the_di
     other = rows.assign(budget=rows["budget"] + " more")
     pairs = comparison.pair(rows, other)
     assert pairs["changed"].all()
-    assert comparison.transitions(pairs).to_numpy().trace() == len(rows)
+    assert comparison.transitions(pairs, families.in_order()).to_numpy().trace() == len(rows)
 
 
 def test_transitions_count_from_the_baseline(record):
     rows = choices(record)
-    table = comparison.transitions(comparison.pair(rows, rows.assign(pattern="dense")))
+    table = comparison.transitions(comparison.pair(rows, rows.assign(pattern="dense")), families.in_order())
     assert table["dense"].sum() == len(rows)
     assert table.loc["vertical_slash", "dense"] == (rows["pattern"] == "vertical_slash").sum()
+
+
+def test_a_pattern_that_is_not_named_is_an_error_and_not_left_out(record):
+    pairs = comparison.pair(choices(record), choices(record).assign(pattern="unknown"))
+    with pytest.raises(ValueError, match="units chose unknown, not among a_shape"):
+        comparison.transitions(pairs, families.in_order())
+    known = families.in_order(pairs["pattern_b"])
+    assert comparison.transitions(pairs, known)["unknown"].sum() == len(pairs)
 
 
 def test_pairing_narrows_the_interval_of_a_small_shift(record):

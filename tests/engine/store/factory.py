@@ -325,7 +325,7 @@ def _masks(mass, distance):
     )
     near = np.maximum(distance, 0) / distance.shape[1]
     levels = []
-    for family in masks.FAMILIES:
+    for family in dict.fromkeys(pattern for pattern, _, _ in LIBRARY if pattern != "dense"):
         densities = [density for pattern, _, density in LIBRARY if pattern == family]
         key = near if family == "a_shape" else rank
         level = np.searchsorted(densities, key).astype(np.uint8)

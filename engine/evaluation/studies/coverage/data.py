@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.engine.calibrate.measure import PromptMeasure, UnitTruth
+from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibration.drift import KINDS
 from routesparse.engine.config import renamed
 from routesparse.engine.errors import InputError

@@ -1,0 +1,143 @@
+"""What a pattern family is: its name, budgets, words, index, definition and look. Loading this loads no torch.
+
+A family's index is one *level map*: for every query block and KV block the smallest budget, counted from 0, that reads
+the KV block. The paper builds indices for each (pattern, budget); one map holds all budgets of a family, because they
+are nested. So one gather scores every budget on the probe rows, one product counts their tiles, and one comparison
+lowers any of them to a row plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.method.patterns import Candidate
+    from routesparse.engine.method.probe import Probe
+    from routesparse.engine.method.segments import Segment
+    from routesparse.kernels.geometry import SegmentGeometry
+    from routesparse.kernels.retained_mass import RankedColumns
+
+T = TypeVar("T")
+
+COLUMN_LEVELS = 8  # three bits beside a column's key hold its level
+
+
+@dataclass(frozen=True)
+class Look:
+    """How pages show a family: full name, one letter, colour on a light and on a dark page, and a chart's mark."""
+
+    label: str
+    letter: str
+    light: str = "#6d757d"
+    dark: str = "#a0a8b0"
+    symbol: str = "hexagon"  # Plotly's name of the mark
+    mark: str = "⬢"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One pattern family; ``families.register`` makes it known.
+
+    budgets(segment): fields of ``Candidate`` (blocks, columns, share) of each budget, nested, cheapest first. text: a
+    budget in words, with units. build(context, budgets): the index of a layer, all heads at once. reads(context,
+    candidate, unit, i): the definition that the index must equal, slow and plain: the KV blocks that query block i of
+    unit (batch, head) reads; blocks that every plan reads may be left out, blocks after the diagonal may be named.
+    stamp: every constant that budgets depends on, the grid first.
+    """
+
+    name: str  # as bundles and calibrations store it
+    look: Look
+    budgets: Callable[[Segment], Sequence[dict[str, Any]]]
+    text: Callable[[Candidate], str]
+    build: Callable[[Context, Sequence[Candidate]], FamilyIndex]
+    reads: Callable[[Context, Candidate, tuple[int, int], int], Iterable[int]]
+    stamp: tuple[object, ...]
+    needs_probe: bool = False  # without, a GPU builds the index while the probe runs
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an index is built from: one layer and segment, all candidates, and the probe where the family needs it."""
+
+    inputs: AttentionInputs
+    segment: Segment
+    candidates: Sequence[Candidate]
+    probed: Probe | None = None
+    _found: dict[Callable[[Context], Any], Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def probe(self) -> Probe:
+        """Errors: ValueError where the family did not say that it needs one."""
+        if self.probed is None:
+            raise ValueError("the index is built before the probe; say needs_probe=True in the family")
+        return self.probed
+
+    @cached_property
+    def geometry(self) -> SegmentGeometry:
+        return self.segment.geometry(self.inputs.first_keys())
+
+    @cached_property
+    def forced_and_causal(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """bool [B, 1, M, N] each: blocks that every plan reads (level 0), and blocks up to the diagonal."""
+        from routesparse.kernels.causal_blocks import forced_and_causal
+
+        return forced_and_causal(self.geometry)
+
+    def budgets(self, pattern: str) -> list[Candidate]:
+        """The candidates of one family, cheapest first."""
+        return [c for c in self.candidates if c.pattern == pattern]
+
+    def once(self, find: Callable[[Context], T]) -> T:
+        """find(self), kept for the next family that asks."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        found: T = self._found[find]
+        return found
+
+
+@dataclass(frozen=True)
+class FamilyIndex:
+    """One family's nested budgets. B and H may be 1 where the family does not depend on them.
+
+    levels: uint8 [B, H, M, N], 0 for blocks that every plan reads, NEVER (``kernels/families.py``) for blocks that no
+    budget reads and those beyond the diagonal; columns: int64 [B, H, V] best first, or None, of which
+    column_counts[level] belong to a level; row_counts: int32 [B, H, M, levels], blocks that each query block reads at
+    each level, where the builder knows them.
+    """
+
+    pattern: str
+    levels: torch.Tensor
+    columns: torch.Tensor | None = None
+    column_counts: tuple[int, ...] = ()
+    row_counts: torch.Tensor | None = None
+
+    @cached_property
+    def ranked_columns(self) -> RankedColumns | None:
+        """The columns as the operations read them; None where the family has none.
+
+        Scoring asks first, inside of what a graph captures, so that a replay renews it with the rest.
+        Errors: ValueError for more than COLUMN_LEVELS levels.
+        """
+        if self.columns is None:
+            return None
+        import torch
+
+        from routesparse.engine.device.constants import constant
+        from routesparse.kernels.retained_mass import RankedColumns
+
+        if len(self.column_counts) > COLUMN_LEVELS:
+            raise ValueError(f"{len(self.column_counts)} levels of columns; {COLUMN_LEVELS} at most")
+        device = self.columns.device
+        counts = np.array(self.column_counts, np.int32)
+        of_rank = np.searchsorted(counts, np.arange(self.columns.shape[-1]), side="right").astype(np.uint8)
+        levels = constant(of_rank, device)
+        by_key = torch.add(levels.int(), self.columns.int(), alpha=COLUMN_LEVELS).sort(-1).values
+        return RankedColumns(self.columns, levels, constant(counts, device), by_key)
