@@ -255,7 +255,7 @@ class _Clock:
         self.cells.append(cell)
         self._progress("profile", len(self.cells), self._total)
 
-    def fit(self, source: str) -> dict[str, float]:
+    def fit(self, source: str) -> dict[str, Any]:
         """Costs by name, from dense attention, the probe and the source's fitted plans."""
         plans = [c for c in self.cells if c["mix"] == "dense" or (c.get("source") == source and c["fitted"])]
         costs = _fit(np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans]))
@@ -265,7 +265,7 @@ class _Clock:
         named = dict(zip(COSTS, map(float, costs), strict=True))
         return {**named, "probe_base_us": float(base), "probe_key_us": float(key)}
 
-    def errors(self, source: str, profile: LatencyProfile) -> dict[str, float]:
+    def errors(self, source: str, profile: LatencyProfile) -> dict[str, Any]:
         """|predicted - measured| / measured, medians over the source's plans: in the fit, and in its check."""
         costs = np.array([getattr(profile, name) for name in COSTS])
         errors: dict[bool, list[float]] = {True: [], False: []}
