@@ -54,6 +54,7 @@ def analyze_prompt(
     run_id: str | None = None,
     force: bool = False,
     graphs: Graphs[Computed] | None = None,
+    probe_bytes: int | None = None,
     progress: Progress = no_progress,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
@@ -63,6 +64,7 @@ def analyze_prompt(
     total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
     prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
     measured), "route", "dense" and "write". graphs: of earlier prompts of this model (runtime/session.py).
+    probe_bytes: of the heatmaps, where they should be smaller than usual.
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -105,6 +107,7 @@ def analyze_prompt(
         dense_ms=None if dense is None else dense.total_ms,
         calibration_mismatch=mismatch,
         run_id=run_id,
+        probe_bytes=probe_bytes,
         **full,
     )
     record = trace.record(info)

@@ -157,7 +157,7 @@ def _profile(groups: int, head_dim: int, device: str, dtype: str) -> Check:
             broken.append(str(error))
             continue
         if (found.device, found.dtype, found.head_dim, found.groups) == wanted and found.threads == threads:
-            return Check("profile", "ok", f"{found.name}, median prediction error {found.median_error:.1%}")
+            return Check("profile", "ok", f"{found.name}, median error {found.errors_text()}")
     if broken:
         return Check("profile", "problem", broken[0])
     return Check(

@@ -11,6 +11,16 @@ from typing import Literal
 
 Pattern = str  # the name of a family (engine/method/families), or "dense"; a bundle may hold one that is unknown here
 FallbackKind = Literal["expand", "dense"]
+# Of ``AuditRow.executed_error``, by the run's dtype: several times what rounding weights and output to it can cost
+# (one unit in the last place each: 2^-8 bfloat16, 2^-11 float16), and what long float32 sums in another order do.
+EXECUTED_TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+def deviates(executed_error: float | None, dtype: str) -> bool:
+    """Whether a kernel's output lies farther from the chosen plan's than rounding; False where none was compared."""
+    return executed_error is not None and executed_error > EXECUTED_TOLERANCE[dtype]
+
+
 Outcome = Literal["dense by fallback", "expanded", "dense by the router", "kept"]
 OUTCOMES: tuple[Outcome, ...] = ("dense by fallback", "expanded", "dense by the router", "kept")
 
@@ -226,6 +236,9 @@ class AuditRow:
     violations: int  # rows whose error exceeds a bound: must be 0
     row_covered: float | None = None  # share of the audited rows with mass >= row_lower_mass
     forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+    # Largest ||o_run - o~|| over the audited rows, o_run what the kernel wrote and o~ what the audit rebuilt (the dense
+    # output where execution made a row dense), relative to the mean norm of the values that the row read.
+    executed_error: float | None = None
 
 
 @dataclass(frozen=True)

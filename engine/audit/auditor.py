@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
 
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import AuditRow
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What ran: the layer's output [B, H, n_q, D], and which query blocks of the segment execution made dense for
+    another reason than the choice (the tail, or a list that overflowed), bool [B, H, M]."""
+
+    out: torch.Tensor
+    dense_rows: torch.Tensor
 
 
 class Auditor(ABC):
@@ -20,5 +32,7 @@ class Auditor(ABC):
         return "rows"
 
     @abstractmethod
-    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
-        """The record's rows of one layer and segment, run_id left empty; inputs are the layer's own."""
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> list[AuditRow]:
+        """The record's rows of one layer and segment, run_id left empty; inputs and output are the layer's own."""

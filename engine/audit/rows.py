@@ -6,6 +6,9 @@ before the tail override. Dense units lose nothing and are not audited.
 
 With 512 rows the audited mean has a standard error of about .003, which does not matter beside the .03 by which the
 in-prompt bound falls short.
+
+What the audit rebuilds says nothing about the kernel that ran, so the same rows of the layer's executed output are
+compared with it: a difference beyond rounding (``rows.deviates``) is a fault of plan or kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
@@ -42,17 +45,27 @@ class RowAuditor(Auditor):
         """As the run's record names it."""
         return "full" if self.rows is None else "rows"
 
-    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> list[AuditRow]:
         """See ``audit_units``."""
-        return audit_units(inputs, decision, self.rows, settings.seed, settings.config.row_level)
+        return audit_units(
+            inputs, decision, self.rows, settings.seed, settings.config.row_level, executed=executed
+        )
 
 
 def audit_units(
-    inputs: AttentionInputs, decision: Decision, rows: int | None, seed: int, row_level: float | None = None
+    inputs: AttentionInputs,
+    decision: Decision,
+    rows: int | None,
+    seed: int,
+    row_level: float | None = None,
+    executed: Executed | None = None,
 ) -> list[AuditRow]:
     """One AuditRow per sparse unit of the decision (run_id left empty for the trace to fill in).
 
-    row_level: of the row statement, whose share of audited rows above it is then measured.
+    row_level: of the row statement, whose share of audited rows above it is then measured. executed: compared with
+    the rebuilt rows.
     """
     segment = decision.segment
     generator = torch.Generator().manual_seed(stable_seed("audit", seed, decision.layer, segment.index))
@@ -66,7 +79,7 @@ def audit_units(
             chosen = torch.arange(low, segment.body)
         else:
             chosen = torch.randint(low, segment.body, (rows,), generator=generator).sort().values
-        measured = measure_rows(inputs, decision, b, h, chosen)
+        measured = measure_rows(inputs, decision, b, h, chosen, executed)
         mass, error, norm, paper, tight = (
             measured[name] for name in ("mass", "error", "norm", "paper", "tight")
         )
@@ -95,24 +108,33 @@ def audit_units(
                 # NaN is no bound that holds.
                 violations=int((~((error <= paper + allowance) & (error <= tight + allowance))).sum()),
                 row_covered=row_covered,
+                executed_error=float(measured["deviation"].max()) if executed is not None else None,
             )
         )
     return audits
 
 
 def measure_rows(
-    inputs: AttentionInputs, decision: Decision, b: int, h: int, rows: torch.Tensor
+    inputs: AttentionInputs,
+    decision: Decision,
+    b: int,
+    h: int,
+    rows: torch.Tensor,
+    executed: Executed | None = None,
 ) -> dict[str, np.ndarray]:
     """Exact per-row quantities of one unit's chosen candidate; rows int64 [P], ascending.
 
-    mass, error ||o - o~||, norm ||o||, paper and tight bounds, each float64 [P]; v_max a scalar array.
+    mass, error ||o - o~||, norm ||o||, paper and tight bounds, each float64 [P]; v_max a scalar array. With
+    ``executed`` also deviation (``AuditRow.executed_error`` of each row; Inf where the output is NaN).
     """
     segment = decision.segment
     keys = inputs.k[b, h // inputs.groups, : segment.keys].float()
     values = inputs.v[b, h // inputs.groups, : segment.keys].float()
-    v_max = values.norm(dim=-1).max()
+    value_norm = values.norm(dim=-1)
+    v_max = value_norm.max()
     first_key = int(inputs.first_keys()[b])
-    parts: dict[str, list[torch.Tensor]] = {name: [] for name in ("mass", "error", "norm", "sparse_norm")}
+    names = ("mass", "error", "norm", "sparse_norm", *(("deviation",) if executed is not None else ()))
+    parts: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     size = max(ROW_CHUNK, CHUNK_SCORES // segment.keys) if keys.is_cuda else ROW_CHUNK
     for chunk in rows.to(keys.device).split(size):
         end = int(chunk.max()) + segment.position + 1
@@ -136,6 +158,15 @@ def measure_rows(
         parts["error"].append((exact - sparse).norm(dim=-1))
         parts["norm"].append(exact.norm(dim=-1))
         parts["sparse_norm"].append(sparse.norm(dim=-1))
+        if executed is not None:
+            dense = executed.dense_rows[b, h].index_select(0, chunk // segment.block_q)
+            read = torch.where(
+                dense, weights @ value_norm[:end], (kept @ value_norm[:end]) / mass.clamp_min(1e-30)
+            )
+            rebuilt = torch.where(dense.unsqueeze(-1), exact, sparse)
+            ran = executed.out[b, h].index_select(0, chunk + segment.first).float()
+            deviation = (ran - rebuilt).norm(dim=-1) / read.clamp_min(1e-30)
+            parts["deviation"].append(deviation.nan_to_num(nan=torch.inf))
     measured = {name: torch.cat(chunks).double().cpu().numpy() for name, chunks in parts.items()}
     top = float(v_max)
     measured["paper"] = paper_error_bound(measured["mass"], top)

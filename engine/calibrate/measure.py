@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window
@@ -39,7 +39,9 @@ class CandidateAuditor(Auditor):
         self.truths: list[UnitTruth] = []
         self._rows, self._error_rows = rows, error_rows
 
-    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> list[AuditRow]:
         """See ``Auditor.audit``."""
         rows = draw_body_rows(inputs, decision, self._rows, settings.seed)
         true = candidate_masses(inputs, decision, rows, settings.config).double().mean(2)

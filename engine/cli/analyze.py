@@ -25,7 +25,7 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
-from routesparse.engine.rows import RunRecord
+from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
@@ -151,6 +151,13 @@ def profile(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two short lengths only: seconds, less precise.")
     ] = False,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of texts, repeatable: fit on the plans that the router makes of them, for the model; half of "
+            "the texts check the fit. Without: synthetic plans of that shape. Never texts that you evaluate on."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: the home folder.")
     ] = None,
@@ -158,8 +165,13 @@ def profile(
 ) -> None:
     """Measure what plans and the probe cost on this machine, for a model's head size, and keep it."""
     report = Reporter()
+    if prompts and shape is not None:
+        raise InputError("--prompts needs a model that reads them; pass --model instead of --shape")
     what = f"model {model}" if shape is None else f"shape {shape}"
-    report.line(f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}")
+    report.line(
+        f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}"
+        + (", and minutes for the prompts" if prompts else "")
+    )
     target = _writable(out or paths.profiles())
     wanted = _model_shape(model, shape)
     import torch
@@ -168,6 +180,12 @@ def profile(
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda:0" if cuda else "cpu")
+    texts = None
+    if prompts:
+        from routesparse.engine.calibrate.prompt_plans import read_prompts
+        from routesparse.engine.models.load import load_model
+
+        texts = read_prompts(load_model(model), prompts, device.type, seed=0)
     with report.bars():
         measured = measure.measure(
             device,
@@ -177,10 +195,13 @@ def profile(
             kv_heads=wanted.kv_heads,
             config=RouterConfig(probe=probe),
             **(measure.quick(device) if quick else {}),
+            prompts=texts,
             progress=report,
         )
-    if shape is not None:
-        measured = dataclasses.replace(measured, command=f"routesparse profile --shape {shape}")
+    command = "routesparse profile"
+    command += "" if shape is None else f" --shape {shape}"
+    command += "".join(f" --prompts {'/'.join(path.parts[-2:])}" for path in prompts or ())
+    measured = dataclasses.replace(measured, command=command)
     path = measured.save(target)
     result = {
         "name": measured.name,
@@ -190,7 +211,9 @@ def profile(
         "head_dim": measured.head_dim,
         "groups": measured.groups,
         "threads": measured.threads,
+        "plans": measured.plans,
         "median_error": measured.median_error,
+        "validation_error": measured.validation_error,
         "break_even_tokens": measured.break_even_tokens(wanted.heads, wanted.layers),
         "cells": list(measured.cells),
         "path": str(path),
@@ -205,7 +228,7 @@ def profile(
     console = out_console()
     console.print(table)
     console.print(
-        f"{measured.device}: median prediction error {measured.median_error:.1%}, routing pays from "
+        f"{measured.device}: median prediction error {measured.errors_text()}; routing pays from "
         f"{result['break_even_tokens']:,} tokens\n{path}",
         markup=False,
         soft_wrap=True,
@@ -296,5 +319,24 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
                 f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "
                 f"mean error {run.mean_error:.4f}, worst row {run.max_error:.4f}"
             )
+            lines += _executed(record)
         console.print("\n".join(lines), markup=False, soft_wrap=True)
     console.print(f"run {run.run_id}\n{bundle}", markup=False, soft_wrap=True)
+
+
+def _executed(record: RunRecord) -> list[str]:
+    """What the audit says about the kernel: how far its output lies from the rebuilt rows."""
+    audits = [row for row in record.audits if row.executed_error is not None]
+    if not audits:
+        return []
+    tolerance = EXECUTED_TOLERANCE[record.run.dtype]
+    worst = max(audits, key=lambda row: row.executed_error or 0.0)
+    told = f"kernel output against the rebuilt rows: at most {worst.executed_error:.1e}, tolerance {tolerance:.0e}"
+    wrong = sum(deviates(row.executed_error, record.run.dtype) for row in audits)
+    if not wrong:
+        return [told]
+    return [
+        f"FAILED: the kernel's output is not that of the chosen plan in {wrong} of {len(audits)} audited units, "
+        f"worst in layer {worst.layer}, head {worst.head}, segment {worst.segment}; {told}. Do not use this output; "
+        "run `routesparse doctor` and report it"
+    ]

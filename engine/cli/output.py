@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from routesparse.engine.rows import is_uncertified
+from routesparse.engine.rows import deviates, is_uncertified
 
 if TYPE_CHECKING:
     from routesparse.engine.rows import RunRecord
@@ -108,6 +108,7 @@ def out_console() -> Console:
 def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
     """The object that ``analyze --json`` prints; null means not measured."""
     run = record.run
+    compared = [row.executed_error for row in record.audits if row.executed_error is not None]
     return {
         "run_id": run.run_id,
         "model": run.model,
@@ -134,6 +135,10 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
             "certificate": "in-prompt",
             "mean_error": run.mean_error,
             "max_error": run.max_error,
+            "executed_error": max(compared, default=None),
+            "deviating_units": sum(deviates(row.executed_error, run.dtype) for row in record.audits)
+            if compared
+            else None,
             "top1_agreement": run.top1_agreement,
         },
         "bundle": str(bundle),

@@ -63,6 +63,13 @@ class Decision:
         return self.certified.choice.reshape(self.batch, self.heads)
 
     @property
+    def planned_kernel_us(self) -> float:
+        """The final candidates' predicted time: ``planned_us`` without the probe's."""
+        return float(
+            self.scores.kernel_us[np.arange(len(self.certified.choice)), self.certified.choice].sum()
+        )
+
+    @property
     def sparse(self) -> np.ndarray:
         """bool [U]: units that read less than everything."""
         return self.certified.choice != len(self.candidates) - 1

@@ -7,10 +7,14 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.evaluation.result_files import read, source, write_page
+from routesparse.engine.evaluation.studies.needles import DEVELOPMENT_SEED
 from routesparse.engine.method.latency import LatencyProfile
 
-# Of the prompts whose wrong digits led to a change of every plan (LOCAL_BLOCKS of method/policy.py).
-DEVELOPMENT_SEED = 0
+FITTED = {  # by ``LatencyProfile.plans``
+    "random": "random plans, not to plans that the router makes",
+    "synthetic": "plans that the families make of random inputs, not to plans of prompts",
+    "recorded": "plans that the router made of other prompts",
+}
 
 
 def write() -> None:
@@ -25,9 +29,9 @@ def prefill() -> list[str]:
         "**Prefill on two CPU threads**, bundled model, dense and routed in turn; each line gives medians over test "
         "windows. Dense / routed is the speed-up. Deciding is probe, builders, router and certificates, as a share "
         "of the routed prefill. Planned / measured divides the time that the latency model predicts for deciding and "
-        "attention by the time they took: above 1 the model overestimates. It is fitted to random plans, not to "
-        f"plans that the router makes. {source(result)}; peak memory of the whole run "
-        f"{result['peak_memory_bytes'] / 2**30:.2f} GiB.",
+        "attention by the time they took: above 1 the model overestimates. It is fitted to "
+        f"{FITTED[result.get('profile', {'plans': 'random'})['plans']]}. {source(result)}; peak memory of the whole "
+        f"run {result['peak_memory_bytes'] / 2**30:.2f} GiB.",
         "",
         f"Break-even is predicted, not measured: {shipped_break_even():,} tokens by the latency profile shipped for "
         f"this machine, {result['break_even_tokens']:,} by the profile of the study. Below it the dense kernel runs "
@@ -93,9 +97,9 @@ def needles() -> list[str]:
 
 
 def _development(result: dict[str, Any]) -> str:
-    """A warning where the prompts are those that the method was changed for."""
+    """Whether the prompts are those that the method was changed for."""
     if result["seed"] != DEVELOPMENT_SEED:
-        return ""
+        return f" The prompts were drawn for this table; development used those of seed {DEVELOPMENT_SEED}."
     return (
         " These prompts are not an independent test: 4 of the 20 answers on niah_multikey_3 came out wrong at first, "
         "and the rule that every plan reads the KV block before the diagonal was added because of them."

@@ -395,8 +395,10 @@ def _prediction_errors(tokens: int) -> tuple[float, float]:
             continue
         work = cell["tiles"] + cell["columns"] / profile.block_k
         by_flops.append(abs(rate * work / cell["best_us"] - 1.0))
-        tiles, columns = (np.array(cell[name] / LLAMA_HEADS) for name in ("tiles", "columns"))
-        fitted = LLAMA_HEADS * float(profile.sparse_us(segment, tiles - tail, columns))
+        fitted = cell.get("predicted_us")
+        if fitted is None:  # a profile of random plans: every head is sparse
+            tiles, columns = (np.array(cell[name] / LLAMA_HEADS) for name in ("tiles", "columns"))
+            fitted = LLAMA_HEADS * float(profile.sparse_us(segment, tiles - tail, columns))
         by_profile.append(abs(fitted / cell["best_us"] - 1.0))
     return statistics.median(by_flops), statistics.median(by_profile)
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from routesparse.engine.evaluation.result_files import read, write_page
 
 CALIBRATED = ("prose", "code", "dialog")
-FEWEST_CLUSTERS = 8  # a bootstrap over fewer documents is their range, not an interval
-SCOPE = [
+SCOPE = (
     "**What a certificate says.** It is about one layer's own Q, K and V, and about each head alone: how much of the "
     "attention mass of that layer's dense attention the plan keeps, on inputs that earlier sparse layers have already "
     "changed. It says nothing about the model's output or its answers. It is about the mean over the rows of a "
-    "segment's body (all rows but the tail, the last 128, which are always dense), so a single row may lose more.",
-    "",
-    "A *unit* is one head of one layer in one segment. The audit that every figure here rests on recomputes the "
-    "sparse output in float32 from the run's own Q, K, V and plan; it does not read the output that the kernel wrote. "
-    "The break-even check was off, so that windows of 4,096 tokens, which would run dense, were routed too. Intervals "
-    "resample documents. Documents of code and docs are pieces of a few projects, so intervals over projects would be "
-    "wider.",
-    "",
-]
+    "segment's body (all rows but the tail, the last 128, which are always dense), so a single row may lose more."
+)
 
 
 def write() -> None:
@@ -28,7 +21,25 @@ def write() -> None:
     write_page(
         "TRUST.md",
         "What the certificates promised, and what the audit found",
-        [*SCOPE, *in_prompt(), *conformal()],
+        [SCOPE, "", _audit(), "", *in_prompt(), *conformal()],
+    )
+
+
+def _audit() -> str:
+    """What the audit behind the figures computed, and whether it compared the kernel's output with that."""
+    result = read("coverage.json")
+    found = [row["bounds"].get("executed_error") for _, _, row in _rows(result)]
+    compared = [error for error in found if error is not None]
+    kernel = "it did not read the output that the kernel wrote"
+    if compared:
+        kernel = (
+            f"in the same rows the kernel's output lay within {max(compared):.0e} of it, relative to the values that "
+            "the row read"
+        )
+    return (
+        "A *unit* is one head of one layer in one segment. The audit that every figure here rests on recomputes the "
+        f"sparse output in float32 from the run's own Q, K, V and plan; {kernel}. The break-even check was off, so "
+        "that windows of 4,096 tokens, which would run dense, were routed too."
     )
 
 
@@ -39,6 +50,10 @@ def in_prompt() -> list[str]:
         "**In-prompt certificate**: a lower confidence bound from the prompt's own random rows, nothing calibrated. "
         f"tau .9, q {result['confidence']:g}, windows of test documents. {_tests(result)}",
         "",
+        "Intervals (95 %) resample clusters: the project of a code or docs document, otherwise the document itself (a "
+        f"book, a meeting). Fewer than {result['fewest_clusters']} clusters have no interval."
+        + (f" Amended: {result['amended']}." if "amended" in result else ""),
+        "",
         "Columns: *coverage* is the share of selected sparse units whose audited mean mass is at least the certified "
         "one, mean over prompts, and *lowest prompt* its minimum; coverage near 1 is a property of a conservative "
         "bound, not of quality. *Gap* is audited mass minus bound, median. *Kept below tau* counts sparse units that "
@@ -46,21 +61,20 @@ def in_prompt() -> list[str]:
         "the mass that the certificate states for a random row. *Attention work* is the kept share of the causal "
         "area, the dense tail included.",
         "",
-        "| test windows of | tokens | windows (documents) | sparse units | coverage | lowest prompt | gap, betting / "
-        "Bernstein | kept below tau | row statement | expanded / dense by fallback / dense by the router | attention "
-        "work |",
+        "| test windows of | tokens | windows (documents, clusters) | sparse units | coverage | lowest prompt | "
+        "gap, betting / Bernstein | kept below tau | row statement | expanded / dense by fallback / dense by the "
+        "router | attention work |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for domain, tokens, row in _rows(result):
         held, fallback = row["in_prompt"], row["fallback"]
-        low, high = fallback["attention_work_interval"]
         lines.append(
-            f"| {domain} | {tokens:,} | {row['windows']} ({row['documents']}) | {row['sparse_units']:,} | "
-            f"{_share(held, 4)} | {held['minimum']:.3f} | {held['median_gap']:.3f} / "
+            f"| {domain} | {tokens:,} | {row['windows']} ({row['documents']}, {row['clusters']}) | "
+            f"{row['sparse_units']:,} | {_share(held, 4)} | {held['minimum']:.3f} | {held['median_gap']:.3f} / "
             f"{held['median_gap_bernstein']:.3f} | {held['false_passes']} | "
             f"{row['row']['kept_at_q']['mean']:.3f} | {fallback['expanded']:.1%} / "
             f"{fallback['dense_by_fallback']:.1%} / {fallback['dense_by_router']:.0%} | "
-            f"{fallback['attention_work']:.2f}{_interval(low, high, row['documents'], 2)} |"
+            f"{fallback['attention_work']:.2f}{_interval(fallback['attention_work_interval'], '.2f')} |"
         )
     return [*lines, "", *_work(result), *_measured(result)]
 
@@ -82,9 +96,9 @@ def bound_errors(result: dict[str, Any]) -> tuple[int, int, float]:
 def _work(result: dict[str, Any]) -> list[str]:
     """Fallback on the mixed set, where the work comes from, and the error bounds."""
     mixed = "; ".join(
-        f"{int(tokens):,} tokens: dense by fallback {row['dense_by_fallback']:.2%} "
-        f"[{row['dense_by_fallback_interval'][0]:.2%}, {row['dense_by_fallback_interval'][1]:.2%}], work "
-        f"{row['attention_work']:.2f} ({row['windows']} windows, {row['documents']} documents)"
+        f"{int(tokens):,} tokens: dense by fallback {row['dense_by_fallback']:.2%}"
+        f"{_interval(row['dense_by_fallback_interval'], '.2%')}, work {row['attention_work']:.2f} "
+        f"({row['windows']} windows, {row['documents']} documents, {row['clusters']} clusters)"
         for tokens, row in result["mixed"].items()
     )
     work = [result["domains"][domain]["8192"]["work"] for domain in CALIBRATED]
@@ -172,8 +186,8 @@ def _controls(result: dict[str, Any]) -> list[str]:
         f"{_share(across['prose'], 3)}. `engine/evaluation/studies/coverage/controls.py` explains each.",
         "",
         f"**Drift alarm**, level {drift['level']:g} fixed before these windows were drawn. It went off on "
-        f"{inside['alarms']} of {inside['windows']} windows of the calibrated domain, {inside['rate']:.1%} "
-        f"[{inside['interval'][0]:.1%}, {inside['interval'][1]:.1%}], and on {alarms['alarms']} of "
+        f"{inside['alarms']} of {inside['windows']} windows ({inside['clusters']} clusters) of the calibrated domain, "
+        f"{inside['rate']:.1%}{_interval(inside['interval'], '.1%')}, and on {alarms['alarms']} of "
         f"{alarms['windows']} windows of code under the prose calibration.",
     ]
 
@@ -185,7 +199,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
 
 
 def _share(held: dict[str, Any], digits: int) -> str:
-    return f"{held['mean']:.{digits}f}{_interval(held['low'], held['high'], held['documents'], digits)}"
+    interval = None if held["low"] is None else (held["low"], held["high"])
+    return f"{held['mean']:.{digits}f}{_interval(interval, f'.{digits}f')}"
 
 
 def _fold_b(bucket: dict[str, Any]) -> str:
@@ -212,7 +227,8 @@ def _measured(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _interval(low: float, high: float, documents: int, digits: int) -> str:
-    """ " [low, high]", or nothing where too few documents stand behind it or all are alike."""
-    shown = documents >= FEWEST_CLUSTERS and low < high
-    return f" [{low:.{digits}f}, {high:.{digits}f}]" if shown else ""
+def _interval(interval: Sequence[float] | None, form: str) -> str:
+    """ " [low, high]", or nothing where too few clusters stand behind it or all are alike."""
+    if interval is None or interval[0] == interval[1]:
+        return ""
+    return f" [{interval[0]:{form}}, {interval[1]:{form}}]"

@@ -1,8 +1,8 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
-with the calibration of the prompt's domain where one ships. Prompts below this machine's break-even are routed too, so
-that there is something to see; dense and routed times stand side by side in the record.
+with the calibration of the prompt's domain where one ships. Nothing is forced: every prompt has to lie above this
+machine's break-even, and at least one unit has to fall back. Dense and routed times stand side by side in the record.
 
-    python -m routesparse.engine.evaluation.samples --out data/samples/runs
+    python -m routesparse.engine.evaluation.samples --prompts --out data/samples/runs
 
 ``--prompts`` makes the prompt files first: the opening of a prose document and of a code document of the data
 folder's test split, and needles among needles (niah_multikey_2), which needs no text at all.
@@ -10,6 +10,7 @@ folder's test split, and needles among needles (niah_multikey_2), which needs no
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from pathlib import Path
 
@@ -17,58 +18,91 @@ from routesparse.engine import paths
 from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.demo_model.tasks import fit_sample
+from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.prompts import read_prompt, tokenize
+from routesparse.engine.rows import RunRecord
 from routesparse.engine.store.bundle import write_bundle
 
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
-CHARACTERS_PER_TOKEN = {"prose": 3.0, "code": 2.5}
+MOST_CHARACTERS_PER_TOKEN = 8
+PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write one bundle per prompt into --out; bundles made before are removed."""
+    """Write one bundle per prompt into --out; bundles made before are removed once the new ones are there."""
     parser = study.parser(__doc__)
-    parser.add_argument("--tokens", type=int, default=7_600, help="of a prompt, about")
+    parser.add_argument("--tokens", type=int, default=16_384, help="of a prompt, at most")
     parser.add_argument("--prompts", action="store_true", help="make the prompt files first")
+    parser.add_argument("--prompts-folder", type=Path, default=PROMPTS)
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
     if arguments.prompts:
-        make_prompts(loaded, arguments.data, arguments.tokens)
+        make_prompts(loaded, arguments.data, arguments.tokens, arguments.prompts_folder)
+    records = analyse(loaded, arguments)
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
-    for path in sorted(PROMPTS.glob("*.txt")):
+    for record in records:
+        write_bundle(record, arguments.out)
+
+
+def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecord]:
+    """The prompts' records, in order of name.
+
+    Errors: InputError for a prompt below break-even, or where no unit of any prompt fell back.
+    """
+    records = []
+    for path in sorted(arguments.prompts_folder.glob("*.txt")):
         prompt = tokenize(read_prompt(path), loaded.tokenizer, loaded.max_tokens)
         record = analyze_prompt(
             prompt,
             loaded,
-            RouterConfig(seed=arguments.seed, break_even_tokens=0),
+            RouterConfig(seed=arguments.seed),
             calibration=path.stem if (paths.DATA / "calibrations" / f"{path.stem}.json").exists() else None,
             audit="rows",
             measure_dense=True,
             domain=path.stem,
+            probe_bytes=PROBE_BYTES,
         )
-        bundle = write_bundle(record, arguments.out)
         run = record.run
+        if not run.routed:
+            raise InputError(
+                f"{path.name} has {run.tokens:,} tokens, below this machine's break-even; pass more --tokens with "
+                "--prompts"
+            )
         study.note(
-            f"{path.stem}: {run.tokens} tokens, density {run.density}, coverage {run.coverage}, {bundle}"
+            f"{path.stem}: {run.tokens} tokens, density {run.density:.3f}, coverage {run.coverage}, expanded "
+            f"{run.expanded_units}, dense by fallback {run.dense_fallback_units}, {run.total_ms / 1e3:.1f} s, dense "
+            f"{(run.dense_ms or 0.0) / 1e3:.1f} s"
         )
+        records.append(record)
+    if not any(record.fallbacks for record in records):
+        raise InputError(
+            "no unit of any sample fell back, so the page on fallbacks has nothing to show; pass another --seed"
+        )
+    return records
 
 
-def make_prompts(loaded: LoadedModel, data: Path, tokens: int) -> None:
-    """Prompt files of about ``tokens`` tokens, cut at a line's end."""
-    PROMPTS.mkdir(parents=True, exist_ok=True)
+def make_prompts(loaded: LoadedModel, data: Path, tokens: int, folder: Path) -> None:
+    """Prompt files of at most ``tokens`` tokens, bos included, cut at a line's end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    budget = tokens - (loaded.tokenizer.bos_token_id is not None)
+
+    def ends(text: str) -> list[int]:
+        """Where each token's text ends."""
+        encoded = loaded.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [end for _, end in encoded["offset_mapping"]]
+
     for domain, source in SOURCES.items():
-        text = (data / source).read_text()
-        end = text.rfind("\n", 0, round(tokens * CHARACTERS_PER_TOKEN[domain])) + 1
-        (PROMPTS / f"{domain}.txt").write_text(text[:end])
-
-    def count(text: str) -> int:
-        return len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    sample = fit_sample("niah_multikey_2", tokens, count_tokens=count, seed=2_026, index=0)
-    (PROMPTS / "needles.txt").write_text(sample.prompt + sample.answer_prefix)
+        text = (data / source).read_text()[: MOST_CHARACTERS_PER_TOKEN * tokens]
+        last = ends(text)[:budget][-1]
+        (folder / f"{domain}.txt").write_text(text[: text.rfind("\n", 0, last) + 1])
+    sample = fit_sample(
+        "niah_multikey_2", budget, count_tokens=lambda text: len(ends(text)), seed=2_026, index=0
+    )
+    (folder / "needles.txt").write_text(sample.prompt + sample.answer_prefix)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Profiled kernel time (paper section 3.1 and step 3): t_ker of a plan on this machine, in microseconds.
 
-The paper profiles every (pattern, budget, n) tuple. What a plan costs depends only on what it reads, so the profile
-stores a linear model fitted to measured mixes of plans,
+The paper profiles every (pattern, budget, n) tuple. What a plan costs depends mostly on what it reads, so the profile
+stores a linear model fitted to measured plans (profiles/plans.py),
 
     t_head = row * query blocks + tile * KV tiles + column * single columns + dense_tile * tiles of dense rows,
 
@@ -58,11 +58,13 @@ class LatencyProfile:
     probe_base_us: float
     probe_head_us: float
     probe_key_us: float  # per key and head
-    median_error: float  # |predicted - measured| / measured over the fitted mixes
+    median_error: float  # |predicted - measured| / measured, median over the plans of the fit
     setup_us: float = (
         0.0  # once per prompt of a new length: on a GPU the first decision is launched, then captured
     )
     cells: tuple[dict[str, Any], ...] = ()  # the measurements: n, mix, median_us, p95_us, tiles ...
+    validation_error: float | None = None  # the same over plans that are in no fit; None: not measured
+    plans: str = "random"  # what was fitted: "recorded" or "synthetic", "random" until 2026-11
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     created_at: str = ""
     command: str = ""
@@ -80,6 +82,12 @@ class LatencyProfile:
     def probe_us(self, segment: Segment, heads: int) -> float:
         """Probe, index building, routing and certificates of one layer and segment."""
         return self.probe_base_us + heads * (self.probe_head_us + self.probe_key_us * segment.keys)
+
+    def errors_text(self) -> str:
+        """Median prediction errors, in words: of the fit and out of sample."""
+        checked = self.validation_error
+        told = "not checked on others" if checked is None else f"{checked:.1%} on others of that kind"
+        return f"{self.median_error:.1%} on the {self.plans} plans of the fit, {told}"
 
     @property
     def costs(self) -> dict[str, float]:

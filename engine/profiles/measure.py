@@ -1,4 +1,4 @@
-"""Hardware profiling (paper section 3.5): measure mixes of plans and the probe, fit the latency model.
+"""Hardware profiling (paper section 3.5): measure plans and the probe, fit the latency model.
 
 A profile belongs to one device, thread count, dtype, head size and group size. ``profile_for("auto")`` takes a
 shipped or cached one that fits, else measures a quick one (a few seconds on a CPU) and caches it.
@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,16 @@ from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.segments import split
-from routesparse.kernels.causal_blocks import forced_and_causal
-from routesparse.kernels.interface import RowPlan, sparse_attention
+from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.profiles.plans import (
+    PlanCase,
+    PromptPlans,
+    Work,
+    random_inputs,
+    synthetic,
+    work_of,
+)
+from routesparse.kernels.interface import sparse_attention
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
@@ -46,21 +54,20 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """For callers that show none."""
 
 
-QUICK_LENGTHS = (2_048, 6_144)
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
-FULL_MIXES = ((0.05, 0), (0.05, 256), (0.15, 0), (0.15, 256), (0.4, 0), (0.4, 256))  # (density, columns)
-QUICK_MIXES = ((0.05, 0), (0.05, 256), (0.35, 0))
-QUICK: dict[str, Any] = {"lengths": QUICK_LENGTHS, "mixes": QUICK_MIXES}  # a first run: seconds
-GPU_QUICK: dict[str, Any] = {
-    "lengths": (8_192, 32_768),
-    "mixes": QUICK_MIXES,
-}  # shorter ones time the launch alone
+FULL_PLANS, QUICK_PLANS = 6, 3  # synthetic plans a length: all of plans.MIXES, or the first three
+QUICK: dict[str, Any] = {"lengths": (2_048, 6_144), "plans": QUICK_PLANS}  # a first run: seconds
+# Shorter ones time the launch alone.
+GPU_QUICK: dict[str, Any] = {"lengths": (8_192, 32_768), "plans": QUICK_PLANS}
+CHECKED_PLANS = 2  # a length, drawn anew, in no fit
 REPEATS = 3
 GPU_WARM_UP = 3  # compiles kernels, then captures graphs; a CPU needs one
 PROBES_IN_A_ROW = 8  # on a GPU: layer after layer, as in a forward pass
 BUSY_CYCLES = 2_000_000  # about a ms
 FIT_ROUNDS = 12
+SYNTHETIC, RECORDED, PROBE = "synthetic", "recorded", "probe, builders, router, certificate"
+COSTS = ("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us")
 SHORT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -146,71 +153,39 @@ def measure(
     kv_heads: int,
     config: RouterConfig,
     lengths: tuple[int, ...] | None = None,
-    mixes: tuple[tuple[float, int], ...] = FULL_MIXES,
+    plans: int = FULL_PLANS,
+    prompts: PromptPlans | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> LatencyProfile:
-    """Time sparse plans, dense attention and the probe on random inputs, and fit the latency model.
+    """Time plans, dense attention and the probe, and fit the latency model (``plans.py`` says on which plans).
 
     The fit takes the best of the repeats (the others carry other processes' work) and minimises the sum of absolute
-    relative errors; all coefficients are >= 0.
-    mixes: (density, columns) of random plans. lengths: None for the device's own.
+    relative errors; all coefficients are >= 0. It is checked on plans that are in no fit: with prompts on other
+    prompts, routed by the fitted profile; else on plans drawn anew.
+    lengths: None for the device's own. plans: synthetic ones a length. prompts: fit on what the router makes of them.
     """
-    cells: list[dict[str, Any]] = []
-    setups: list[float] = []
-    sparse_rows, sparse_us, dense_rows, dense_us, probe_rows, probe_us = [], [], [], [], [], []
     if lengths is None:
         lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
     generator = torch.Generator(device).manual_seed(seed)
-    total = len(lengths) * (len(mixes) + 2)
-
-    def record(n: int, mix: str, timed: dict[str, float], work: tuple[int, int] | None = None) -> float:
-        """work: KV tiles and (query block, column) pairs of all heads; the probe has neither."""
-        cell: dict[str, Any] = {"n": n, "mix": mix, "repeats": REPEATS, **timed}
-        cells.append(cell if work is None else {**cell, "tiles": work[0], "columns": work[1]})
-        progress("profile", len(cells), total)
-        return timed["best_us"]
-
-    progress("profile", 0, total)
+    layers = 0 if prompts is None else prompts.passes
+    clock = _Clock(device, progress, len(lengths) * (plans + CHECKED_PLANS + 2) + layers)
     free = _free_profile(config)
+    setups: list[float] = []
     for n in lengths:
-        inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
+        inputs = random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
-        tail = segment.causal_tiles(body_only=False) - segment.causal_tiles()
-        timed = _time_us(lambda inputs=inputs: dense_attention(inputs, None), device)
-        all_tiles = heads * segment.causal_tiles(body_only=False)
-        dense_rows.append([heads, all_tiles])
-        dense_us.append(record(n, "dense", timed, (all_tiles, 0)))
-        for density, columns in mixes:
-            plan, tiles, singles = _random_plan(inputs, segment, density, columns, generator)
-            timed = _time_us(
-                lambda inputs=inputs, plan=plan: sparse_attention(
-                    inputs.q, inputs.k, inputs.v, plan, inputs.scale
-                ),
-                device,
-            )
-            sparse_rows.append([heads * segment.body_blocks, tiles, singles, heads * tail])
-            work = (tiles + heads * tail, singles)
-            sparse_us.append(record(n, f"density {density:g}, {columns} columns", timed, work))
+        clock.dense(inputs, segment)
+        decided = begin(inputs, segment, 0, LayerSettings(config, config.effective_gate_threshold, free))
+        cases = synthetic(inputs, decided, plans + CHECKED_PLANS, seed)
+        for number, case in enumerate(cases):
+            clock.plan(case, f"{SYNTHETIC} {number + 1}", SYNTHETIC, number < plans)
         graphs: Graphs[Computed] = Graphs()
-        timed = _time_us(
-            lambda inputs=inputs, segment=segment, graphs=graphs: _probe_once(
-                inputs, segment, config, free, graphs
-            ),
-            device,
-            in_a_row=PROBES_IN_A_ROW,
-        )
+        probe = partial(_probe_once, inputs, segment, config, free)
+        timed = clock.probe(partial(probe, graphs), segment.keys, heads)
         if device.type == "cuda":
-            setups.append(_setup_us(lambda kept: _probe_once(inputs, segment, config, free, kept), timed))  # noqa: B023
-        probe_rows.append([1.0, heads * segment.keys])
-        probe_us.append(record(n, "probe, builders, router, certificate", timed))
-
-    dense = _fit(np.array(dense_rows, float), np.array(dense_us))
-    sparse_design, sparse_target = np.array(sparse_rows, float), np.array(sparse_us)
-    sparse = _fit(sparse_design[:, :3], sparse_target - dense[1] * sparse_design[:, 3])
-    probe = _fit(np.array(probe_rows, float), np.array(probe_us))
-    predicted = sparse_design[:, :3] @ sparse + dense[1] * sparse_design[:, 3]
-    return LatencyProfile(
+            setups.append(_setup_us(probe, timed))
+    profile = LatencyProfile(
         name=_key(device, dtype, head_dim, heads // kv_heads, config),
         device=device_name(device),
         backend="triton" if device.type == "cuda" else "torch",
@@ -220,20 +195,88 @@ def measure(
         threads=torch.get_num_threads(),
         block_q=config.block_q,
         block_k=config.block_k,
-        row_us=float(sparse[0]),
-        tile_us=float(sparse[1]),
-        column_us=float(sparse[2]),
-        dense_row_us=float(dense[0]),
-        dense_tile_us=float(dense[1]),
-        probe_base_us=float(probe[0]),
+        **clock.fit(SYNTHETIC),
         probe_head_us=0.0,
-        probe_key_us=float(probe[1]),
         setup_us=statistics.median(setups) if setups else 0.0,
-        median_error=float(np.median(np.abs(predicted - sparse_target) / sparse_target)),
-        cells=tuple(cells),
+        median_error=0.0,
         versions={"torch": torch.__version__, "python": platform.python_version()},
         created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         command="routesparse profile",
+    )
+    source = SYNTHETIC
+    if prompts is not None:
+        source = RECORDED
+        for fitted in (True, False):
+            seen = partial(clock.plan, mix=RECORDED, source=RECORDED, fitted=fitted)
+            prompts.run(fitted, config, profile, seen)
+            if fitted:
+                profile = replace(profile, **clock.fit(RECORDED))
+    return replace(profile, **clock.errors(source, profile), plans=source, cells=tuple(clock.cells))
+
+
+class _Clock:
+    """Times plans, dense attention and the probe, keeps a cell of each, and fits the costs to the cells."""
+
+    def __init__(self, device: torch.device, progress: Progress, total: int) -> None:
+        self.cells: list[dict[str, Any]] = []
+        self._device, self._progress, self._total = device, progress, total
+        progress("profile", 0, total)
+
+    def dense(self, inputs: AttentionInputs, segment: Segment) -> None:
+        """Dense attention of every head by the device's fastest kernel."""
+        heads = inputs.q.shape[1]
+        timed = _time_us(lambda: dense_attention(inputs, None), self._device)
+        tiles = heads * segment.causal_tiles(body_only=False)
+        self._keep(segment.keys, "dense", timed, Work(0, 0, 0, heads, tiles))
+
+    def plan(self, case: PlanCase, mix: str, source: str, fitted: bool) -> None:
+        """A plan of one of the two sources, for the fit or for its check."""
+        x = case.inputs
+        timed = _time_us(lambda: sparse_attention(x.q, x.k, x.v, case.plan, x.scale), self._device)
+        self._keep(case.segment.keys, mix, timed, work_of(case), source=source, fitted=fitted)
+
+    def probe(self, call: Callable[[], None], keys: int, heads: int) -> dict[str, float]:
+        """Everything that deciding costs, ``heads`` heads over so many keys."""
+        timed = _time_us(call, self._device, in_a_row=PROBES_IN_A_ROW)
+        self._keep(keys, PROBE, timed, heads=heads)
+        return timed
+
+    def _keep(self, n: int, mix: str, timed: dict[str, float], work: Work | None = None, **more: Any) -> None:
+        cell = {"n": n, "mix": mix, "repeats": REPEATS, **timed, **more}
+        if work is not None:
+            # The KV tiles that are read, dense ones too, beside the counts of the model.
+            cell |= {**vars(work), "sparse_tiles": work.tiles, "tiles": work.tiles + work.dense_tiles}
+        self.cells.append(cell)
+        self._progress("profile", len(self.cells), self._total)
+
+    def fit(self, source: str) -> dict[str, Any]:
+        """Costs by name, from dense attention, the probe and the source's fitted plans."""
+        plans = [c for c in self.cells if c["mix"] == "dense" or (c.get("source") == source and c["fitted"])]
+        costs = _fit(np.array([_counts(c) for c in plans]), np.array([c["best_us"] for c in plans]))
+        probes = [c for c in self.cells if c["mix"] == PROBE]
+        design = np.array([[1.0, c["heads"] * c["n"]] for c in probes])
+        base, key = _fit(design, np.array([c["best_us"] for c in probes]))
+        named = dict(zip(COSTS, map(float, costs), strict=True))
+        return {**named, "probe_base_us": float(base), "probe_key_us": float(key)}
+
+    def errors(self, source: str, profile: LatencyProfile) -> dict[str, Any]:
+        """|predicted - measured| / measured, medians over the source's plans: in the fit, and in its check."""
+        costs = np.array([getattr(profile, name) for name in COSTS])
+        errors: dict[bool, list[float]] = {True: [], False: []}
+        for cell in self.cells:
+            if cell.get("source") == source:
+                cell["predicted_us"] = float(_counts(cell) @ costs)
+                errors[cell["fitted"]].append(abs(cell["predicted_us"] / cell["best_us"] - 1.0))
+        return {
+            "median_error": float(np.median(errors[True])),
+            "validation_error": float(np.median(errors[False])),
+        }
+
+
+def _counts(cell: dict[str, Any]) -> np.ndarray:
+    """A plan's cell as a row of the fit's design, in the order of COSTS."""
+    return np.array(
+        [cell[name] for name in ("rows", "sparse_tiles", "columns", "dense_heads", "dense_tiles")], float
     )
 
 
@@ -253,45 +296,6 @@ def _find(name: str) -> Path:
         if (folder / f"{name}.json").exists():
             return folder / f"{name}.json"
     raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")
-
-
-def _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator):
-    def draw(count: int) -> torch.Tensor:
-        return torch.randn(1, count, n, head_dim, generator=generator, device=device).to(dtype)
-
-    return AttentionInputs(draw(heads), draw(kv_heads), draw(kv_heads), head_dim**-0.5)
-
-
-def _random_plan(inputs, segment, density, columns, generator):
-    """A plan of random blocks (sink and diagonal kept) and columns, with its tile and column counts."""
-    forced, causal = forced_and_causal(segment.geometry(inputs.first_keys()))
-    heads = inputs.q.shape[1]
-    device = forced.device
-    shape = (1, heads, segment.query_blocks, segment.key_blocks)
-    draws = torch.rand(shape, generator=generator, device=device)
-    mask = ((draws < density) & causal) | forced
-    chosen = torch.stack(
-        [
-            torch.randperm(segment.keys, generator=generator, device=device)[:columns]
-            for _ in range(heads if columns else 0)
-        ]
-        or [torch.zeros(0, dtype=torch.int64, device=device)]
-    )
-    dense = torch.arange(segment.query_blocks, device=forced.device) >= segment.body_blocks
-    plan = RowPlan.from_block_mask(
-        mask,
-        n_q=segment.rows,
-        n_k=segment.keys,
-        block_q=segment.block_q,
-        block_k=segment.block_k,
-        columns=chosen.unsqueeze(0) if columns else None,
-        column_count=torch.full((1, heads), columns, device=forced.device) if columns else None,
-        dense_rows=dense.expand(1, heads, -1),
-    )
-    body = slice(0, segment.body_blocks)
-    tiles = int(mask[:, :, body].sum())
-    singles = int(plan.column_count[:, :, body].sum()) if columns else 0
-    return plan, tiles, singles
 
 
 def _probe_once(

@@ -151,6 +151,7 @@ class RunInfo:
     kl_nats: float | None = None
     calibration_mismatch: str | None = None
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
+    probe_bytes: int | None = None  # of heatmaps before compression; None: to_rows.PROBE_BYTES
 
 
 def timings_of(passes: list[LayerPass]) -> dict[str, float]:

@@ -46,7 +46,7 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
     candidates: list[CandidateScoreRow] = []
     events: list[FallbackEventRow] = []
     probes: list[ProbeRow] = []
-    reduction = _reduction(prompt)
+    reduction = _reduction(prompt, info.probe_bytes or PROBE_BYTES)
     for layer_pass in prompt.passes:
         for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
             for unit in range(decision.batch * decision.heads):
@@ -293,8 +293,8 @@ def _probe(run_id: str, decision: Decision, unit: int, picture: Heatmap) -> Prob
     )
 
 
-def _reduction(prompt: PromptTrace) -> tuple[int, int]:
-    """(row step, column factor) by which the run's heatmaps shrink so that they stay within PROBE_BYTES."""
+def _reduction(prompt: PromptTrace, most: int) -> tuple[int, int]:
+    """(row step, column factor) by which the run's heatmaps shrink so that they stay within ``most`` bytes."""
     pictures = [picture for p in prompt.passes for unit in p.heatmaps for picture in unit]
     shapes = Counter((*picture.mass.shape, picture.mask_pool // picture.pool) for picture in pictures)
 
@@ -305,6 +305,6 @@ def _reduction(prompt: PromptTrace) -> tuple[int, int]:
             for (rows, columns, finest), count in shapes.items()
         )
 
-    row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // PROBE_BYTES)))
+    row_step = min(MOST_ROW_STEP, max(1, math.isqrt(size(1, 1) // most)))
     widest = max((columns for _, columns, _ in shapes), default=1)
-    return row_step, next((f for f in range(1, widest) if size(row_step, f) <= PROBE_BYTES), widest)
+    return row_step, next((f for f in range(1, widest) if size(row_step, f) <= most), widest)

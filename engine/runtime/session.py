@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.decision import Computed
@@ -201,8 +201,9 @@ class RoutingSession(AttentionRouter):
         laps.lap()
         audits: list[AuditRow] = []
         if self._auditor is not None:
-            for pending in pendings:
-                audits += self._auditor.audit(inputs, pending.read(), settings)
+            for pending, mine in zip(pendings, plans, strict=True):
+                ran = Executed(out, mine.dense_rows)
+                audits += self._auditor.audit(inputs, pending.read(), settings, ran)
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,

@@ -2,7 +2,8 @@
 
 Heads of one prompt share rows and windows of one document share an author: 10,000 (row, head) pairs can be worth ten.
 So a prompt counts once, with the share of its units that are covered; spread and minimum are over prompts; intervals
-resample whole documents. numpy only.
+resample whole clusters of prompts that resemble each other: those of one document, or of one project where documents
+are pieces of projects. numpy only.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 10_000
+FEWEST_CLUSTERS = 8  # a bootstrap over fewer is their range, not an interval
 
 
 @dataclass(frozen=True)
 class CoverageSummary:
-    """Coverage over some prompts. low and high: 95 % interval over documents, None with fewer than two of them."""
+    """Coverage over some prompts. low and high: 95 % interval over clusters, None below FEWEST_CLUSTERS of them."""
 
     prompts: int
-    documents: int
+    clusters: int
     units: int
     mean: float  # over prompts, of the share of covered units
     sd: float
@@ -32,10 +34,10 @@ class CoverageSummary:
 def summarise(
     covered: Sequence[bool] | np.ndarray,
     prompts: Sequence[Hashable] | np.ndarray,
-    documents: Sequence[Hashable] | np.ndarray,
+    clusters: Sequence[Hashable] | np.ndarray,
     seed: int = 0,
 ) -> CoverageSummary:
-    """Three values per selected sparse unit: covered, its prompt, the prompt's document.
+    """Three values per selected sparse unit: covered, its prompt, the prompt's cluster.
 
     covered may also be a share, such as the audited rows above a row statement. Errors: ValueError without units.
     """
@@ -44,11 +46,12 @@ def summarise(
         raise ValueError("coverage needs at least one selected sparse unit")
     _, first, place = np.unique(np.asarray(prompts), return_index=True, return_inverse=True)
     share = np.bincount(place, weights=values) / np.bincount(place)
-    clusters = np.asarray(documents)[first]
-    low, high = clustered_interval(share, clusters, seed) if len(set(clusters)) > 1 else (None, None)
+    of_prompt = np.asarray(clusters)[first]
+    interval = trusted_interval(share, of_prompt, seed)
+    low, high = (None, None) if interval is None else interval
     return CoverageSummary(
         prompts=len(share),
-        documents=len(set(clusters)),
+        clusters=len(set(of_prompt)),
         units=len(values),
         mean=float(share.mean()),
         sd=float(share.std(ddof=1)) if len(share) > 1 else 0.0,
@@ -58,13 +61,21 @@ def summarise(
     )
 
 
+def trusted_interval(
+    values: Sequence[float] | np.ndarray, clusters: Sequence[Hashable] | np.ndarray, seed: int = 0
+) -> tuple[float, float] | None:
+    """``clustered_interval``, or None where fewer than FEWEST_CLUSTERS stand behind it."""
+    enough = len(set(np.asarray(clusters))) >= FEWEST_CLUSTERS
+    return clustered_interval(values, clusters, seed) if enough else None
+
+
 def clustered_interval(
     values: Sequence[float] | np.ndarray,
     clusters: Sequence[Hashable] | np.ndarray,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> tuple[float, float]:
-    """95 % percentile interval of the mean of ``values``, resampling whole clusters (documents) with replacement."""
+    """95 % percentile interval of the mean of ``values``, resampling whole clusters with replacement."""
     means = _resampled_means(values, clusters, np.random.default_rng(seed), resamples)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

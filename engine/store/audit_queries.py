@@ -5,7 +5,7 @@ g* = min(body mean, recent mean), whose recent part is a census of the probe and
 about single rows (``row_covered``, the share of audited rows at or above it). Dense units make no claim.
 
 So g* needs no second audit. "All runs" means runs of the same model revision. The store knows prompts, not documents:
-intervals on pages resample prompts, those of the studies documents.
+intervals on pages resample prompts, those of the studies documents or, for code and docs, projects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _UNITS = """
            CASE WHEN c.conformal_lower_mass > 0 THEN c.gate_statistic - c.conformal_lower_mass END AS delta,
            a.covered, gate_statistic(a.mass, c.recent_mass) >= c.conformal_lower_mass AS conformal_covered,
            a.row_covered,
-           a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error
+           a.mean_error, a.max_error, a.bound_paper, a.bound_tight, a.violations, a.forward_error,
+           a.executed_error
     FROM (SELECT run_key, run_id, prompt_name, created_at FROM run WHERE list_contains(?::VARCHAR[], run_id)) r
     JOIN audit a USING (run_key)
     JOIN head_choice c USING (run_key, batch_index, layer, head, segment)
@@ -65,6 +66,7 @@ def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     return store.frame(
         f"""
         SELECT run_id, pattern, layer, count(*) AS units, sum(audit_rows) AS audit_rows, sum(violations) AS violations,
+               max(executed_error) AS executed_error,
                count(covered) AS in_prompt_units, count(*) FILTER (WHERE covered) AS in_prompt_covered,
                count(conformal_covered) AS conformal_units,
                count(*) FILTER (WHERE conformal_covered) AS conformal_covered,

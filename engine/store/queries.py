@@ -188,7 +188,7 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
                a.min_mass AS audited_min_mass,
                gate_statistic(a.mass, c.recent_mass) AS audited_gate, a.covered, a.mean_error AS audited_error,
                a.max_error AS audited_max_error, a.bound_paper, a.bound_tight, a.violations,
-               a.row_covered, a.forward_error
+               a.row_covered, a.forward_error, a.executed_error
         FROM head_choice c
         LEFT JOIN (SELECT * FROM audit WHERE run_key = ?) a USING (run_key, batch_index, layer, head, segment)
         WHERE run_key = ? AND segment = ? AND batch_index = ? ORDER BY layer, head

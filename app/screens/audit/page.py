@@ -13,7 +13,7 @@ from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
-from routesparse.engine.rows import RunRow
+from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -41,7 +41,7 @@ def render() -> None:
     if missed:
         told = numbers.uncertified(missed, int(shown.runs["units"].sum()))
         states.problem(told, [glossary.TERMS["uncertified"]])
-    _notes(shown.run, shown.everything)
+    _notes(shown.run, shown.everything, coverage["executed_error"].max())
     _kpis(coverage, gaps)
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
@@ -94,10 +94,20 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
     )
 
 
-def _notes(run: RunRow, everything: bool) -> None:
-    """What limits the claims of this run: drift, a calibration that does not fit; and what the full audit found."""
+def _notes(run: RunRow, everything: bool, executed_error: float) -> None:
+    """What limits the claims of this run: a kernel that wrote something else, drift, a calibration used by force; and
+    what the full audit found. executed_error: the run's largest, NaN where nothing was compared."""
     if everything:
         return
+    if deviates(executed_error, run.dtype):
+        states.problem(
+            "The kernel’s output is not that of the chosen plan",
+            [
+                f"One row lies {executed_error:.1e} from the one that the audit rebuilt, relative to the values "
+                f"it read; rounding in {run.dtype} explains at most {EXECUTED_TOLERANCE[run.dtype]:.0e}.",
+                "The claims below are about the chosen plan, not about this output. Do not use it.",
+            ],
+        )
     if run.drift_alarm:
         states.problem(
             "Drift alarm: this prompt does not look like the calibration's prompts",

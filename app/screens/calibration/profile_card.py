@@ -94,8 +94,11 @@ def _surface_card(name: str, path: Path | None) -> None:
 
 def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:
     """How far FLOPs alone would have been off, and how well the fitted model does."""
-    error = numbers.share(profile.median_error)
-    fitted = f"The fitted model misses the mixes that it was fitted on by {error} (median)."
+    checked = profile.validation_error
+    missed = numbers.share(profile.median_error)
+    fitted = f"The fitted model misses the {profile.plans} plans of the fit by {missed} (median)" + (
+        "." if checked is None else f", others of that kind by {numbers.share(checked)}."
+    )
     known = measured[measured["flops_us"].notna() & (measured["mix"] != profile_figures.DENSE)]
     if known.empty:
         return f"{fitted} FLOPs are not recorded in this profile; measure it again to see them."

@@ -11,17 +11,17 @@ import plotly.graph_objects as go
 from routesparse.app.ui import design, numbers
 from routesparse.engine.method.latency import LatencyProfile
 
-DENSE = "dense"
+DENSE, RECORDED = "dense", "recorded"
 _SPARSE_DASHES = ("solid", "dash")
 
 
 def cells(profile: LatencyProfile) -> pd.DataFrame:
     """The measurements: ``tokens``, ``mix``, ``median_us``, ``upper_us`` with ``upper`` its name, ``flops_us``.
 
-    ``flops_us``: the time if only multiply-adds counted, at the speed of the longest dense measurement; NaN for the
-    probe and for profiles that did not record what a mix reads.
+    ``flops_us``: what a clock that only counts multiply-adds says, set to the longest dense measurement; NaN for the
+    probe and for profiles that did not record what a mix reads. Plans of prompts are left out: each is another mix.
     """
-    rows = pd.DataFrame(list(profile.cells))
+    rows = pd.DataFrame([cell for cell in profile.cells if cell["mix"] != RECORDED])
     if rows.empty:
         return pd.DataFrame(
             columns=["tokens", "mix", "median_us", "upper_us", "upper", "repeats", "flops_us"]
@@ -145,17 +145,17 @@ def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Them
 
 
 def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str, str]]:
-    """Colour, dash and mix: dense, the sparse densities from pale to strong (dashed with columns), the rest."""
+    """Colour, dash and mix: dense, the plans from pale to strong (dashed: random ones with columns), the rest."""
     mixes = list(dict.fromkeys(measured["mix"]))
-    sparse = [mix for mix in mixes if mix.startswith("density")]
-    densities = sorted({mix.split(",")[0] for mix in sparse}, key=lambda text: float(text.split()[1]))
+    sparse = [mix for mix in mixes if mix.startswith(("density", "synthetic"))]
+    plans = list(dict.fromkeys(mix.split(",")[0] for mix in sparse))
     styles = []
     for mix in mixes:
         if mix == DENSE:
             styles.append((theme.pattern("dense"), "solid", mix))
         elif mix in sparse:
-            share = (1 + densities.index(mix.split(",")[0])) / len(densities)
-            plain = " 0 columns" in mix
+            share = (1 + plans.index(mix.split(",")[0])) / len(plans)
+            plain = " columns" not in mix or " 0 columns" in mix
             styles.append(
                 (design.blend(theme.panel, theme.accent, 0.3 + 0.7 * share), _SPARSE_DASHES[not plain], mix)
             )

@@ -52,8 +52,9 @@ def main(argv: list[str] | None = None) -> None:
     profile = prepare_profile("auto", loaded, RouterConfig())
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
-        "profile": profile.name,
-        "profile_median_error": profile.median_error,
+        "profile": {
+            name: getattr(profile, name) for name in ("name", "plans", "median_error", "validation_error")
+        },
         "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
         "runs": [],
         "needles": [],

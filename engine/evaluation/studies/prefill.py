@@ -4,6 +4,8 @@
 
 Per domain: test windows; each is prefilled dense and routed in turn, ``--repeats`` times, and the median ratio over
 windows is reported. Lengths below break-even run dense untouched: their ratio shows the cost of having asked.
+planned_over_measured is what the latency profile predicted for the attention layers over what they took, deciding
+included; kernel_planned_over_measured leaves deciding out.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def main(argv: list[str] | None = None) -> None:
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
         "break_even_tokens": profile.break_even_tokens(loaded.heads, loaded.layers),
-        "profile_median_error": profile.median_error,
+        "profile": {
+            name: getattr(profile, name) for name in ("name", "plans", "median_error", "validation_error")
+        },
         "config": config.to_dict(),
         "rows": [],
     }
@@ -82,7 +86,7 @@ def compare(
 ) -> dict[str, float | None]:
     """Dense and routed prefill in turn, each first in every other repeat; medians, ratio is dense over routed."""
     ids = torch.tensor([token_ids], device=loaded.model.device)
-    dense, routed, parts = [], [], []
+    dense, routed, parts, planned, kernels = [], [], [], [], []
     for repeat in range(repeats):
         if repeat % 2 == 0:
             dense.append(prefill(loaded.model, ids).total_ms)
@@ -93,16 +97,19 @@ def compare(
             dense.append(prefill(loaded.model, ids).total_ms)
         timings = session.trace.timings
         parts.append(timings["probe_ms"] + timings["index_ms"] + timings["route_ms"])
+        decisions = list(session.trace.prompts[-1].decisions())
+        if decisions:
+            planned.append(sum(d.planned_us for d in decisions) / 1e3 / timings["total_ms"])
+            kernels.append(sum(d.planned_kernel_us for d in decisions) / 1e3 / timings["kernel_ms"])
     run = session.trace.record().run
-    planned = sum(p.sum_of("planned_us") for p in session.trace.prompts[-1].passes) / 1e3
-    measured = session.trace.timings["total_ms"]
     return {
         "dense_ms": float(np.median(dense)),
         "routed_ms": float(np.median(routed)),
         "ratio": float(np.median(np.array(dense) / np.array(routed))),
         "deciding_share": float(np.median(np.array(parts) / np.array(routed))),
         "density": run.density,
-        "planned_over_measured": planned / measured if measured else None,
+        "planned_over_measured": float(np.median(planned)) if planned else None,
+        "kernel_planned_over_measured": float(np.median(kernels)) if kernels else None,
     }
 
 

@@ -72,6 +72,13 @@ def test_coverage_below_nominal_is_marked(home, record, open_page):
     assert '<b>0.00 %</b><em class="bad">coverage, below the nominal 95 %' in html
 
 
+@pytest.mark.parametrize("error", [None, 1e-5, 0.05])
+def test_a_kernel_that_wrote_something_else_is_a_problem(home, record, open_page, error):
+    bundle.write_bundle(with_audits(record, executed_error=error), home / "spool")
+    html = text_of(open_page("audit", run=RUN))
+    assert ("The kernel’s output is not that of the chosen plan" in html) == (error == 0.05)
+
+
 def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, open_page):
     for number in range(3):
         other = factory.make_record(

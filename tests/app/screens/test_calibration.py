@@ -128,9 +128,7 @@ def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, 
     page = open_page("calibration")
     assert not page.exception
     html = text_of(page)
-    assert (
-        "The fitted model misses the mixes that it was fitted on by 5.0 %" in html and "FLOPs alone" in html
-    )
+    assert "The fitted model misses the random plans of the fit by 5.0 %" in html and "FLOPs alone" in html
     assert "median and p95 of 3 repeats" in html
     assert f"n = {record.run.layers + 2} layers of the newest 2 runs" in html
 

@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from routesparse.engine.audit import rows as row_audit
+from routesparse.engine.audit.auditor import Executed
 from routesparse.engine.audit.rows import RowAuditor, audit_units, measure_rows
+from routesparse.engine.method import attend
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.rows import deviates
 from routesparse.engine.runtime.session import RoutingSession
+
+right = attend.sparse_attention
 
 
 @pytest.fixture
@@ -101,9 +107,9 @@ def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
     seen = []
     measured = measure_rows
 
-    def keep(inputs, decision, b, h, rows):
+    def keep(inputs, decision, b, h, rows, executed):
         seen.append((b, rows))
-        return measured(inputs, decision, b, h, rows)
+        return measured(inputs, decision, b, h, rows, executed)
 
     monkeypatch.setattr(row_audit, "measure_rows", keep)
     audits = audit_units(inputs, decision, 40, seed=0)
@@ -146,6 +152,76 @@ def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, rows, depth
     assert record.run.audit_rows == (rows or max(c.body_tokens for c in record.choices))
 
 
+def attended(oracle, audited, dtype="float32", kernel=None, monkeypatch=None, **inputs):
+    """The record of a routed and audited prompt."""
+    routed = RoutingSession(
+        replace(oracle.SMALL, tau=0.4, gate_threshold=0.5, segment_tokens=320),
+        profile=oracle.PROFILE,
+        auditor=RowAuditor(audited),
+    )
+    if kernel is not None:
+        monkeypatch.setattr(attend, "sparse_attention", kernel)
+    drawn = oracle.draw_inputs(1, **({"n_q": 713} | inputs), dtype=getattr(torch, dtype))
+    routed.attend(drawn, layer=0)
+    return routed.trace.record()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "inputs", [{}, {"batch": 2, "key_start": [0, 137]}, {"softcap": 3.0}, {"sinks": True}], ids=str
+)
+def test_what_ran_is_what_the_audit_rebuilds_up_to_rounding(oracle, dtype, inputs):
+    record = attended(oracle, 200, dtype, **inputs)
+    assert len({a.segment for a in record.audits}) == 2
+    found = [a.executed_error for a in record.audits]
+    assert min(found) > 0 and not any(deviates(error, dtype) for error in found)
+
+
+def is_off_in_one_row(q, k, v, plan, scale):
+    """A kernel whose last thread writes one row of each head from its neighbour."""
+    out, lse = right(q, k, v, plan, scale)
+    return torch.where((torch.arange(out.shape[2]) % 32 == 31)[:, None], out.roll(1, 2), out), lse
+
+
+def is_nan_in_one_column(q, k, v, plan, scale):
+    out, lse = right(q, k, v, plan, scale)
+    out[..., 3] = torch.nan
+    return out, lse
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kernel", [is_off_in_one_row, is_nan_in_one_column])
+def test_a_broken_kernel_is_caught_in_every_unit(oracle, monkeypatch, dtype, kernel):
+    record = attended(oracle, 200, dtype, kernel, monkeypatch)
+    assert record.audits and all(deviates(a.executed_error, dtype) for a in record.audits)
+
+
+def test_a_kernel_that_skips_a_block_is_caught_in_its_head_alone(oracle, monkeypatch):
+    def kernel(q, k, v, plan, scale):
+        # A hidden sink block: every row reads it.
+        out, lse = right(q, k, v, plan, scale)
+        out[:, 1] = right(q, k, v, replace(plan, key_start=torch.tensor([16], dtype=torch.int32)), scale)[0][
+            :, 1
+        ]
+        return out, lse
+
+    record = attended(oracle, 200, "float32", kernel, monkeypatch)
+    caught = {a.head for a in record.audits if deviates(a.executed_error, "float32")}
+    assert caught == {1} and len({a.head for a in record.audits}) > 1
+
+
+def test_rows_that_execution_made_dense_are_compared_with_the_dense_output(oracle, case):
+    """As where a row's list overflows: the choice says sparse, the row reads everything."""
+    inputs, decision, _ = case
+    out = dense_attention(inputs, None)
+    blocks = torch.zeros(*decision.choice.shape, decision.segment.query_blocks, dtype=torch.bool)
+    for dense in (True, False):
+        executed = Executed(out, blocks | dense)
+        found = [a.executed_error for a in audit_units(inputs, decision, None, seed=0, executed=executed)]
+        assert all(deviates(error, "float32") != dense for error in found)
+    assert all(a.executed_error is None for a in audit_units(inputs, decision, 20, seed=0))
+
+
 def test_certificates_cover_on_real_attention(oracle, lab):
     """At least the promised .95 of the sparse units of 3 prompts x 8 layers x 8 heads."""
     audits = []
@@ -157,3 +233,4 @@ def test_certificates_cover_on_real_attention(oracle, lab):
     assert len(audits) > 100
     assert sum(a.violations for a in audits) == 0
     assert np.mean([a.covered for a in audits]) >= 0.95
+    assert not any(deviates(a.executed_error, "float32") for a in audits)

@@ -13,11 +13,14 @@ import torch
 
 from routesparse.engine import analyze
 from routesparse.engine.calibration.artifact import Calibration, stamp_of
+from routesparse.engine.cli import analyze as cli_analyze
+from routesparse.engine.cli.output import analysis_object
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import StoreError
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.models import files as model_files
 from routesparse.engine.profiles import measure
+from routesparse.engine.rows import AuditRow
 from routesparse.engine.store.bundle import read_bundle
 
 LIMIT = 1_000
@@ -111,6 +114,8 @@ class TestAnalyze:
             "certificate",
             "mean_error",
             "max_error",
+            "executed_error",
+            "deviating_units",
             "top1_agreement",
         ]
         assert found["audit"]["nominal"] == 0.95
@@ -119,6 +124,27 @@ class TestAnalyze:
         assert record.run.prompt_name == "prompt.txt"
         assert record.prompt.text == prompt.read_text()
         assert len(record.choices) == 4
+
+    @pytest.mark.parametrize(("error", "told"), [(2e-7, "at most 2.0e-07"), (0.02, "FAILED"), (None, "")])
+    def test_a_kernel_that_wrote_something_else_is_a_failure(
+        self, run, model, home, prompt, capsys, error, told
+    ):
+        _, out, _ = run("analyze", prompt, "--model", model, "--break-even", 512, "--json")
+        record = read_bundle(Path(json.loads(out)["bundle"]))
+        unit = AuditRow(record.run.run_id, 0, 1, 0, 0, 9, 0.9, 0.8, 0.85, True, 0.1, 0.2, 0.4, 0.3, 0)
+        run_row = dataclasses.replace(
+            record.run, coverage=1.0, mean_error=0.1, max_error=0.2, dtype="bfloat16"
+        )
+        units = (unit, dataclasses.replace(unit, head=1, executed_error=error))
+        record = dataclasses.replace(record, run=run_row, audits=units)
+        cli_analyze._print_summary(record, Path("bundle"))
+        line = [x for x in capsys.readouterr().out.splitlines() if "rebuilt rows" in x]
+        assert len(line) == (error is not None) and told in "".join(line)
+        found = analysis_object(record, Path("bundle"))["audit"]
+        assert found["executed_error"] == error
+        assert found["deviating_units"] == {2e-7: 0, 0.02: 1, None: None}[error]
+        if error == 0.02:
+            assert "in 1 of 1 audited units, worst in layer 1, head 1, segment 0" in line[0]
 
     def test_without_json_people_read_a_summary(self, run, model, home, prompt, tmp_path):
         code, out, err = run(

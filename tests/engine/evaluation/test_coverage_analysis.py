@@ -36,7 +36,7 @@ def units(windows, seed, noise=0.01, aligned=0.03, per_window=40, tokens=TOKENS,
         frame := pd.DataFrame(
             {
                 "number": np.repeat(np.arange(windows), per_window) + 1_000 * seed,
-                "document": np.repeat([f"d{i % 9}" for i in range(windows)], per_window),
+                "cluster": np.repeat([f"c{i % 9}" for i in range(windows)], per_window),
                 "domain": domain,
                 "tokens": tokens,
                 "segment": 0,
@@ -143,13 +143,23 @@ def test_a_unit_is_dense_because_nothing_is_admissible_or_because_dense_costs_le
     assert found["entropy"] == {"sparse": 1.0, "dense_by_router": 3.0}
 
 
-def test_an_alarm_rate_comes_with_an_interval_over_documents():
-    frame = pd.DataFrame({"document": list("aabbccdd"), "alarm": [True] * 2 + [False] * 6, "distance": 1.0})
+def test_an_alarm_rate_comes_with_an_interval_over_clusters_where_there_are_eight():
+    """Sixteen documents are pieces of eight projects, whose windows alarm together."""
+    frame = pd.DataFrame(
+        {
+            "document": range(16),
+            "cluster": np.repeat(range(8), 2),
+            "alarm": [True] * 4 + [False] * 12,
+            "distance": 1.0,
+        }
+    )
     told = analyse._alarms(frame)
-    assert (told["windows"], told["documents"], told["alarms"], told["rate"]) == (8, 4, 2, 0.25)
+    assert (told["windows"], told["documents"], told["clusters"], told["alarms"]) == (16, 16, 8, 4)
     low, high = told["interval"]
-    assert low == 0.0 and 0.5 <= high <= 1.0
-    assert analyse._alarms(frame[frame["document"] == "a"])["interval"] is None
+    # Two of eight clusters: the interval's ends are eighths, as no interval over documents would have them.
+    assert told["rate"] == 0.25 and (low, high) == (0.0, 0.625)
+    few = analyse._alarms(frame[frame["cluster"] < 7])
+    assert few["interval"] is None and few["clusters"] == 7
 
 
 @pytest.fixture

@@ -27,7 +27,10 @@ PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 128, 64, 10, 10
 def planned(number, part="test", tokens=600, domain="prose"):
     ids = np.random.default_rng(number).integers(0, 250, tokens - 1)
     return Planned(
-        number, part, Window(domain, f"d{number % 2}", f"sha{number % 2}", 0, (256, *ids.tolist()))
+        number,
+        part,
+        Window(domain, f"d{number % 2}", f"sha{number % 2}", 0, (256, *ids.tolist())),
+        f"c{number % 2}",
     )
 
 
@@ -84,6 +87,14 @@ def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model
             for i in range(3):
                 rng = np.random.default_rng([len(domain), len(split), i])
                 (folder / f"{domain}{i}.txt").write_text("".join(rng.choice(list("abcdefg \n"), 3_000)))
+    with pytest.raises(InputError, match=r"manifest\.jsonl is missing"):
+        plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=3)
+    manifest = [
+        {"domain": d, "path": f"data/{d}/x/{d}{i}.txt", "source_repo": f"project/{min(i, 1)} (Lib/)"}
+        for d in plan.TEST_DOMAINS
+        for i in range(3)
+    ]
+    (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, manifest)))
     windows = plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=3)
     assert [w.number for w in windows] == list(range(len(windows)))
     lots = [
@@ -97,6 +108,9 @@ def test_a_plan_follows_the_order_of_need_and_mixes_domains(tmp_path, tiny_model
         part: {w.window.document_sha256 for w in windows if w.part == part} for part in ("A", "B", "test")
     }
     assert not documents["A"] & documents["B"] and not documents["test"] & (documents["A"] | documents["B"])
+    clusters = {d: {w.cluster for w in windows if w.window.domain == d} for d in plan.TEST_DOMAINS}
+    assert clusters["code"] == clusters["docs"] == {"project/0", "project/1"}
+    assert clusters["dialog"] == {f"dialog/dialog{i}" for i in range(3)}
     again = plan.plan(tiny_model.tokenizer(), tmp_path, seed=0, test_seed=4)
     moved = [(a.window == b.window) for a, b in zip(windows, again, strict=True) if a.part == "test"]
     assert not any(moved)
@@ -174,7 +188,7 @@ def test_numbers_keep_six_digits_and_nan_is_none():
 
 def test_every_window_is_measured_or_recorded_with_the_reason(command):
     """A window whose token the model does not know fails in its worker; the others don't notice."""
-    broken = Planned(2, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)))
+    broken = Planned(2, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)), "c9")
     argv, out = command([planned(0, "A"), planned(1, "B"), broken, planned(3)], processes=2)
     measure.main(argv)
     found = load([out])
@@ -197,7 +211,7 @@ def test_a_window_that_no_living_process_may_try_ends_the_run(command, monkeypat
         return Schedule(windows, ["cpu", "cuda"], *rest)
 
     monkeypatch.setattr(measure, "Schedule", schedule)
-    broken = Planned(0, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)))
+    broken = Planned(0, "test", Window("code", "d9", "sha9", 0, (256, *[999] * 599)), "c9")
     argv, out = command([broken], limit_s=60)
     started = time.monotonic()
     measure.main(argv)

@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from routesparse.engine import paths
+from routesparse.engine.calibrate import prompt_plans
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import ProfileError
-from routesparse.engine.profiles import measure
+from routesparse.engine.decide.layer import begin
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.errors import CalibrationError, ProfileError
+from routesparse.engine.method.segments import split
+from routesparse.engine.models.load import load_model
+from routesparse.engine.profiles import measure, plans
 
 CONFIG = RouterConfig(block_q=32, block_k=16, tail_tokens=32)
 SHAPE = {"head_dim": 8, "heads": 4, "kv_heads": 2, "config": CONFIG}
@@ -26,23 +31,26 @@ def own_folders(monkeypatch, tmp_path):
 
 @pytest.fixture
 def fake_clock(monkeypatch):
-    """Every call takes what the planted model says about the work that it was given."""
-    taken = {}
+    """Every call takes what the planted model says about the work that it was given, times ``factor``."""
+    taken, attention = {"factor": 1.0}, measure.dense_attention
+
+    def tiles(n, rows):
+        return sum(-(-min(n, (i + 1) * 32) // 16) for i in rows)
 
     def sparse(q, k, v, plan, scale):
-        live = ~plan.dense_rows
-        tail = sum(
-            -(-(min(plan.n_q, (i + 1) * 32)) // 16) for i in range(plan.query_blocks) if not live[0, 0, i]
-        )
-        taken["us"] = (
-            PLANTED["row"] * live.sum() + PLANTED["tile"] * plan.block_count.sum()
-            + PLANTED["column"] * plan.column_count.sum() + PLANTED["dense_tile"] * 4 * tail
+        whole = plan.dense_rows.all(-1)
+        body = ~plan.dense_rows & ~whole[..., None]
+        dense = sum(tiles(plan.n_q, np.flatnonzero(head)) for head in plan.dense_rows.flatten(0, 1).numpy())
+        taken["us"] = taken["factor"] * (
+            PLANTED["row"] * body.sum() + PLANTED["tile"] * plan.block_count.sum()
+            + PLANTED["column"] * plan.column_count.sum() + PLANTED["dense_tile"] * dense
+            + PLANTED["dense_row"] * whole.sum()
         ).item()  # fmt: skip
 
     def dense(inputs, window):
         n = inputs.q.shape[2]
-        tiles = sum(-(-min(n, (i + 1) * 32) // 16) for i in range(-(-n // 32)))
-        taken["us"] = 4 * (PLANTED["dense_row"] + PLANTED["dense_tile"] * tiles)
+        taken["us"] = 4 * (PLANTED["dense_row"] + PLANTED["dense_tile"] * tiles(n, range(-(-n // 32))))
+        return attention(inputs, window)
 
     def probe(inputs, segment, *_):
         taken["us"] = 500.0 + 4 * 0.1 * segment.keys
@@ -56,16 +64,87 @@ def fake_clock(monkeypatch):
     monkeypatch.setattr(measure, "_probe_once", probe)
     monkeypatch.setattr(measure, "_time_us", clock)
     monkeypatch.setitem(measure.QUICK, "lengths", LENGTHS)
+    return taken
 
 
-@pytest.mark.parametrize("mixes", [measure.FULL_MIXES, measure.QUICK_MIXES], ids=["full", "quick"])
-def test_the_fit_finds_the_planted_costs(fake_clock, mixes):
-    found = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, mixes=mixes)
+@pytest.mark.parametrize("count", [measure.FULL_PLANS, measure.QUICK_PLANS], ids=["full", "quick"])
+def test_the_fit_finds_the_planted_costs(fake_clock, count):
+    found = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS, plans=count)
     for name, value in PLANTED.items():
         assert getattr(found, f"{name}_us") == pytest.approx(value, rel=0.02), name
     assert found.probe_base_us == pytest.approx(500.0, rel=0.02)
     assert found.probe_key_us == pytest.approx(0.1, rel=0.02)
-    assert found.median_error < 0.01
+    assert found.median_error < 0.01 and found.validation_error < 0.01
+    checked = [c for c in found.cells if c.get("fitted") is False]
+    assert len(checked) == 2 * len(LENGTHS) and all(c["source"] == "synthetic" for c in checked)
+
+
+def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_prompts(
+    fake_clock, tiny_model, tmp_path, monkeypatch
+):
+    """Plans of prompts cost double: the fit follows them, and an error on the prompts of the check is seen."""
+    loaded = load_model(str(tiny_model.save(tmp_path / "tiny")), device="cpu")
+    shape = {
+        "head_dim": 16,
+        "heads": 2,
+        "kv_heads": 1,
+        "config": replace(CONFIG, tau=0.1, gate_threshold=0.2),
+    }
+    draw = np.random.default_rng(0).integers(0, 250, (5, 1_500)).tolist()
+    factors, timed = [], prompt_plans.prefill
+
+    def prefill(loaded, token_ids, routed):
+        fake_clock["factor"] = 3.0 if token_ids in draw[3:] else 2.0
+        factors.append((fake_clock["factor"], routed.trace.settings.profile))
+        timed(loaded, token_ids, routed)
+
+    monkeypatch.setattr(prompt_plans, "prefill", prefill)
+    prompts = prompt_plans.ModelPrompts(loaded, tuple(draw[:3]), tuple(draw[3:]))
+    found = measure.measure(CPU, torch.float32, **shape, lengths=LENGTHS, plans=3, prompts=prompts)
+    cells = [c for c in found.cells if c["mix"] == "recorded"]
+    assert [c["fitted"] for c in cells] == [True] * 6 + [False] * 4, "two layers a prompt"
+    assert found.plans == "recorded" and found.median_error < 0.05
+    # A third is missing where plans cost 3 and the profile says 2.
+    assert found.validation_error == pytest.approx(1 / 3, abs=0.05)
+    assert [f for f, _ in factors] == [2.0] * 3 + [3.0] * 2
+    # The prompts of the check are routed by what was fitted on the others.
+    assert factors[3][1].costs == found.costs != factors[0][1].costs
+
+
+def test_prompts_are_windows_of_texts_that_are_in_one_half_alone(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(plans, "FIT_TOKENS", {"cpu": (300, 600)})
+    monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (400, 5_000)})
+    loaded = load_model(str(tiny_model.save(tmp_path / "tiny")), device="cpu")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i, letter in enumerate("abcd"):
+        (folder / f"{i}.txt").write_text(letter * 700)
+    found = prompt_plans.read_prompts(loaded, [folder], "cpu", seed=0)
+    assert [len(p) for p in found.fit] == [300, 600] and [len(p) for p in found.check] == [400]
+    assert not {p[-1] for p in found.fit} & {p[-1] for p in found.check}
+    with pytest.raises(CalibrationError, match="pass longer ones"):
+        monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (5_000,)})
+        prompt_plans.read_prompts(loaded, [folder], "cpu", seed=0)
+
+
+def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
+    """The mix of a number is the same at every length, and what top-p keeps is neither little nor everything."""
+    generator = torch.Generator().manual_seed(0)
+    shares = []
+    for n in (1_024, 2_048):
+        inputs = plans.random_inputs(n, 64, 8, 4, CPU, torch.float32, generator)
+        segment = split(n, n, replace(CONFIG, segment_tokens=n))[-1]
+        settings = LayerSettings(CONFIG, 0.9, measure._free_profile(CONFIG))
+        cases = plans.synthetic(inputs, begin(inputs, segment, 0, settings), 6, 0)
+        works = [plans.work_of(case) for case in cases]
+        shares.append([(w.rows > 0, w.dense_heads, w.columns > 0) for w in works])
+        full = 8 * segment.causal_tiles()
+        assert all(0.03 * full < w.tiles < 0.7 * full for w in works)
+        assert any(w.columns for w in works) and any(w.dense_heads for w in works)
+        for case, work in zip(cases, works, strict=True):
+            assert work.dense_heads == int(case.plan.dense_rows.all(-1).sum())
+            assert work.tiles == int(case.plan.block_count[:, :, : segment.body_blocks].sum())
+    assert shares[0] == shares[1]
 
 
 def test_costs_are_never_negative():
@@ -91,6 +170,7 @@ def test_measuring_really_runs_dense_sparse_and_probe(monkeypatch):
     work = {c["mix"]: (c["tiles"], c["columns"]) for c in found.cells if "tiles" in c}
     assert len(work) == len(found.cells) - 1, "all but the probe say what they read"
     assert all(tiles < work["dense"][0] for mix, (tiles, _) in work.items() if mix != "dense")
+    assert 0 <= found.validation_error < 10 and found.plans == "synthetic"
     assert (found.head_dim, found.groups, found.block_q, found.backend) == (8, 2, 32, "torch")
 
 

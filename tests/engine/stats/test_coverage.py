@@ -1,4 +1,4 @@
-"""Coverage statistics: the prompt counts once, documents are the clusters. No GPU."""
+"""Coverage statistics: the prompt counts once, intervals resample clusters. No GPU."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,18 @@ from routesparse.engine.stats.coverage import clustered_interval, summarise
 def test_a_prompt_counts_once_however_many_units_it_has():
     covered = [True] * 900 + [False]
     found = summarise(covered, ["a"] * 900 + ["b"], ["x"] * 900 + ["y"])
-    assert (found.mean, found.minimum, found.prompts, found.documents, found.units) == (0.5, 0.0, 2, 2, 901)
+    assert (found.mean, found.minimum, found.prompts, found.clusters, found.units) == (0.5, 0.0, 2, 2, 901)
     assert found.sd == pytest.approx(np.std([1, 0], ddof=1))
 
 
-def test_without_a_second_document_there_is_no_interval():
-    found = summarise([True, False], ["a", "b"], ["x", "x"])
-    assert (found.low, found.high) == (None, None)
+def test_fewer_than_eight_clusters_have_no_interval():
+    """Twenty windows of seven projects have none; with an eighth they have one."""
+    window, project = np.arange(20), np.arange(20) % 7
+    found = summarise(window > 2, window, project)
+    assert (found.low, found.high, found.clusters) == (None, None, 7)
+    project[-1] = 7
+    found = summarise(window > 2, window, project)
+    assert found.low < found.mean < found.high and found.clusters == 8
 
 
 def test_no_unit_is_no_coverage():

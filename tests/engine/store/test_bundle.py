@@ -147,7 +147,10 @@ def without_column(path: Path, name: str, column: str) -> None:
 def test_an_optional_column_that_an_older_bundle_lacks_was_not_measured(small, tmp_path):
     path = bundle.write_bundle(small, tmp_path)
     without_column(path, "run.parquet", "drift_p")
-    assert bundle.read_bundle(path).run == replace(small.run, drift_p=None)
+    without_column(path, "audit.parquet", "executed_error")
+    found = bundle.read_bundle(path)
+    assert found.run == replace(small.run, drift_p=None)
+    assert {a.executed_error for a in found.audits} == {None}
 
 
 def test_a_bundle_of_schema_1_is_read_under_the_names_of_today(small, tmp_path):

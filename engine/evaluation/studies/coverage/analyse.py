@@ -1,8 +1,11 @@
 """Can the certificates be trusted? Coverage, controls, fallback, bounds and drift on test documents.
 
-    python -m routesparse.engine.evaluation.studies.coverage.analyse --units units --out data/results/coverage.json
+    python -m routesparse.engine.evaluation.studies.coverage.analyse \
+        --units units --profile PROFILE.json --out data/results/coverage.json
 
-Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was fitted on a test window.
+Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was fitted on a test window. Beside the
+result file, ``<name>_windows.csv`` holds one row per test window, which every rate here can be computed from again.
+Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
 
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
@@ -27,9 +30,10 @@ from routesparse.engine.evaluation.studies.coverage.data import Measured, descri
 from routesparse.engine.evaluation.studies.coverage.plan import DOMAINS
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
-from routesparse.engine.stats.coverage import clustered_interval
+from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
 
 CONFIDENCE = 0.95
+TAU = 0.9
 FALLBACK_TARGET = 0.068
 WORK_TARGET = 0.35
 LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
@@ -54,6 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         "profile": str(windows["profile"].iloc[0]),
         "gate_threshold": measured.gate_threshold,
         "confidence": CONFIDENCE,
+        "fewest_clusters": FEWEST_CLUSTERS,
         "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
         "domains": {},
         "mixed": {},
@@ -72,6 +77,11 @@ def main(argv: list[str] | None = None) -> None:
     result["drift"] = _drift(units, calibrations)
     result["family"] = _grouped(units, "pattern")
     result["layer"] = _grouped(units, "layer")
+    kept = arguments.out.with_name(f"{arguments.out.stem}_windows.csv")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    per_window(units, windows, calibrations).to_csv(
+        kept, index=False, float_format="%.6g", lineterminator="\n"
+    )
     study.save(arguments.out, result)
 
 
@@ -95,6 +105,42 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
             raise CalibrationError(
                 f"calibration {name!r} shares a document between folds or with the test set"
             )
+
+
+def per_window(
+    units: pd.DataFrame, windows: pd.DataFrame, calibrations: dict[str, Calibration]
+) -> pd.DataFrame:
+    """One row per window: what it is, its counts of units, and the share of its sparse units that each claim covers.
+
+    alarm_<calibration>: 1 where its drift alarm goes off. NaN: no sparse unit, or no delta or no alarm for this length.
+    """
+    sparse = units[units["is_sparse"]]
+    claims = {
+        "in_prompt": sparse["true_mass"] >= sparse["lower"],
+        "row_at_q": sparse["row_q_covered"],
+        "row_as_recorded": sparse["row_s_covered"],
+    }
+    for name, calibration in calibrations.items():
+        delta = _delta(sparse, calibration)
+        held = (sparse["target"] >= (sparse["gate"] - delta).clip(0, 1)).astype(float)
+        claims[f"conformal_{name}"] = held.where(np.isfinite(delta))
+    by = units.groupby("number")
+    frame = windows[["window", "domain", "document", "cluster", "tokens", "device", "density"]].copy()
+    frame["units"] = by.size()
+    frame["sparse_units"] = by["is_sparse"].sum()
+    frame["expanded_units"] = by["fallback"].agg(lambda kinds: (kinds == 1).sum())
+    frame["dense_fallback_units"] = by["fallback"].agg(lambda kinds: (kinds == 2).sum())
+    frame["below_tau_units"] = (sparse["true_mass"] < TAU).groupby(sparse["number"]).sum()
+    for name, covered in claims.items():
+        frame[name] = covered.astype(float).groupby(sparse["number"]).mean()
+    values = {number: descriptors(rows)[1] for number, rows in by}
+    for name, calibration in calibrations.items():
+        if calibration.drift is not None:
+            assessed = {n: calibration.drift.assess(v, int(frame["tokens"][n])) for n, v in values.items()}
+            frame[f"alarm_{name}"] = pd.Series(
+                {n: None if a is None else float(a.alarm) for n, a in assessed.items()}, dtype=float
+            )
+    return frame.sort_values("window")
 
 
 def _twins(units: pd.DataFrame) -> dict[str, Any]:
@@ -140,10 +186,8 @@ def _domain(
     sparse = units[units["is_sparse"]]
     work = mine["density"].to_numpy(dtype=np.float64)
     fallback = units.assign(to_dense=units["fallback"] == 2).groupby("number")["to_dense"].mean()
-    documents = mine.loc[fallback.index, "document"]
     found = {
-        "windows": len(mine),
-        "documents": int(mine["document"].nunique()),
+        **_evidence(mine),
         "units": len(units),
         "sparse_units": len(sparse),
         "in_prompt": _in_prompt(sparse),
@@ -162,19 +206,26 @@ def _domain(
         "fallback": {
             "expanded": float((units["fallback"] == 1).mean()),
             "dense_by_fallback": float((units["fallback"] == 2).mean()),
-            "dense_by_fallback_interval": clustered_interval(fallback.to_numpy(), documents.to_numpy())
-            if documents.nunique() > 1
-            else None,
+            "dense_by_fallback_interval": trusted_interval(
+                fallback.to_numpy(), mine.loc[fallback.index, "cluster"].to_numpy()
+            ),
             "dense_by_router": float(((units["fallback"] == 0) & ~units["is_sparse"]).mean()),
             "attention_work": float(work.mean()),
-            "attention_work_interval": clustered_interval(work, mine["document"].to_numpy())
-            if mine["document"].nunique() > 1
-            else None,
+            "attention_work_interval": trusted_interval(work, mine["cluster"].to_numpy()),
         },
         "work": decompose(units, float(windows["gate_threshold"].iloc[0]), profile),
         "bounds": _bounds(sparse),
     }
     return found
+
+
+def _evidence(windows: pd.DataFrame) -> dict[str, int]:
+    """How many windows, documents and clusters stand behind a figure."""
+    return {
+        "windows": len(windows),
+        "documents": int(windows["document"].nunique()),
+        "clusters": int(windows["cluster"].nunique()),
+    }
 
 
 def _in_prompt(sparse: pd.DataFrame) -> dict[str, Any]:
@@ -188,7 +239,7 @@ def _in_prompt(sparse: pd.DataFrame) -> dict[str, Any]:
         **cover(sparse, sparse["true_mass"] >= sparse["lower"]),
         "median_gap": float((sparse["true_mass"] - sparse["lower"]).median()),
         "median_gap_bernstein": float((sparse["true_mass"] - sparse["bernstein"]).median()),
-        "false_passes": int((sparse["true_mass"] < 0.9).sum()),
+        "false_passes": int((sparse["true_mass"] < TAU).sum()),
         "tests": len(tests),
         "tests_above_the_truth": int((tests["lower"] > tests["true"]).sum()),
     }
@@ -221,6 +272,7 @@ def _bounds(sparse: pd.DataFrame) -> dict[str, Any]:
         "violations": int(sparse["violations"].sum()),
         "audited_rows": int(sparse["rows"].sum()),
         "sampled_rows": len(error),
+        "executed_error": float(sparse["executed_error"].max()),
         "row_error": {"median": float(np.median(error)), "p95": float(np.quantile(error, 0.95))},
         "mean_relative_error": float(sparse["mean_error"].mean()),
     }
@@ -243,11 +295,10 @@ def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
     mine = windows.loc[units["number"].unique()]
     work = float(mine.groupby("domain")["density"].mean().mean())
     return {
-        "windows": len(mine),
-        "documents": int(mine["document"].nunique()),
+        **_evidence(mine),
         "dense_by_fallback": rate,
-        "dense_by_fallback_interval": clustered_interval(
-            per["dense"].to_numpy(), mine.loc[per["number"], "document"].to_numpy()
+        "dense_by_fallback_interval": trusted_interval(
+            per["dense"].to_numpy(), mine.loc[per["number"], "cluster"].to_numpy()
         ),
         "attention_work": work,
         "meets_targets": bool(rate <= FALLBACK_TARGET and work <= WORK_TARGET),
@@ -255,22 +306,20 @@ def _mixed(units: pd.DataFrame, windows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _drift(units: pd.DataFrame, calibrations: dict[str, Calibration]) -> dict[str, Any]:
-    """Share of test windows on which each calibration's alarm goes off, by domain, with an interval over documents."""
-    prompts = [
-        (rows["domain"].iloc[0], rows["document"].iloc[0], int(rows["tokens"].iloc[0]), descriptors(rows)[1])
-        for _, rows in units.groupby("number")
-    ]
+    """Share of test windows on which each calibration's alarm goes off, by domain, with an interval over clusters."""
+    of = ["domain", "document", "cluster", "tokens"]
+    prompts = [(*rows[of].iloc[0].tolist(), descriptors(rows)[1]) for _, rows in units.groupby("number")]
     found: dict[str, Any] = {}
     own = []
     for name, calibration in calibrations.items():
         if calibration.drift is None or name == "robust":
             continue
         rows = []
-        for domain, document, tokens, values in prompts:
+        for *what, tokens, values in prompts:
             assessed = calibration.drift.assess(values, tokens)
             if assessed is not None:
-                rows.append((domain, document, tokens, assessed.alarm, assessed.distance))
-        frame = pd.DataFrame(rows, columns=["domain", "document", "tokens", "alarm", "distance"])
+                rows.append((*what, tokens, assessed.alarm, assessed.distance))
+        frame = pd.DataFrame(rows, columns=[*of, "alarm", "distance"])
         found[name] = {domain: _alarms(part) for domain, part in frame.groupby("domain")}
         own.append(frame[frame["domain"] == name])
     inside = pd.concat(own)
@@ -286,13 +335,11 @@ def _drift(units: pd.DataFrame, calibrations: dict[str, Calibration]) -> dict[st
 
 
 def _alarms(windows: pd.DataFrame) -> dict[str, Any]:
-    low, high = clustered_interval(windows["alarm"].astype(float), windows["document"].to_numpy())
     return {
-        "windows": len(windows),
-        "documents": int(windows["document"].nunique()),
+        **_evidence(windows),
         "alarms": int(windows["alarm"].sum()),
         "rate": float(windows["alarm"].mean()),
-        "interval": [low, high] if windows["document"].nunique() > 1 else None,
+        "interval": trusted_interval(windows["alarm"].astype(float), windows["cluster"].to_numpy()),
         "median_distance": float(windows["distance"].median()),
     }
 

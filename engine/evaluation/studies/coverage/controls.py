@@ -98,11 +98,11 @@ class Candidates:
 
 
 def cover(units: pd.DataFrame, covered: pd.Series | np.ndarray) -> dict[str, Any]:
-    """``coverage_stats.summarise`` by window and document."""
+    """``stats.coverage.summarise`` by window and cluster (``plan.cluster``)."""
     if not len(units):
         return {}
     return vars(
-        summarise(np.asarray(covered, dtype=float), units["number"].to_numpy(), units["document"].to_numpy())
+        summarise(np.asarray(covered, dtype=float), units["number"].to_numpy(), units["cluster"].to_numpy())
     )
 
 

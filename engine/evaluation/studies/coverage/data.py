@@ -20,14 +20,15 @@ from routesparse.engine.method.scores import gate_statistic
 
 FROZEN = ("gate_threshold", "profile", "config", "revision", "dtype")  # what all windows must share
 ENDED = "not finished: the run was ended from outside"
-OF_WINDOW = ("window", "domain", "document", "document_sha256", "tokens")
+OF_WINDOW = ("window", "domain", "document", "document_sha256", "cluster", "tokens")
 
 
 @dataclass(frozen=True)
 class Measured:
     """One or more runs of the measuring. Every planned window is in ``windows`` or in ``missing``, with the reason.
 
-    units: one row per unit with its window's domain, document and tokens; ``residual`` is g - g*. windows by number.
+    units: one row per unit with its window's domain, document, cluster and tokens; ``residual`` is g - g*.
+    windows: by number.
     """
 
     studies: tuple[dict[str, Any], ...]

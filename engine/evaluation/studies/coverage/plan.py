@@ -4,7 +4,9 @@
 
 Calibration windows come from the calibration documents by ``--seed``, test windows from the test documents by
 ``--test-seed``. The order is that of need: a run that is cut short has finished the first lots. The file holds one
-JSON object a line: a header, then a window each, its token ids as compressed uint16.
+JSON object a line: a header, then a window each, its token ids as compressed uint16, and its cluster: what an interval
+resamples as a whole. Documents of code and of docs are pieces of a few projects (``manifest.jsonl`` of the data says
+which), so there it is the project; elsewhere it is the document, a book or a meeting.
 
 The plan is made where the texts are; the measuring runs where the processors are and needs this file alone.
 """
@@ -30,8 +32,10 @@ from routesparse.engine.models.load import load_model
 
 DOMAINS = ("prose", "code", "dialog")
 TEST_DOMAINS = (*DOMAINS, "docs")
+BY_PROJECT = ("code", "docs")  # domains whose documents are pieces of projects
+IN_TEXT = "needles in text"
 NEEDLES = {
-    "needles in text": ("niah_single_2", "niah_multikey_1"),
+    IN_TEXT: ("niah_single_2", "niah_multikey_1"),
     "needles among needles": ("niah_multikey_2", "niah_multikey_3"),
 }
 BUCKETS = ((4_096, 8_192), (8_193, 16_384))
@@ -51,6 +55,7 @@ class Planned:
     number: int
     part: str
     window: Window
+    cluster: str
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -62,6 +67,7 @@ class Planned:
             "domain": window.domain,
             "document": window.document,
             "document_sha256": window.document_sha256,
+            "cluster": self.cluster,
             "sha256": window.sha256,
             "start": window.start,
             "tokens": window.tokens,
@@ -98,7 +104,34 @@ def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1
     )
     lots.append(list(_folds(calibration, 1, seed, tokenizer, some)))
     ordered = [entry for lot in lots for entry in _in_turn(lot)]
-    return [Planned(number, part, window) for number, (part, window) in enumerate(ordered)]
+    of = projects(data)
+    return [Planned(i, part, window, cluster(window, of)) for i, (part, window) in enumerate(ordered)]
+
+
+def projects(data: Path) -> dict[tuple[str, str], str]:
+    """(domain, document) -> the project that it is a piece of, from the data's manifest.
+
+    Errors: InputError without a manifest.
+    """
+    path = data / "manifest.jsonl"
+    if not path.is_file():
+        raise InputError(f"{path} is missing; it says which project a document of code or docs belongs to")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    # The name may go on with the part of the project that was taken: "python/cpython (Lib/, ...)".
+    return {(d["domain"], Path(d["path"]).stem): d["source_repo"].split(" ")[0] for d in lines}
+
+
+def cluster(window: Window, of: dict[tuple[str, str], str]) -> str:
+    """What a window is resampled with. of: ``projects``. Errors: InputError for a document whose project is unknown."""
+    if window.domain in BY_PROJECT:
+        found = of.get((window.domain, window.document))
+        if found is None:
+            raise InputError(
+                f"manifest.jsonl names no project for {window.domain} document {window.document!r}"
+            )
+        return found
+    # Needles hidden in a book share it with the book's own windows.
+    return f"{'prose' if window.domain == IN_TEXT else window.domain}/{window.document}"
 
 
 def _read(data: Path, split: str, domains: Sequence[str], tokenizer: Any) -> dict[str, list[Document]]:
@@ -125,8 +158,8 @@ def _in_turn(lot: Sequence[tuple[str, Window]]) -> list[tuple[str, Window]]:
 
 
 def _needles(data: Path, tokens: int, count: int, tokenizer: Any, seed: int) -> Iterator[Window]:
-    """Each needle prompt is its own document, except that needles in text share their haystacks."""
-    haystacks = [p.read_text() for p in sorted((data / "prose" / "test").glob("*.txt"))]
+    """Each needle prompt is its own document, except that the document of needles in text is the book around them."""
+    haystacks = [(p.stem, p.read_text()) for p in sorted((data / "prose" / "test").glob("*.txt"))]
     bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
     def ids(text: str) -> list[int]:
@@ -134,16 +167,16 @@ def _needles(data: Path, tokens: int, count: int, tokenizer: Any, seed: int) -> 
 
     for domain, kinds in NEEDLES.items():
         for index in range(count):
-            kind, place = kinds[index % len(kinds)], index % len(haystacks)
+            kind, (book, text) = kinds[index % len(kinds)], haystacks[index % len(haystacks)]
             sample = fit_sample(
                 kind,
                 tokens - len(bos),
                 count_tokens=lambda text: len(ids(text)),
-                haystack=haystacks[place],
+                haystack=text,
                 seed=seed + NEEDLE_SEED,
                 index=index,
             )
-            name = f"haystack {place}" if domain == "needles in text" else f"{kind} {tokens} {index}"
+            name = book if domain == IN_TEXT else f"{kind} {tokens} {index}"
             yield Window(domain, name, "", 0, (*bos, *ids(sample.prompt + sample.answer_prefix)))
 
 
@@ -177,7 +210,7 @@ def read_plan(path: Path) -> tuple[dict[str, Any], list[Planned]]:
             )
             if window.sha256 != values["sha256"]:
                 raise InputError(f"window {values['window']} of {path} is damaged; plan again")
-            windows.append(Planned(values["window"], values["part"], window))
+            windows.append(Planned(values["window"], values["part"], window, values["cluster"]))
     return header, windows
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor
+from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
@@ -39,7 +39,7 @@ AUDIT_ROWS = 128  # of output errors and bounds
 BODY_ROWS = 1_024
 SAMPLED_ROWS = 8
 OFFSET_BINS = 8  # of a row's place in its query block
-AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows")
+AUDITED = ("mean_error", "max_error", "bound_paper", "bound_tight", "violations", "rows", "executed_error")
 
 
 def measure(
@@ -70,7 +70,9 @@ class UnitAuditor(Auditor):
         self.rows: list[dict[str, Any]] = []
         self._errors = errors
 
-    def audit(self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings) -> list[AuditRow]:
+    def audit(
+        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
+    ) -> list[AuditRow]:
         """See ``Auditor.audit``."""
         config, seed = settings.config, settings.seed
         body = body_rows(inputs, decision, seed)
@@ -81,7 +83,7 @@ class UnitAuditor(Auditor):
         if self._errors:
             some = draw_body_rows(inputs, decision, ERROR_ROWS, seed)
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
-        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed)}
+        audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
         offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
         for unit in range(decision.heads):
             row = describe(decision, unit, masses[unit].mean(0))

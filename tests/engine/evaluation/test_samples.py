@@ -1,0 +1,83 @@
+"""The bundled samples and the needle study: which prompts they take. A tiny model on a CPU; nothing is routed."""
+
+from argparse import Namespace
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import samples
+from routesparse.engine.evaluation.studies import needles
+from routesparse.engine.models.load import load_model
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_model, tmp_path_factory):
+    tiny = load_model(str(tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")), device="cpu")
+    return replace(tiny, max_tokens=4_000)  # it only counts tokens here
+
+
+@pytest.fixture
+def prompts(loaded, tmp_path):
+    """The three prompt files, made from texts of short lines."""
+    for source in samples.SOURCES.values():
+        path = tmp_path / "data" / source
+        path.parent.mkdir(parents=True)
+        path.write_text("some words of a line\n" * 2_000)
+    folder = tmp_path / "prompts"
+    samples.make_prompts(loaded, tmp_path / "data", 3_000, folder)
+    return folder
+
+
+def test_a_prompt_fills_its_tokens_and_ends_with_a_line(loaded, prompts):
+    for name in ("prose", "code"):
+        text = (prompts / f"{name}.txt").read_text()
+        tokens = len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"]) + 1
+        assert 2_979 < tokens <= 3_000 and text.endswith("line\n")
+    assert len(loaded.tokenizer((prompts / "needles.txt").read_text())["input_ids"]) <= 3_000
+
+
+def made(monkeypatch, **values):
+    """``samples.analyse`` with records of these values, and the configurations that it asked for."""
+    run = {"routed": True, "tokens": 3_000, "density": 0.3, "coverage": 1.0, "expanded_units": 1}
+    run |= {"dense_fallback_units": 0, "total_ms": 1.0, "dense_ms": 2.0} | values
+    fallbacks = ("event",) * run["expanded_units"]
+    asked = []
+
+    def analyze_prompt(prompt, loaded, config, **options):
+        asked.append(config)
+        return SimpleNamespace(run=SimpleNamespace(**run), fallbacks=fallbacks)
+
+    monkeypatch.setattr(samples, "analyze_prompt", analyze_prompt)
+    return asked
+
+
+def test_samples_route_by_themselves(loaded, prompts, monkeypatch):
+    asked = made(monkeypatch)
+    records = samples.analyse(loaded, Namespace(prompts_folder=prompts, seed=4))
+    assert len(records) == 3 and {(c.break_even_tokens, c.seed) for c in asked} == {(None, 4)}
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [({"routed": False}, "below this machine's break-even"), ({"expanded_units": 0}, "fell back")],
+)
+def test_samples_without_routing_or_without_a_fallback_replace_nothing(
+    loaded, prompts, monkeypatch, tmp_path, values, told
+):
+    made(monkeypatch, **values)
+    old = tmp_path / "runs" / "old"
+    old.mkdir(parents=True)
+    monkeypatch.setattr(samples, "load_model", lambda name: loaded)
+    with pytest.raises(InputError, match=told):
+        samples.main([f"--out={old.parent}", f"--prompts-folder={prompts}"])
+    assert old.is_dir()
+
+
+def test_two_seeds_share_no_needle_prompt(loaded):
+    haystack = ["It was a long road.\n" * 400]
+    for task in ("niah_multikey_2", "vt"):
+        drawn = [needles.samples(loaded, task, 3_000, 2, haystack, seed) for seed in (0, 1)]
+        assert len({sample.prompt for part in drawn for sample in part}) == 4
+        assert drawn[1] == needles.samples(loaded, task, 3_000, 2, haystack, 1)
