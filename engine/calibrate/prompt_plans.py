@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from routesparse.engine.audit.auditor import Auditor, Executed
-from routesparse.engine.calibrate.measure import prefill
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
@@ -20,6 +21,7 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
 
 # Tokens of the prompts to fit on and to check with, by device type; a text that is too short gives none of a length.
 FIT_TOKENS = {"cpu": (4_096, 8_192, 16_384), "cuda": (16_384, 32_768, 65_536, 131_072)}
@@ -47,7 +49,9 @@ class ModelPrompts(PromptPlans):
             routed = RoutingSession(
                 replace(config, break_even_tokens=0), profile=costs, auditor=_PlanAuditor(seen)
             )
-            prefill(self.loaded, token_ids, routed)
+            ids = torch.tensor([list(token_ids)], device=self.loaded.model.device)
+            with torch.no_grad(), routed_by(self.loaded.model, routed):
+                self.loaded.model(ids, logits_to_keep=1, use_cache=False)
 
 
 def read_prompts(loaded: LoadedModel, folders: Sequence[Path], device: str, seed: int) -> ModelPrompts:

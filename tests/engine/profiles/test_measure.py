@@ -91,15 +91,19 @@ def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_promp
         "config": replace(CONFIG, tau=0.1, gate_threshold=0.2),
     }
     draw = np.random.default_rng(0).integers(0, 250, (5, 1_500)).tolist()
-    factors, timed = [], prompt_plans.prefill
+    factors, begun = [], prompt_plans.RoutingSession
 
-    def prefill(loaded, token_ids, routed):
-        fake_clock["factor"] = 3.0 if token_ids in draw[3:] else 2.0
-        factors.append((fake_clock["factor"], routed.trace.settings.profile))
-        timed(loaded, token_ids, routed)
+    def session(config, *, profile, auditor):
+        factors.append((fake_clock["factor"], profile))
+        return begun(config, profile=profile, auditor=auditor)
 
-    monkeypatch.setattr(prompt_plans, "prefill", prefill)
-    prompts = prompt_plans.ModelPrompts(loaded, tuple(draw[:3]), tuple(draw[3:]))
+    class Prompts(prompt_plans.ModelPrompts):
+        def run(self, fitted, *arguments):
+            fake_clock["factor"] = 2.0 if fitted else 3.0
+            super().run(fitted, *arguments)
+
+    monkeypatch.setattr(prompt_plans, "RoutingSession", session)
+    prompts = Prompts(loaded, tuple(draw[:3]), tuple(draw[3:]))
     found = measure.measure(CPU, torch.float32, **shape, lengths=LENGTHS, plans=3, prompts=prompts)
     cells = [c for c in found.cells if c["mix"] == "recorded"]
     assert [c["fitted"] for c in cells] == [True] * 6 + [False] * 4, "two layers a prompt"
@@ -112,8 +116,8 @@ def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_promp
 
 
 def test_prompts_are_windows_of_texts_that_are_in_one_half_alone(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(plans, "FIT_TOKENS", {"cpu": (300, 600)})
-    monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (400, 5_000)})
+    monkeypatch.setattr(prompt_plans, "FIT_TOKENS", {"cpu": (300, 600)})
+    monkeypatch.setattr(prompt_plans, "CHECK_TOKENS", {"cpu": (400, 5_000)})
     loaded = load_model(str(tiny_model.save(tmp_path / "tiny")), device="cpu")
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -123,7 +127,7 @@ def test_prompts_are_windows_of_texts_that_are_in_one_half_alone(tiny_model, tmp
     assert [len(p) for p in found.fit] == [300, 600] and [len(p) for p in found.check] == [400]
     assert not {p[-1] for p in found.fit} & {p[-1] for p in found.check}
     with pytest.raises(CalibrationError, match="pass longer ones"):
-        monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (5_000,)})
+        monkeypatch.setattr(prompt_plans, "CHECK_TOKENS", {"cpu": (5_000,)})
         prompt_plans.read_prompts(loaded, [folder], "cpu", seed=0)
 
 
