@@ -182,8 +182,8 @@ def profile(
     device = torch.device("cuda:0" if cuda else "cpu")
     texts = None
     if prompts:
+        from routesparse.engine.calibrate.prompt_plans import read_prompts
         from routesparse.engine.models.load import load_model
-        from routesparse.engine.profiles.plans import read_prompts
 
         texts = read_prompts(load_model(model), prompts, device.type, seed=0)
     with report.bars():

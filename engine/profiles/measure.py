@@ -36,10 +36,9 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.profiles.plans import (
     PlanCase,
-    Prompts,
+    PromptPlans,
     Work,
     random_inputs,
-    recorded,
     synthetic,
     work_of,
 )
@@ -155,7 +154,7 @@ def measure(
     config: RouterConfig,
     lengths: tuple[int, ...] | None = None,
     plans: int = FULL_PLANS,
-    prompts: Prompts | None = None,
+    prompts: PromptPlans | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> LatencyProfile:
@@ -169,7 +168,7 @@ def measure(
     if lengths is None:
         lengths = GPU_LENGTHS if device.type == "cuda" else FULL_LENGTHS
     generator = torch.Generator(device).manual_seed(seed)
-    layers = 0 if prompts is None else prompts.loaded.layers * len((*prompts.fit, *prompts.check))
+    layers = 0 if prompts is None else prompts.passes
     clock = _Clock(device, progress, len(lengths) * (plans + CHECKED_PLANS + 2) + layers)
     free = _free_profile(config)
     setups: list[float] = []
@@ -177,7 +176,8 @@ def measure(
         inputs = random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
         clock.dense(inputs, segment)
-        cases = synthetic(inputs, segment, config, free, plans + CHECKED_PLANS, seed)
+        decided = begin(inputs, segment, 0, LayerSettings(config, config.effective_gate_threshold, free))
+        cases = synthetic(inputs, decided, plans + CHECKED_PLANS, seed)
         for number, case in enumerate(cases):
             clock.plan(case, f"{SYNTHETIC} {number + 1}", SYNTHETIC, number < plans)
         graphs: Graphs[Computed] = Graphs()
@@ -206,15 +206,9 @@ def measure(
     source = SYNTHETIC
     if prompts is not None:
         source = RECORDED
-        for fitted, chosen in ((True, prompts.fit), (False, prompts.check)):
-            for token_ids in chosen:
-                recorded(
-                    prompts.loaded,
-                    token_ids,
-                    config,
-                    profile,
-                    partial(clock.plan, mix=RECORDED, source=RECORDED, fitted=fitted),
-                )
+        for fitted in (True, False):
+            seen = partial(clock.plan, mix=RECORDED, source=RECORDED, fitted=fitted)
+            prompts.run(fitted, config, profile, seen)
             if fitted:
                 profile = replace(profile, **clock.fit(RECORDED))
     return replace(profile, **clock.errors(source, profile), plans=source, cells=tuple(clock.cells))

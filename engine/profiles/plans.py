@@ -4,51 +4,40 @@ A plan's time depends on more than its counts: heads with single columns fetch k
 memory pages, rows of one head differ in length. A profile fitted on uniformly random blocks overrates the router's
 plans by a quarter on a CPU. So plans are either
 
-recorded   what the router decides on a model's own prompts, each layer's plan timed on that layer's inputs
+recorded   what the router decides on a model's own prompts, each layer's plan timed on that layer's inputs; these are
+           handed in (calibrate/prompt_plans.py)
 synthetic  what the same builders make of random inputs that have a sink, a slow drift along the positions and a few
            heavy keys, each head with a random candidate: for a first run, where no prompts are at hand
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
-from routesparse.engine.calibrate.measure import prefill
-from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Decision
-from routesparse.engine.decide.layer import begin, plan_of
-from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.row_plan import lower
 from routesparse.engine.method.segments import Segment
-from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.rows import AuditRow, Pattern
-from routesparse.engine.runtime.session import RoutingSession
-from routesparse.kernels.families import FAMILIES
 from routesparse.kernels.plan import RowPlan
 
-# Tokens of the prompts to fit on and to check with, by device type; a text that is too short gives none of a length.
-FIT_TOKENS = {"cpu": (4_096, 8_192, 16_384), "cuda": (16_384, 32_768, 65_536, 131_072)}
-CHECK_TOKENS = {"cpu": (6_144, 12_288), "cuda": (24_576, 49_152, 98_304)}
-# What the heads of a synthetic plan draw from, plan after plan and then in turn: families, and the range of their
-# budgets. The first three alone tell the costs apart; a plan that mixes everything resembles every other one.
-BLOCKS: tuple[Pattern, ...] = ("a_shape", "block_sparse", "block_top_p")
-MIXES: tuple[tuple[tuple[Pattern, ...], float, float], ...] = (
-    (BLOCKS, 0.0, 0.3),
-    (BLOCKS, 0.7, 1.0),
-    (("vertical_slash",), 0.0, 1.0),
-    (FAMILIES, 0.0, 0.5),
-    ((*FAMILIES, "dense"), 0.0, 1.0),
-    ((*FAMILIES, "dense"), 0.5, 1.0),
+if TYPE_CHECKING:
+    from routesparse.engine.config import RouterConfig
+    from routesparse.engine.decide.decision import Pending
+    from routesparse.engine.method.latency import LatencyProfile
+
+# What the heads of a synthetic plan draw from, plan after plan and then in turn: kinds of families, and the range of
+# their budgets. The first three alone tell the costs apart; a plan that mixes everything resembles every other one.
+MIXES: tuple[tuple[Literal["blocks", "columns", "sparse", "all"], float, float], ...] = (
+    ("blocks", 0.0, 0.3),
+    ("blocks", 0.7, 1.0),
+    ("columns", 0.0, 1.0),
+    ("sparse", 0.0, 0.5),
+    ("all", 0.0, 1.0),
+    ("all", 0.5, 1.0),
 )
 HEAVY_KEYS = 6
 CONTRAST = 6.0  # nats between keys that drift with the query and keys that drift against it
@@ -75,35 +64,16 @@ class PlanCase:
     plan: RowPlan
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Token ids of a model's prompts to fit a profile on, and others to check it with."""
+class PromptPlans:
+    """Plans that the router makes of prompts; handed in, since making them takes a model and a routing session."""
 
-    loaded: LoadedModel
-    fit: tuple[Sequence[int], ...]
-    check: tuple[Sequence[int], ...]
+    passes: int  # layers of all prompts together
 
-
-def read_prompts(loaded: LoadedModel, folders: Sequence[Path], device: str, seed: int) -> Prompts:
-    """A window of every length from each folder's (or file's) texts; no text is in both the fit and the check.
-
-    Errors: CalibrationError for fewer than two texts in a folder, or where no text is long enough for either part.
-    """
-    parts: tuple[list[Sequence[int]], list[Sequence[int]]] = ([], [])
-    bos = 0 if loaded.tokenizer.bos_token_id is None else 1
-    for folder in folders:
-        texts = split_folds(read_documents(folder, folder.name, loaded.tokenizer), 0.5, seed)
-        for windows, members, lengths in zip(parts, texts, (FIT_TOKENS, CHECK_TOKENS), strict=True):
-            longest = max(text.tokens for text in members) + bos
-            for n in lengths[device]:
-                if n <= min(longest, loaded.max_tokens):
-                    windows += [w.token_ids for w in cut(members, 1, n, n, loaded.tokenizer, seed)]
-    if not all(parts):
-        raise CalibrationError(
-            f"the texts hold less than {FIT_TOKENS[device][0]:,} tokens to fit on, or {CHECK_TOKENS[device][0]:,} to "
-            "check with; pass longer ones"
-        )
-    return Prompts(loaded, tuple(parts[0]), tuple(parts[1]))
+    def run(
+        self, fitted: bool, config: RouterConfig, costs: LatencyProfile, seen: Callable[[PlanCase], None]
+    ) -> None:
+        """Route the prompts to fit on, or the others, by these costs; ``seen`` gets every layer's plan."""
+        raise NotImplementedError
 
 
 def work_of(case: PlanCase) -> Work:
@@ -150,68 +120,30 @@ def random_inputs(
     return AttentionInputs(q.to(dtype), k.to(dtype), v.to(dtype), scale)
 
 
-def synthetic(
-    inputs: AttentionInputs,
-    segment: Segment,
-    config: RouterConfig,
-    costs: LatencyProfile,
-    count: int,
-    seed: int,
-) -> list[PlanCase]:
+def synthetic(inputs: AttentionInputs, decided: Pending, count: int, seed: int) -> list[PlanCase]:
     """``count`` plans of one segment: every head draws a family and a budget from the plan's entry of MIXES.
 
-    The draws are those of the seed and the plan's number, so that a plan is the same mix at every length.
+    decided: a decision on these inputs, whose candidates and indices are used. The draws are those of the seed and the
+    plan's number, so that a plan is the same mix at every length.
     """
-    settings = LayerSettings(config, config.effective_gate_threshold, costs)
-    pending = begin(inputs, segment, 0, settings)
-    families: dict[str, list[int]] = {}
-    for candidate in pending.candidates:
-        families.setdefault(candidate.pattern, []).append(candidate.index)
+    budgets_of: dict[str, list[int]] = {}
+    for candidate in decided.candidates:
+        budgets_of.setdefault(candidate.pattern, []).append(candidate.index)
+    kinds = {
+        "blocks": [name for name, index in decided.indices.items() if index.columns is None],
+        "columns": [name for name, index in decided.indices.items() if index.columns is not None],
+        "sparse": list(decided.indices),
+        "all": list(budgets_of),
+    }
     heads = inputs.q.shape[1]
     cases = []
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         drawn, low, high = MIXES[number % len(MIXES)]
-        # Families that are not registered have no candidates; with none of the entry's, all that there are.
-        known = [name for name in drawn if name in families] or list(families)
-        names = rng.permutation(np.resize(known, heads))
+        names = rng.permutation(np.resize(kinds[drawn], heads))
         shares = rng.uniform(low, high, heads)
-        budgets = [families[n][int(u * len(families[n]))] for n, u in zip(names, shares, strict=True)]
+        budgets = [budgets_of[n][int(u * len(budgets_of[n]))] for n, u in zip(names, shares, strict=True)]
         choice = torch.tensor([budgets])
-        plan = lower(inputs, segment, pending.indices, pending.candidates, choice)
-        cases.append(PlanCase(inputs, segment, plan))
+        plan = lower(inputs, decided.segment, decided.indices, decided.candidates, choice)
+        cases.append(PlanCase(inputs, decided.segment, plan))
     return cases
-
-
-def recorded(
-    loaded: LoadedModel,
-    token_ids: Sequence[int],
-    config: RouterConfig,
-    costs: LatencyProfile,
-    seen: Callable[[PlanCase], None],
-) -> None:
-    """Prefill the prompt, routed by these costs; ``seen`` gets every layer's plan while its inputs are at hand."""
-    routed = RoutingSession(replace(config, break_even_tokens=0), profile=costs, auditor=_PlanAuditor(seen))
-    prefill(loaded, token_ids, routed)
-
-
-class _PlanAuditor(Auditor):
-    """Shows the plans of a session and audits nothing."""
-
-    def __init__(self, seen: Callable[[PlanCase], None]) -> None:
-        self._seen = seen
-
-    def audit(
-        self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
-        """Hand on the plan with the inputs of its segment."""
-        segment = decision.segment
-        rows = slice(segment.first, segment.first + segment.rows)
-        own = replace(
-            inputs,
-            q=inputs.q[:, :, rows],
-            k=inputs.k[:, :, : segment.keys],
-            v=inputs.v[:, :, : segment.keys],
-        )
-        self._seen(PlanCase(own, segment, plan_of(decision, inputs)))
-        return []

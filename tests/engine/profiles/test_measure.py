@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from routesparse.engine import paths
+from routesparse.engine.calibrate import prompt_plans
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.layer import begin
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import CalibrationError, ProfileError
-from routesparse.engine.method import families
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import load_model
 from routesparse.engine.profiles import measure, plans
@@ -89,15 +91,19 @@ def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_promp
         "config": replace(CONFIG, tau=0.1, gate_threshold=0.2),
     }
     draw = np.random.default_rng(0).integers(0, 250, (5, 1_500)).tolist()
-    factors, timed = [], plans.recorded
+    factors, begun = [], prompt_plans.RoutingSession
 
-    def recorded(loaded, token_ids, config, costs, seen):
-        fake_clock["factor"] = 3.0 if token_ids in draw[3:] else 2.0
-        factors.append((fake_clock["factor"], costs))
-        timed(loaded, token_ids, config, costs, seen)
+    def session(config, *, profile, auditor):
+        factors.append((fake_clock["factor"], profile))
+        return begun(config, profile=profile, auditor=auditor)
 
-    monkeypatch.setattr(measure, "recorded", recorded)
-    prompts = plans.Prompts(loaded, tuple(draw[:3]), tuple(draw[3:]))
+    class Prompts(prompt_plans.ModelPrompts):
+        def run(self, fitted, *arguments):
+            fake_clock["factor"] = 2.0 if fitted else 3.0
+            super().run(fitted, *arguments)
+
+    monkeypatch.setattr(prompt_plans, "RoutingSession", session)
+    prompts = Prompts(loaded, tuple(draw[:3]), tuple(draw[3:]))
     found = measure.measure(CPU, torch.float32, **shape, lengths=LENGTHS, plans=3, prompts=prompts)
     cells = [c for c in found.cells if c["mix"] == "recorded"]
     assert [c["fitted"] for c in cells] == [True] * 6 + [False] * 4, "two layers a prompt"
@@ -110,19 +116,19 @@ def test_with_prompts_the_fit_is_on_the_routers_plans_and_checked_on_other_promp
 
 
 def test_prompts_are_windows_of_texts_that_are_in_one_half_alone(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(plans, "FIT_TOKENS", {"cpu": (300, 600)})
-    monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (400, 5_000)})
+    monkeypatch.setattr(prompt_plans, "FIT_TOKENS", {"cpu": (300, 600)})
+    monkeypatch.setattr(prompt_plans, "CHECK_TOKENS", {"cpu": (400, 5_000)})
     loaded = load_model(str(tiny_model.save(tmp_path / "tiny")), device="cpu")
     folder = tmp_path / "texts"
     folder.mkdir()
     for i, letter in enumerate("abcd"):
         (folder / f"{i}.txt").write_text(letter * 700)
-    found = plans.read_prompts(loaded, [folder], "cpu", seed=0)
+    found = prompt_plans.read_prompts(loaded, [folder], "cpu", seed=0)
     assert [len(p) for p in found.fit] == [300, 600] and [len(p) for p in found.check] == [400]
     assert not {p[-1] for p in found.fit} & {p[-1] for p in found.check}
     with pytest.raises(CalibrationError, match="pass longer ones"):
-        monkeypatch.setattr(plans, "CHECK_TOKENS", {"cpu": (5_000,)})
-        plans.read_prompts(loaded, [folder], "cpu", seed=0)
+        monkeypatch.setattr(prompt_plans, "CHECK_TOKENS", {"cpu": (5_000,)})
+        prompt_plans.read_prompts(loaded, [folder], "cpu", seed=0)
 
 
 def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
@@ -132,7 +138,8 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
     for n in (1_024, 2_048):
         inputs = plans.random_inputs(n, 64, 8, 4, CPU, torch.float32, generator)
         segment = split(n, n, replace(CONFIG, segment_tokens=n))[-1]
-        cases = plans.synthetic(inputs, segment, CONFIG, measure._free_profile(CONFIG), 6, 0)
+        settings = LayerSettings(CONFIG, 0.9, measure._free_profile(CONFIG))
+        cases = plans.synthetic(inputs, begin(inputs, segment, 0, settings), 6, 0)
         works = [plans.work_of(case) for case in cases]
         shares.append([(w.rows > 0, w.dense_heads, w.columns > 0) for w in works])
         full = 8 * segment.causal_tiles()
@@ -142,17 +149,6 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
             assert work.dense_heads == int(case.plan.dense_rows.all(-1).sum())
             assert work.tiles == int(case.plan.block_count[:, :, : segment.body_blocks].sum())
     assert shares[0] == shares[1]
-
-
-def test_synthetic_plans_are_of_the_registered_families_alone():
-    inputs = plans.random_inputs(1_024, 64, 8, 4, CPU, torch.float32, torch.Generator().manual_seed(0))
-    segment = split(1_024, 1_024, replace(CONFIG, segment_tokens=1_024))[-1]
-    with families.using(families.find("vertical_slash")):
-        cases = plans.synthetic(inputs, segment, CONFIG, measure._free_profile(CONFIG), 4, 0)
-    assert all(plans.work_of(case).dense_heads < 8 for case in cases)
-    assert any(plans.work_of(case).columns for case in cases[:2]), (
-        "these entries of MIXES name other families"
-    )
 
 
 def test_costs_are_never_negative():
