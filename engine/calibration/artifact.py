@@ -174,9 +174,6 @@ class Calibration:
         unread: set[str] = set()
         if config.policy == "certified" and config.budget is None:
             unread |= {*RISK_ONLY, *policy.solver_constants()}
-        # Made before constants were stamped: its pattern library alone tells how old it is.
-        if not policy.constants().keys() & self.stamp.keys():
-            unread |= policy.constants().keys()
         for name, value in stamp_of(config).items():
             if name not in unread and self.stamp.get(name) != value:
                 return (

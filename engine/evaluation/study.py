@@ -32,9 +32,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def command() -> str:
     """The command that makes this file again."""
-    return portable(
-        f"python -m routesparse.engine.evaluation.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
-    )
+    spec = sys.modules["__main__"].__spec__
+    module = Path(sys.argv[0]).stem if spec is None else spec.name
+    return portable(f"python -m {module} {shlex.join(sys.argv[1:])}")
 
 
 def portable(text: str) -> str:

@@ -212,9 +212,10 @@ def test_solver_constants_do_not_matter_where_the_gate_rule_alone_chooses():
     replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
 
 
-def test_a_calibration_from_before_constants_were_stamped_is_still_used():
+def test_a_calibration_from_before_constants_were_stamped_is_refused():
     stamp = {name: CALIBRATION.stamp[name] for name in STAMPED}
-    replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
+    with pytest.raises(CalibrationError, match="made with local_blocks None, this run has 1"):
+        replace(CALIBRATION, stamp=stamp).check("0123456789abcdef", CONFIG)
 
 
 def test_a_stamp_that_lacks_a_value_is_refused():

@@ -122,7 +122,7 @@ def per_window(
     }
     for name, calibration in calibrations.items():
         delta = _delta(sparse, calibration)
-        held = (sparse["target"] >= (sparse["gate"] - delta).clip(0, 1)).astype(float)
+        held = (sparse["target"] >= (sparse["gate_statistic"] - delta).clip(0, 1)).astype(float)
         claims[f"conformal_{name}"] = held.where(np.isfinite(delta))
     by = units.groupby("number")
     frame = windows[["window", "domain", "document", "cluster", "tokens", "device", "density"]].copy()
