@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import DEMO
 from routesparse.engine.prompts import PromptText, tokenize
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
+    from routesparse.engine.decide.ahead import Compiled
     from routesparse.engine.decide.decision import Computed
     from routesparse.engine.device.graphs import Graphs
     from routesparse.engine.models.load import LoadedModel
@@ -19,6 +22,29 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
 Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
+# What a worker compiles from its start on; None where there is nothing to compile for.
+CompileAhead = Callable[[], "Compiled | None"]
+
+
+def compile_for_jobs() -> Compiled | None:
+    """Compile what prompts of the bundled model, the default of a job, launch on this machine's GPU.
+
+    On a machine without NVIDIA's driver torch, which knows for sure, is not imported for it.
+    """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    from routesparse.engine.analyze import compile_for_prompts
+
+    return compile_for_prompts(DEMO)
+
+
+def give_up_compiling() -> None:
+    """A worker that ends does not wait for what has not begun to compile."""
+    from routesparse.engine.analyze import give_up_compiling as give_up
+
+    give_up()
 
 
 class WarmAnalysis:

@@ -9,14 +9,21 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import presence, staging
-from routesparse.engine.jobs.analysis import Analyze, WarmAnalysis
+from routesparse.engine.jobs.analysis import (
+    Analyze,
+    CompileAhead,
+    WarmAnalysis,
+    compile_for_jobs,
+    give_up_compiling,
+)
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
 from routesparse.engine.jobs.job import Claim
@@ -37,6 +44,7 @@ def run_worker(
     poll_s: float = POLL_S,
     once: bool = False,
     analyze: Analyze | None = None,
+    compile_ahead: CompileAhead = compile_for_jobs,
     lease_s: float = LEASE_S,
     beat_s: float = BEAT_S,
     stop: Flag | None = None,
@@ -44,7 +52,8 @@ def run_worker(
     """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
 
     home: where queue, prompts, spool and logs live. analyze: the seam for tests, (request, prompt, run id, report)
-    -> RunRecord with that run id; default: the engine, with a warm model. stop: ends the worker like SIGTERM does.
+    -> RunRecord with that run id; default: the engine, with a warm model. compile_ahead: runs beside the jobs from the
+    start on, and its errors end in the log. stop: ends the worker like SIGTERM does.
     A job that runs at a signal goes back into the queue before this returns.
     Errors: StoreError when the queue can't be opened; later ones are logged and waited out.
     """
@@ -52,8 +61,12 @@ def run_worker(
     flag = stop or Flag()
     try:
         worker = _Worker(queue, analyze or WarmAnalysis(), flag, lease_s, beat_s)
+        beside = threading.Thread(target=worker.compile, args=(compile_ahead,), name="compile", daemon=True)
+        beside.start()
         with presence.present(home, worker.id), stopped_by_signals(flag):
             worker.loop(poll_s, once)
+        if beside.is_alive():
+            give_up_compiling()
     finally:
         queue.close()
         if stop is None:
@@ -70,6 +83,17 @@ class _Worker:
         self._seen_at = float("-inf")
         self._troubled = False
         self._swept = False
+
+    def compile(self, compile_ahead: CompileAhead) -> None:
+        """Compile before the first job asks for it; a job needs this for nothing but its time."""
+        try:
+            compiled = compile_ahead()
+        # The boundary of a thread: what could not be compiled here is compiled when it is launched.
+        except Exception as error:  # noqa: BLE001
+            self._log.write("kernels_not_compiled", error=type(error).__name__, frames=frames(error))
+            return
+        if compiled is not None:
+            self._log.write("kernels_compiled", **asdict(compiled))
 
     def loop(self, poll_s: float, once: bool) -> None:
         self._log.write("worker_started")

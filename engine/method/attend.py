@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.kernels.common import on_gpu
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 MASKED_DENSE_LIMIT = 1 << 22  # rows x keys up to which dense attention may materialise its mask
@@ -24,7 +25,7 @@ def execute(
     """
     q, k, v = inputs.q, inputs.k, inputs.v
     # A GPU is not asked what its plan holds: there a dense head is rows of the one launch.
-    if not q.is_cuda and bool(plan.dense_rows.all()):
+    if not on_gpu(q) and bool(plan.dense_rows.all()):
         out = dense_attention(inputs, None)
         return out, torch.isfinite(out).all()
     if launch == "fused":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.kernels.arrays import Array, namespace
+from routesparse.kernels.common import on_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ def solve(risk: Array, cost: Array, limit: float, solver: str) -> Array:
     cheapest plan.
     """
     if namespace(cost) is not np:
-        if cost.is_cuda or solver == "device":
+        if on_gpu(cost) or solver == "device":
             return _solve_tensors(risk, cost, limit)
         import torch
 

@@ -148,7 +148,7 @@ def measure(
         return timed["best_us"]
 
     progress("profile", 0, total)
-    free = _free_profile(config)
+    free = free_profile(config)
     for n in lengths:
         inputs = _random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
@@ -279,7 +279,7 @@ def _probe_once(
     plan_of(begin(inputs, segment, 0, settings, graphs=graphs), inputs)
 
 
-def _free_profile(config: RouterConfig) -> LatencyProfile:
+def free_profile(config: RouterConfig) -> LatencyProfile:
     """Costs of the right order, for a router that is only timed."""
     return LatencyProfile(
         "", "", "", "", 0, 0, 0, config.block_q, config.block_k, 0, 1, 0.1, 0, 1.5, 0, 0, 0, 0
