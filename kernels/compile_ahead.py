@@ -140,7 +140,7 @@ class _Placed:
 
 
 def _placed(arg: Any) -> Any:
-    offset = arg.storage_offset() * arg.element_size() if isinstance(arg, torch.Tensor) else 0
+    offset = int(arg.storage_offset()) * arg.element_size() if isinstance(arg, torch.Tensor) else 0
     return _Placed(arg.dtype, offset) if offset % 16 else arg
 
 

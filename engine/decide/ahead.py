@@ -66,16 +66,19 @@ def kernels_of(
     if has_a_graph(inputs, settings.config):
         blank = replace(blank, table=torch.empty(2, dtype=torch.int64, device="meta"))
     if settings.predictor is not None:
-        tables = {name: _blank(x) for name, x in vars(settings.predictor).items() if torch.is_tensor(x)}
+        tables: dict[str, Any] = {
+            name: _blank(x) for name, x in vars(settings.predictor).items() if torch.is_tensor(x)
+        }
         settings = replace(settings, predictor=replace(settings.predictor, **tables))
-    draws = draw_shares(*inputs.q.shape[:2], settings.config, 0).to("meta")
+    batch, heads = inputs.q.shape[:2]
+    draws = draw_shares(batch, heads, settings.config, 0).to("meta")
 
     def run() -> None:
         computed = [
             compute(blank, segment, draws, settings, limit_us)
             for segment, limit_us in zip(segments, limits_us, strict=True)
         ]
-        plans = [replace(each.plan, key_start=blank.key_start) for each in computed]
+        plans = [replace(each.plan, key_start=blank.key_start) for each in computed if each.plan is not None]
         plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
         if len(plans) > 1:
             head_density(plan)

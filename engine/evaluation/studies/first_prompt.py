@@ -2,8 +2,8 @@
 
     python -m routesparse.engine.evaluation.studies.first_prompt --out X.json
 
-Every way runs in a process of its own with an empty cache of Triton's. The model has the bundled one's shape and random
-weights; a dense prefill comes first, so that loading libraries counts for nobody. "one by one" compiles a kernel when
+Every way runs in a process of its own with an empty cache of Triton's. The model is the bundled one, the tokens
+are random; a dense prefill comes first, so that loading libraries counts for nobody. "one by one" compiles a kernel when
 it is launched, "prompt" in parallel before the first layer, "worker" as a worker does when it starts. Of every length
 the first prefill and a later one are timed; binaries counts what Triton's cache gained.
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, LlamaForCausalLM
 
 from routesparse.engine.analyze import compile_for_prompts, prefill
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.device.names import device_name
-from routesparse.engine.models.files import DEMO, resolve
+from routesparse.engine.models.files import DEMO
+from routesparse.engine.models.load import load_model
 from routesparse.engine.profiles.measure import free_profile
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.runtime import session
@@ -66,11 +66,9 @@ def run(way: str, lengths: list[int]) -> dict[str, Any]:
         session.ready = lambda *_: None  # type: ignore[assignment]
     device = torch.device("cuda")
     torch.manual_seed(0)
-    shape = AutoConfig.from_pretrained(resolve(DEMO)[0], local_files_only=True)
-    shape.max_position_embeddings = max(lengths)
-    model = LlamaForCausalLM(shape).to(device, torch.bfloat16).eval()
+    model = load_model(DEMO).model
     config = RouterConfig(segment_tokens=default_segment(True), break_even_tokens=1)
-    prompts = {n: torch.randint(0, shape.vocab_size, (1, n), device=device) for n in lengths}
+    prompts = {n: torch.randint(0, model.config.vocab_size, (1, n), device=device) for n in lengths}
     for ids in prompts.values():
         prefill(model, ids)
     result: dict[str, Any] = {"start_s": None, "start_binaries": None, "rows": []}
