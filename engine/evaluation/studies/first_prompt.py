@@ -3,9 +3,9 @@
     python -m routesparse.engine.evaluation.studies.first_prompt --out X.json
 
 Every way runs in a process of its own with an empty cache of Triton's. The model is the bundled one, the tokens
-are random; a dense prefill comes first, so that loading libraries counts for nobody. "one by one" compiles a kernel when
-it is launched, "prompt" in parallel before the first layer, "worker" as a worker does when it starts. Of every length
-the first prefill and a later one are timed; binaries counts what Triton's cache gained.
+are random; a dense prefill comes first, so that loading libraries counts for nobody. "one by one" compiles a kernel
+when it is launched, "prompt" in parallel before the first layer, "worker" as a worker does when it starts. Of every
+length the first prefill and a later one are timed; binaries counts what Triton's cache gained.
 """
 
 from __future__ import annotations
