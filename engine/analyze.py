@@ -17,19 +17,31 @@ from routesparse.engine.audit.dense_forward import (
 )
 from routesparse.engine.audit.rows import AUDIT_ROWS, RowAuditor
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
+from routesparse.engine.decide.ahead import (
+    Compiled,
+    blank_inputs,
+    compile_together,
+    kernels_of,
+    lengths_of_every_kind,
+)
 from routesparse.engine.decide.decision import Computed
+from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import NumericsError
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.profiles.measure import Progress, no_progress, prepare_profile
+from routesparse.engine.method.segments import split
+from routesparse.engine.models.load import LoadedModel, ModelShape, shape_of
+from routesparse.engine.profiles.measure import free_profile, prepare_profile
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.prompts import Prompt
 from routesparse.engine.record.passes import RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import attention_modules, routed_by
+from routesparse.kernels.compile_ahead import Wanted, compiler_of
 
 
 @dataclass(frozen=True)
@@ -63,8 +75,8 @@ def analyze_prompt(
     and the next token with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of
     total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
     prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
-    measured), "route", "dense" and "write". graphs: of earlier prompts of this model (runtime/session.py).
-    probe_bytes: of the heatmaps, where they should be smaller than usual.
+    measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of earlier
+    prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller than usual.
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -79,13 +91,22 @@ def analyze_prompt(
             calibrated.check(loaded.revision, config, loaded.dtype, profile)
     auditor = None if audit == "none" else RowAuditor(None if audit == "full" else AUDIT_ROWS)
     session = RoutingSession(
-        config, calibrated, profile=profile, auditor=auditor, salt=prompt.sha256, graphs=graphs
+        config,
+        calibrated,
+        profile=profile,
+        auditor=auditor,
+        salt=prompt.sha256,
+        graphs=graphs,
+        progress=progress,
     )
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
-    with routed_by(loaded.model, router), _counted(loaded, progress, "route"):
-        routed = prefill(loaded.model, ids)
+    with routed_by(loaded.model, router):
+        if loaded.on_gpu:
+            session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
+        with _counted(loaded, progress, "route"):
+            routed = prefill(loaded.model, ids)
     dense = None
     if measure_dense or audit == "full":
         with _counted(loaded, progress, "dense"):
@@ -119,6 +140,34 @@ def analyze_prompt(
         record = with_forward_errors(record, router.outputs, reference.outputs, rows)
     progress("write", 0, 1)
     return record
+
+
+def compile_for_prompts(model: str) -> Compiled | None:
+    """Compile, in parallel, what prompts of this model of any length launch on this machine's GPU; None without one.
+
+    model: as ``load_model`` takes it; only its shape is read. Settings are the default ones, whatever a prompt wants
+    besides is compiled when it comes. Errors: ModelError, UnsupportedModelError.
+    """
+    if not torch.cuda.is_available():
+        return None
+    config = RouterConfig(segment_tokens=default_segment(True))
+    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    shape = shape_of(model)
+    wanted: list[Wanted] = []
+    for tokens in lengths_of_every_kind(config.segment_tokens):
+        inputs = _blank_inputs(tokens, shape, "bfloat16")
+        wanted += kernels_of(inputs, split(tokens, tokens, config), settings, [None])
+    return compile_together(compiler_of(torch.device("cuda")), wanted, no_progress)
+
+
+def _blank_inputs(tokens: int, shape: LoadedModel | ModelShape, dtype: str) -> AttentionInputs:
+    return blank_inputs(
+        tokens,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        dtype=getattr(torch, dtype),
+    )
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ STAGE_NAMES = {
     "load": "load the model",
     "tokenize": "tokenise",
     "profile": "measure this machine",
+    "compile": "compile kernels for this GPU",
     "route": "route and execute",
     "dense": "time dense attention",
     "write": "write the bundle",
@@ -70,12 +71,12 @@ def worker_note(queue: JobQueue) -> None:
 
 
 def steps(job: Job) -> list[str]:
-    """The stages that this job goes through; measuring the machine is listed only while it happens."""
+    """The stages that this job goes through; measuring and compiling are listed only while they happen."""
     dense = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
     return [
         stage
         for stage in STAGES
-        if (stage != "dense" or dense) and (stage != "profile" or job.stage == "profile")
+        if (stage != "dense" or dense) and (stage not in ("profile", "compile") or job.stage == stage)
     ]
 
 
@@ -107,6 +108,8 @@ def doing(job: Job, position: int | None) -> str:
     what = STAGE_NAMES.get(job.stage or "load", job.stage or "")
     if job.stage in ("route", "dense") and job.total:
         return f"{what}: layer {job.done} of {job.total}"
+    if job.stage == "compile" and job.total:
+        return f"compiling kernels for this GPU ({job.done} of {job.total})"
     return what
 
 

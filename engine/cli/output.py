@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STAGES = {
     "calibrate": "checking the calibration",
     "profile": "looking for this machine's latency profile, or measuring a quick one",
+    "compile": "compiling kernels for this GPU",
     "route": "prefilling with routing",
     "dense": "prefilling densely for comparison",
     "write": "collecting the records",

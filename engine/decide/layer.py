@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed, Decision, Pending
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.decide.settings import LayerSettings
@@ -42,6 +43,7 @@ from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.common import on_gpu
 from routesparse.kernels.plan import RowPlan
 
 
@@ -65,7 +67,7 @@ def compute(
     with beside(inputs.q.device) as joined:
         unprobed = build_unprobed(inputs, segment, candidates)
     probe = run_probe(inputs, segment, rows, settings.config)
-    if not inputs.q.is_cuda and not probe.finite:
+    if not on_gpu(inputs.q) and not probe.finite:
         raise NumericsError("NaN or Inf in the attention scores")
     stamps.lap()
 
@@ -130,7 +132,7 @@ def begin(
     draws = draw_shares(batch, heads, config, stable_seed(settings.seed, layer, segment.index))
     # A graph's kernels take the addresses in its table for multiples of 16.
     aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
-    replayable = inputs.q.is_cuda and aligned and inputs.sinks is None and config.probe == "exact"
+    replayable = inputs.q.is_cuda and aligned and has_a_graph(inputs, config)
     if graphs is not None and replayable:
         computed = graphs.run(
             _graph_key(inputs, segment, settings, kernel_limit_us),
@@ -158,6 +160,11 @@ def begin(
         probe=computed.probe,
         indices=computed.indices,
     )
+
+
+def has_a_graph(inputs: AttentionInputs, config: RouterConfig) -> bool:
+    """Whether a GPU may replay such a decision as a graph, with q and k found by a table of addresses."""
+    return inputs.sinks is None and config.probe == "exact"
 
 
 def _graph_key(

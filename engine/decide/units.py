@@ -22,7 +22,7 @@ from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.kernels import route as kernel
-from routesparse.kernels.common import runs_triton
+from routesparse.kernels.common import on_gpu, runs_triton
 
 if TYPE_CHECKING:
     from routesparse.engine.decide.settings import LayerSettings
@@ -127,7 +127,7 @@ def route_by_method(
     kernel_us = scores.kernel_us
 
     # 4. Eq. 6 under the layer's limit. Other solvers than "device" would make a GPU wait for the host.
-    if kernel_us.is_cuda:
+    if on_gpu(kernel_us):
         config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
     routed = router.choose(scores.gate_statistic, risk, kernel_us, config, threshold, kernel_limit_us)

@@ -12,6 +12,7 @@ from routesparse.engine.prompts import PromptText, tokenize
 from routesparse.engine.rows import RunRecord
 
 if TYPE_CHECKING:
+    from routesparse.engine.decide.ahead import Compiled
     from routesparse.engine.decide.decision import Computed
     from routesparse.engine.device.graphs import Graphs
     from routesparse.engine.models.load import LoadedModel
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
 Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
+# What run_worker compiles from its start on; None where there is nothing to compile for.
+CompileAhead = Callable[[], "Compiled | None"]
 
 
 class WarmAnalysis:

@@ -95,8 +95,9 @@ class Job:
         )
 
 
-# The stages in order, with the names that analyze_prompt reports; "dense" only where it was asked for.
-STAGES: tuple[str, ...] = ("load", "tokenize", "profile", "route", "dense", "write")
+# The stages in order, with the names that analyze_prompt reports; "dense" only where it was asked for,
+# "profile" and "compile" only on a machine that has not done so before.
+STAGES: tuple[str, ...] = ("load", "tokenize", "profile", "compile", "route", "dense", "write")
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from routesparse.engine.jobs.signals import Flag, stopped_by_signals, wait_any
 from routesparse.engine.prompts import decode_prompt
 
 if TYPE_CHECKING:
-    from routesparse.engine.jobs.analysis import Analyze
+    from routesparse.engine.jobs.analysis import Analyze, CompileAhead
 
 POLL_S = 0.5
 SEEN_EVERY_S = 5.0
@@ -40,6 +41,7 @@ def run_worker(
     *,
     poll_s: float = POLL_S,
     once: bool = False,
+    compile_ahead: CompileAhead | None = None,
     lease_s: float = LEASE_S,
     beat_s: float = BEAT_S,
     stop: Flag | None = None,
@@ -47,7 +49,8 @@ def run_worker(
     """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
 
     home: where queue, prompts, spool and logs live. analyze: (request, prompt, run id, report) -> RunRecord with
-    that run id; the command line hands in a WarmAnalysis (analysis.py). stop: ends the worker like SIGTERM does.
+    that run id; the command line hands in a WarmAnalysis (analysis.py). compile_ahead: runs beside the jobs from the
+    start on, and its errors end in the log. stop: ends the worker like SIGTERM does.
     A job that runs at a signal goes back into the queue before this returns.
     Errors: StoreError when the queue can't be opened; later ones are logged and waited out.
     """
@@ -55,6 +58,10 @@ def run_worker(
     flag = stop or Flag()
     try:
         worker = _Worker(queue, analyze, flag, lease_s, beat_s)
+        if compile_ahead is not None:
+            threading.Thread(
+                target=worker.compile, args=(compile_ahead,), name="compile", daemon=True
+            ).start()
         with presence.present(home, worker.id), stopped_by_signals(flag):
             worker.loop(poll_s, once)
     finally:
@@ -73,6 +80,17 @@ class _Worker:
         self._seen_at = float("-inf")
         self._troubled = False
         self._swept = False
+
+    def compile(self, compile_ahead: CompileAhead) -> None:
+        """Compile before the first job asks for it; a job needs this for nothing but its time."""
+        try:
+            compiled = compile_ahead()
+        # The boundary of a thread: what could not be compiled here is compiled when it is launched.
+        except Exception as error:  # noqa: BLE001
+            self._log.write("kernels_not_compiled", error=type(error).__name__, frames=frames(error))
+            return
+        if compiled is not None:
+            self._log.write("kernels_compiled", **asdict(compiled))
 
     def loop(self, poll_s: float, once: bool) -> None:
         self._log.write("worker_started")

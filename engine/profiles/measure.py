@@ -42,17 +42,11 @@ from routesparse.engine.profiles.plans import (
     synthetic,
     work_of,
 )
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.kernels.interface import sparse_attention
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
-
-Progress = Callable[[str, int, int], None]  # stage, done, total
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """For callers that show none."""
-
 
 FULL_LENGTHS = (2_048, 4_096, 8_192, 16_384)
 GPU_LENGTHS = (8_192, 12_288, 16_384, 32_768, 65_536, 131_072)
@@ -170,7 +164,7 @@ def measure(
     generator = torch.Generator(device).manual_seed(seed)
     layers = 0 if prompts is None else prompts.passes
     clock = _Clock(device, progress, len(lengths) * (plans + CHECKED_PLANS + 2) + layers)
-    free = _free_profile(config)
+    free = free_profile(config)
     setups: list[float] = []
     for n in lengths:
         inputs = random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
@@ -307,7 +301,7 @@ def _probe_once(
     plan_of(begin(inputs, segment, 0, settings, graphs=graphs), inputs)
 
 
-def _free_profile(config: RouterConfig) -> LatencyProfile:
+def free_profile(config: RouterConfig) -> LatencyProfile:
     """Costs of the right order, for a router that is only timed."""
     return LatencyProfile(
         "", "", "", "", 0, 0, 0, config.block_q, config.block_k, 0, 1, 0.1, 0, 1.5, 0, 0, 0, 0

@@ -20,6 +20,7 @@ import torch
 from routesparse.engine.audit.auditor import Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
+from routesparse.engine.decide.ahead import ready
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.decide.layer import begin, plan_of
 from routesparse.engine.decide.settings import LayerSettings
@@ -33,12 +34,14 @@ from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
 from routesparse.engine.method.row_plan import head_density
 from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.record.passes import PendingPass, RunSettings
 from routesparse.engine.record.trace import Trace
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
+from routesparse.kernels.compile_ahead import compiler_of
 from routesparse.kernels.plan import RowPlan
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ class RoutingSession(AttentionRouter):
         auditor: Auditor | None = None,
         salt: str = "",
         graphs: Graphs[Computed] | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
@@ -64,7 +68,7 @@ class RoutingSession(AttentionRouter):
         auditor: sees every decision after its layer ran; None audits nothing. salt: makes the random rows this prompt's
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture
-        again.
+        again. progress: told how far compiling is, on a GPU that has not run such a prompt yet.
         Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a
         gate_threshold that contradicts the calibration.
         """
@@ -98,6 +102,18 @@ class RoutingSession(AttentionRouter):
         self._graphs: Graphs[Computed] = Graphs() if graphs is None or predicts else graphs
         self._worth: dict[tuple[int, int, int], list[Segment] | None] = {}
         self._layers = LAYERS
+        self._progress = progress
+
+    def prepare(self, blank: AttentionInputs, device: torch.device) -> None:
+        """Compile what a layer launches on a GPU with inputs like these, so that compiling is not part of a prefill.
+
+        blank: ahead.blank_inputs of a whole prompt. Nothing is compiled where the prompt would run dense.
+        """
+        segments = self._worth_routing(blank, 0)
+        if segments is not None:
+            settings = self._settings(blank)
+            _, limits_us = self._limits(blank, segments, settings.profile)
+            ready(compiler_of(device), blank, segments, settings, limits_us, self._progress)
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """One layer's causal attention: [B, H, n_q, D].
@@ -181,6 +197,8 @@ class RoutingSession(AttentionRouter):
         """The six steps for every segment of the call, one launch for all of them, and the audit."""
         settings = self._settings(inputs)
         limit_us, shares_us = self._limits(inputs, segments, settings.profile)
+        if inputs.q.is_cuda:
+            ready(compiler_of(inputs.q.device), inputs, segments, settings, shares_us, self._progress)
         try:
             pendings = [
                 begin(inputs, segment, layer, settings, share_us, self._graphs)

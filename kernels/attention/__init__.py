@@ -25,6 +25,8 @@ import torch
 from routesparse.kernels.attention import hopper_launch, torch_cpu, triton_launch
 from routesparse.kernels.attention.operands import Loads, Operands, fits_descriptor
 from routesparse.kernels.attention.row_order import row_order
+from routesparse.kernels.common import on_gpu
+from routesparse.kernels.launching import gpu_of
 from routesparse.kernels.plan import RowPlan
 
 Backend = Literal["auto", "triton", "torch"]
@@ -63,7 +65,7 @@ def sparse_attention(
     _check_inputs(q, k, v, plan)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if backend == "auto":
-        backend = "triton" if q.is_cuda else "torch"
+        backend = "triton" if on_gpu(q) else "torch"
     if backend == "torch":
         return torch_cpu.attend(q, k, v, plan, scale)
     if backend == "triton":
@@ -119,7 +121,7 @@ def possible_loads(
         return ["pointer"]
     if interpreted:
         return ["pointer", "descriptor"]
-    if torch.cuda.get_device_capability(q.device)[0] < 9:
+    if torch.cuda.get_device_capability(gpu_of(q))[0] < 9:
         return ["pointer"]
     if fits_descriptor(q) and hopper_launch.can_run(q, plan):
         return ["producer", "descriptor", "pointer"]
@@ -150,7 +152,7 @@ def _check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: RowPl
 
 
 def _check_supported(q: torch.Tensor, plan: RowPlan, scale: float, interpreted: bool) -> None:
-    if not q.is_cuda and not interpreted:
+    if not on_gpu(q) and not interpreted:
         raise ValueError(
             f'backend "triton" got tensors on {q.device}; pass CUDA tensors or backend="torch" '
             "(or set TRITON_INTERPRET=1 before Python starts, for tests)"

@@ -7,6 +7,7 @@ import math
 import torch
 
 from routesparse.kernels.attention.operands import Operands, descriptor_strides, lists_by_row
+from routesparse.kernels.launching import gpu_of, variant
 from routesparse.kernels.plan import RowPlan
 
 
@@ -14,7 +15,7 @@ def can_run(q: torch.Tensor, plan: RowPlan) -> bool:
     """Whether the kernel can compute this plan, given that TMA can read q, k and v (``fits_descriptor``)."""
     plain = plan.key_start is None and plan.window is None and plan.softcap is None
     tiles = plan.block_q == 128 and plan.block_k == 64 and q.shape[3] in (64, 128)
-    return plain and tiles and torch.cuda.get_device_capability(q.device)[0] == 9
+    return plain and tiles and torch.cuda.get_device_capability(gpu_of(q))[0] == 9
 
 
 def settings(head_size: int) -> dict[str, int]:
@@ -45,8 +46,17 @@ def launch(operands: Operands) -> None:
     def described(tensor: torch.Tensor) -> TensorDescriptor:
         return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), [1, 1, 64, 64], box)
 
-    programs = torch.cuda.get_device_properties(q.device).multi_processor_count
-    hopper_attention_kernel[(min(operands.order.numel(), programs),)](
+    programs = torch.cuda.get_device_properties(gpu_of(q)).multi_processor_count
+    kernel = variant(
+        hopper_attention_kernel,
+        blocks_stride=blocks.stride(0),
+        columns_stride=columns.stride(0),
+        query_blocks=plan.query_blocks,
+        n_q=n_q,
+        n_k=plan.n_k,
+        rows=operands.order.numel(),
+    )
+    kernel[(min(operands.order.numel(), programs),)](
         described(q),
         described(k),
         described(v),

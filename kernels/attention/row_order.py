@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.common import on_gpu
+from routesparse.kernels.launching import variant
 from routesparse.kernels.plan import RowPlan
 
 # The kernel sorts by 256 steps of a row's number of tiles, as in a counting sort.
@@ -21,7 +23,7 @@ def row_order(plan: RowPlan, group: int = 1) -> torch.Tensor:
     ``group`` query heads share a KV head; their rows stay together, the one with the most tiles first. On a GPU
     rows of one step (``order_kernel``) come in any order.
     """
-    if plan.block_count.is_cuda:
+    if on_gpu(plan.block_count):
         return row_order_triton(plan, group)
     _, last = plan.query_positions()
     column_tiles = (plan.column_count + (plan.block_k - 1)) // plan.block_k
@@ -39,7 +41,7 @@ def row_order_triton(plan: RowPlan, group: int) -> torch.Tensor:
     order = torch.empty(kv_heads * rows, dtype=torch.int32, device=plan.device)
     # Where the next row of each step goes.
     cursors = torch.empty(kv_heads, _STEPS, dtype=torch.int32, device=plan.device)
-    order_kernel[(kv_heads,)](
+    variant(order_kernel, rows=rows, query_blocks=plan.query_blocks, n_k=plan.n_k)[(kv_heads,)](
         plan.dense_rows.contiguous().view(torch.uint8),
         plan.block_count.contiguous(),
         plan.column_count.contiguous(),

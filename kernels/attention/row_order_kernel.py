@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])
 def order_kernel(
     dense_ptr,
     block_count_ptr,

@@ -9,6 +9,7 @@ import torch
 
 from routesparse.kernels.attention.launch_choice import Config, fastest
 from routesparse.kernels.attention.operands import Loads, Operands, descriptor_strides, lists_by_row
+from routesparse.kernels.launching import variant
 from routesparse.kernels.plan import RowPlan
 
 
@@ -57,7 +58,15 @@ def _launch(operands: Operands, config: Config, interpreted: bool) -> None:
         return TensorDescriptor(tensor, list(tensor.shape), descriptor_strides(tensor), tile)
 
     absent = plan.block_count
-    sparse_attention_kernel[(operands.order.numel(),)](
+    kernel = variant(
+        sparse_attention_kernel,
+        blocks_stride=blocks.stride(0),
+        columns_stride=columns.stride(0),
+        query_blocks=plan.query_blocks,
+        n_q=n_q,
+        n_k=plan.n_k,
+    )
+    kernel[(operands.order.numel(),)](
         q,
         k,
         v,

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from routesparse.kernels.betting_bound.naive import BET_CAP, BISECTIONS
+from routesparse.kernels.launching import variant
 
 BITS = 4  # of a bound that a round of its search finds; as measured on an H200
 
@@ -19,7 +20,7 @@ def betting_lower_bound(x: Any, error: float) -> Any:
     bound = x.new_empty(x.shape[:-1])
     padded = max(16, 1 << (count - 1).bit_length())  # the kernel reads 16 rows at a time
     scratch = x.new_empty(bound.numel(), 2, padded + 1)
-    betting_kernel[(bound.numel(),)](
+    variant(betting_kernel)[(bound.numel(),)](
         x,
         scratch,
         bound,

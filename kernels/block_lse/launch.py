@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from routesparse.kernels.launching import power_of_two, product_constants
+from routesparse.kernels.launching import power_of_two, product_constants, variant
 
 # As measured on an H200.
 LAUNCH = (64, 128, 4, 2)  # rows and keys of a tile, warps, stages
@@ -50,7 +50,9 @@ def block_lse(
     blocks = max(1, width // block_k)
     seen = collect_rows(q, positions, shift, keys, rows, block_k, blocks, table, k.shape[1])
     units, key_tiles = seen.first_tile.shape
-    block_lse_kernel[(units * key_tiles,)](
+    variant(block_lse_kernel, keys=keys, key_blocks=seen.out.shape[-1], key_tiles=key_tiles)[
+        (units * key_tiles,)
+    ](
         k,
         seen.out if table is None else table,
         seen.queries,
@@ -112,7 +114,9 @@ def collect_rows(
         empty(batch, heads, count, key_blocks, dtype=torch.float32),
     )
     numbers = product_constants(q)
-    collect_rows_kernel[(padded // COLLECTED_ROWS, units)](
+    variant(collect_rows_kernel, key_blocks=key_blocks, key_tiles=key_tiles)[
+        (padded // COLLECTED_ROWS, units)
+    ](
         q,
         seen.out if table is None else table,
         positions.contiguous(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.block_means import naive
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 
 
 def block_means(
@@ -23,7 +23,7 @@ def block_means(
     batch, heads, _, head_size = x.shape
     blocks = -(-rows // block)
     out = torch.empty(batch, heads, blocks, head_size, dtype=torch.float32, device=x.device)
-    block_means_kernel[(blocks, batch * heads)](
+    variant(block_means_kernel, rows=rows, blocks=blocks)[(blocks, batch * heads)](
         x,
         out if table is None else table,
         out,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 
 
 def stamp(out: torch.Tensor, place: int) -> None:
     """Write the GPU's clock, in nanoseconds, to out[place] (int64) when the work before is done."""
     from routesparse.kernels.clock.kernel import stamp_kernel
 
-    stamp_kernel[(1,)](out, place, num_warps=1)
+    variant(stamp_kernel)[(1,)](out, place, num_warps=1)
 
 
 def write_laps(times: torch.Tensor, laps: torch.Tensor) -> None:
     """times int64 [laps + 1] in nanoseconds -> laps float64 [laps] in microseconds."""
     from routesparse.kernels.clock.kernel import laps_kernel
 
-    laps_kernel[(1,)](times, laps, len(laps), COUNT=power_of_two(len(laps)), num_warps=1)
+    variant(laps_kernel)[(1,)](times, laps, len(laps), COUNT=power_of_two(len(laps)), num_warps=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 
 SUM_ROWS = 64  # rows that a mean adds up at once
 
@@ -17,7 +17,7 @@ def describe_units(
 
     batch, heads, count, octaves = spread.shape
     out = torch.empty(3, batch, heads, dtype=torch.float32, device=spread.device)
-    describe_units_kernel[(batch * heads,)](
+    variant(describe_units_kernel, octaves=octaves)[(batch * heads,)](
         entropy.contiguous(),
         local.contiguous(),
         spread.contiguous(),

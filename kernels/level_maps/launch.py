@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import knows_ptx, power_of_two
+from routesparse.kernels.launching import knows_ptx, power_of_two, variant
 from routesparse.kernels.level_maps.naive import MAX_LEVELS
 from routesparse.kernels.rules import SCORE_BINS
 
@@ -35,7 +35,9 @@ def score_levels(
     top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
     top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
     ptx = knows_ptx()
-    score_levels_kernel[(batch * heads * query_blocks,)](
+    variant(
+        score_levels_kernel, query_blocks=query_blocks, key_blocks=key_blocks, segment_keys=geometry.keys
+    )[(batch * heads * query_blocks,)](
         scores,
         top_k,
         top_p,
@@ -72,7 +74,12 @@ def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.
     out = torch.empty(
         batch, heads, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=band_levels.device
     )
-    slash_levels_kernel[(batch * heads * geometry.query_blocks,)](
+    variant(
+        slash_levels_kernel,
+        query_blocks=geometry.query_blocks,
+        key_blocks=key_blocks,
+        segment_keys=geometry.keys,
+    )[(batch * heads * geometry.query_blocks,)](
         band_levels.contiguous(),
         out,
         geometry.first_keys,
@@ -97,7 +104,12 @@ def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Ten
     batch, key_blocks = len(geometry.first_keys), geometry.key_blocks
     out = torch.empty(batch, 1, geometry.query_blocks, key_blocks, dtype=torch.uint8, device=budgets.device)
     width = min(2_048, power_of_two(key_blocks))
-    closed_levels_kernel[(batch * geometry.query_blocks, -(-key_blocks // width))](
+    variant(
+        closed_levels_kernel,
+        query_blocks=geometry.query_blocks,
+        key_blocks=key_blocks,
+        segment_keys=geometry.keys,
+    )[(batch * geometry.query_blocks, -(-key_blocks // width))](
         budgets,
         out,
         geometry.first_keys,

@@ -22,7 +22,7 @@ def ranks(kept):
     return tl.cumsum(kept, 0) + before[None, :], tl.sum(of_lane, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["body_blocks"])
 def lower_kernel(
     choice_ptr,
     table_ptr,

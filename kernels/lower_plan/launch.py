@@ -6,6 +6,7 @@ import torch
 
 from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
+from routesparse.kernels.launching import variant
 from routesparse.kernels.lower_plan import naive
 from routesparse.kernels.plan import RowPlan
 from routesparse.kernels.retained_mass.contract import FamilyMaps
@@ -44,7 +45,16 @@ def lower_levels(
     single_count = torch.empty_like(block_count)
     dense = torch.empty(rows, dtype=torch.uint8, device=device)
     closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
-    lower_kernel[(dense.numel(),)](
+    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
+    variant(
+        lower_kernel,
+        closed_stride=closed_stride,
+        query_blocks=geometry.query_blocks,
+        key_blocks=geometry.key_blocks,
+        capacity=capacity,
+        width=width,
+        segment_keys=geometry.keys,
+    )[(dense.numel(),)](
         choice.contiguous(),
         table,
         closed,
@@ -58,7 +68,7 @@ def lower_levels(
         singles,
         single_count,
         dense,
-        closed.stride(0) if closed.shape[0] > 1 else 0,
+        closed_stride,
         heads,
         geometry.query_blocks,
         geometry.body_blocks,
@@ -95,7 +105,7 @@ def head_density(first_keys: torch.Tensor, plan: RowPlan) -> torch.Tensor:
 
     batch, heads, query_blocks = plan.block_count.shape
     out = torch.empty(batch, heads, dtype=torch.float64, device=plan.device)
-    density_kernel[(out.numel(),)](
+    variant(density_kernel, query_blocks=query_blocks, segment_keys=plan.n_k)[(out.numel(),)](
         plan.block_count,
         plan.column_count,
         plan.dense_rows.view(torch.uint8),

@@ -37,7 +37,7 @@ def single_kernel(
             tl.store(own + column // BLOCK_K, value, mask=rank < end)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pool", "mask_pool"])
 def picture_kernel(
     mass_ptr,
     rows_ptr,
@@ -59,12 +59,12 @@ def picture_kernel(
     columns,
     mask_columns,
     position,
+    pool,
+    mask_pool,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr,
     MASK_COLUMNS: tl.constexpr,
-    POOL: tl.constexpr,
-    MASK_POOL: tl.constexpr,
     PARTS: tl.constexpr,
     MASK_PARTS: tl.constexpr,
     LAST: tl.constexpr,
@@ -82,10 +82,10 @@ def picture_kernel(
     column = tl.arange(0, COLUMNS)
     own = mass_ptr + (unit * count + probe_row) * key_blocks
     most = tl.zeros([COLUMNS], dtype=tl.float32)
-    for start in range(0, POOL, PARTS):
+    for start in range(0, pool, PARTS):
         # Nothing beyond the diagonal holds any mass.
-        n = column[:, None] * POOL + (start + part)
-        inside = (n <= reach) & (start + part < POOL)
+        n = column[:, None] * pool + (start + part)
+        inside = (n <= reach) & (start + part < pool)
         most = tl.maximum(most, tl.max(tl.load(own + n, mask=inside, other=0.0), 1))
     tl.store(picture_ptr + at * columns + column, most.to(tl.float16), mask=column < columns)
 
@@ -95,9 +95,9 @@ def picture_kernel(
     own_row = unit * query_blocks * key_blocks + level_row
     closed = tl.full([MASK_COLUMNS], LAST, tl.int32)
     slash, top_k, top_p = closed, closed, closed
-    for start in range(0, MASK_POOL, MASK_PARTS):
-        n = cell[:, None] * MASK_POOL + (start + part)
-        inside = (n <= reach) & (start + part < MASK_POOL)
+    for start in range(0, mask_pool, MASK_PARTS):
+        n = cell[:, None] * mask_pool + (start + part)
+        inside = (n <= reach) & (start + part < mask_pool)
         level = tl.load(closed_ptr + unit // heads * closed_stride + level_row + n, mask=inside, other=NEVER)
         closed = tl.minimum(closed, tl.min(level.to(tl.int32), 1))
         level = tl.load(slash_ptr + own_row + n, mask=inside, other=NEVER)

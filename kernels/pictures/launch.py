@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from routesparse.kernels.families import check_known
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 from routesparse.kernels.retained_mass.contract import FamilyMaps
 
 PICTURE_PARTS = 4  # blocks of a column that a picture's program loads at once
@@ -20,7 +20,7 @@ def single_levels(columns: torch.Tensor, counts: torch.Tensor, key_blocks: int, 
 
     batch, heads, width = columns.shape
     single = torch.empty(batch, heads, key_blocks, dtype=torch.uint8, device=columns.device)
-    single_kernel[(batch * heads,)](
+    variant(single_kernel, width=width, key_blocks=key_blocks)[(batch * heads,)](
         columns.contiguous(),
         counts,
         single,
@@ -58,7 +58,15 @@ def pictures(
     masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
     positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
     closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
-    picture_kernel[(units * len(drawn),)](
+    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
+    variant(
+        picture_kernel,
+        closed_stride=closed_stride,
+        query_blocks=slash.shape[2],
+        key_blocks=key_blocks,
+        columns=width,
+        mask_columns=mask_columns,
+    )[(units * len(drawn),)](
         mass,
         rows.contiguous(),
         drawn,
@@ -70,7 +78,7 @@ def pictures(
         picture,
         masks,
         positions,
-        closed.stride(0) if closed.shape[0] > 1 else 0,
+        closed_stride,
         heads,
         count,
         len(drawn),
@@ -79,12 +87,12 @@ def pictures(
         width,
         mask_columns,
         position,
+        pool,
+        mask_pool,
         BLOCK_Q=block_q,
         BLOCK_K=block_k,
         COLUMNS=power_of_two(width),
         MASK_COLUMNS=power_of_two(mask_columns),
-        POOL=pool,
-        MASK_POOL=mask_pool,
         PARTS=min(PICTURE_PARTS, 1 << (pool - 1).bit_length()),
         MASK_PARTS=min(PICTURE_PARTS, 1 << (mask_pool - 1).bit_length()),
         LAST=last,

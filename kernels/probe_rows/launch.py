@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 
 
 def place_rows(
@@ -22,7 +22,7 @@ def place_rows(
     batch, heads, _ = draws.shape
     recent, routing, certificate, boundary = sizes
     out = torch.empty(batch, heads, sum(sizes), dtype=torch.int64, device=draws.device)
-    place_kernel[(batch * heads,)](
+    variant(place_kernel)[(batch * heads,)](
         draws.contiguous(),
         first_keys,
         out,

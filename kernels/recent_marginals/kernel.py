@@ -139,7 +139,7 @@ def _over_lanes(x, KEYS: tl.constexpr, LANES: tl.constexpr, HEADS: tl.constexpr)
     return tl.sum(tl.reshape(x, [KEYS // LANES, LANES, HEADS]), 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nearest"])
 def band_kernel(
     part_ptr,
     band_ptr,

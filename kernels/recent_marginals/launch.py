@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from routesparse.kernels.launching import power_of_two, product_constants
+from routesparse.kernels.launching import power_of_two, product_constants, variant
 
 RECENT_ROWS = 64
 
@@ -59,9 +59,16 @@ def recent_marginals(
         # Steps of block_k offsets: that of row 0 and key 0 of the first tile, and the steps that a tile meets.
         own, inside = divmod(first - phase, block_k)
         lowest, highest = (inside - (width - 1)) // block_k, (inside + RECENT_ROWS - 1) // block_k
-        steps = highest - lowest + 1
+        steps, first_edge = highest - lowest + 1, (lowest + 1) * block_k - inside
         parts = torch.empty(batch, heads, tiles, steps + 1, lanes, dtype=torch.float32, device=q.device)
-        recent_kernel[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads // together)](
+        variant(
+            recent_kernel,
+            first_row=first_row + start,
+            first=first,
+            keys=keys,
+            tiles=tiles,
+            first_edge=first_edge,
+        )[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads // together)](
             q,
             k,
             columns if table is None else table,
@@ -80,7 +87,7 @@ def recent_marginals(
             tiles,
             RECENT_TILES_PER_PROGRAM,
             local_offsets,
-            (lowest + 1) * block_k - inside,
+            first_edge,
             scale,
             softcap or 0.0,
             ROWS=RECENT_ROWS,
@@ -96,7 +103,7 @@ def recent_marginals(
             num_warps=warps,
             num_stages=stages,
         )
-        band_kernel[(-(-key_blocks // 32), batch * heads)](
+        variant(band_kernel, tiles=tiles, key_blocks=key_blocks)[(-(-key_blocks // 32), batch * heads)](
             parts,
             bands,
             tiles,

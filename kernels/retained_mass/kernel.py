@@ -232,7 +232,7 @@ def cover_rows_kernel(
         tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["body_blocks"])
 def totals_kernel(
     table_ptr,
     slash_ptr,

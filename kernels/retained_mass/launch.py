@@ -6,7 +6,7 @@ import torch
 
 from routesparse.kernels.families import check_known
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import power_of_two, product_constants
+from routesparse.kernels.launching import power_of_two, product_constants, variant
 from routesparse.kernels.retained_mass.contract import FamilyLevels, ProbedRows, RetainedMass
 
 COLUMNS_PER_PROGRAM = 512
@@ -76,7 +76,7 @@ def by_position(rows: torch.Tensor) -> torch.Tensor:
 
     batch, heads, count = rows.shape
     order = torch.empty(rows.shape, dtype=torch.int32, device=rows.device)
-    by_position_kernel[(-(-count // 32), batch * heads)](rows, order, count, ROWS=32, num_warps=4)
+    variant(by_position_kernel)[(-(-count // 32), batch * heads)](rows, order, count, ROWS=32, num_warps=4)
     return order
 
 
@@ -107,7 +107,7 @@ def column_mass(
     padded = -(-width // columns_at_once) * columns_at_once
     out = torch.empty(batch, heads, count, padded, dtype=torch.float32, device=q.device)
     grid = (-(-count // rows_at_once), batch * heads, -(-width // COLUMNS_PER_PROGRAM))
-    column_mass_kernel[grid](
+    variant(column_mass_kernel, width=width)[grid](
         q,
         k,
         out if table is None else table,
@@ -161,8 +161,15 @@ def cover_rows(
     _, heads, count, key_blocks = mass.shape
     out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
     closed, slash, top_k, top_p = maps
+    closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
     width = columns.shape[-1]
-    cover_rows_kernel[(sink_mass.numel(), 2)](
+    variant(
+        cover_rows_kernel,
+        closed_stride=closed_stride,
+        width=width,
+        query_blocks=geometry.query_blocks,
+        key_blocks=key_blocks,
+    )[(sink_mass.numel(), 2)](
         mass,
         sink_mass,
         rows,
@@ -174,7 +181,7 @@ def cover_rows(
         column_mass,
         geometry.first_keys,
         out,
-        closed.stride(0) if closed.shape[0] > 1 else 0,
+        closed_stride,
         heads,
         count,
         width,
@@ -219,7 +226,13 @@ def totals(
     scratch = torch.empty(
         batch, heads, count, 2, geometry.key_blocks, dtype=torch.int32, device=columns.device
     )
-    totals_kernel[(count, batch * heads)](
+    variant(
+        totals_kernel,
+        width=width,
+        query_blocks=geometry.query_blocks,
+        key_blocks=geometry.key_blocks,
+        segment_keys=geometry.keys,
+    )[(count, batch * heads)](
         candidates,
         slash,
         columns,

@@ -9,7 +9,7 @@ import torch
 
 from routesparse.kernels.betting_bound import BISECTIONS
 from routesparse.kernels.betting_bound.launch import BITS
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 
 MOST_TESTS = 8  # the ladder is unrolled
 
@@ -66,7 +66,7 @@ def route_units(
     units, (recent, routing, certificate, boundary) = batch * heads, sizes
     row_mass = row_mass.contiguous()
     rungs, padded = max(2, 1 << (tests - 1).bit_length()), power_of_two(certificate)
-    route_kernel[(units,)](
+    variant(route_kernel)[(units,)](
         row_mass,
         tiles.contiguous(),
         columns.contiguous(),
@@ -98,7 +98,7 @@ def route_units(
     )
     choice = torch.empty(batch, heads, dtype=torch.int64, device=row_mass.device)
     scratch = torch.empty(units, 2, rungs, padded + 1, dtype=torch.float64, device=row_mass.device)
-    certify_kernel[(units,)](
+    variant(certify_kernel)[(units,)](
         row_mass,
         settings,
         scratch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.launching import power_of_two
+from routesparse.kernels.launching import power_of_two, variant
 from routesparse.kernels.row_mass.contract import RowMass
 
 # As measured on an H200.
@@ -33,7 +33,7 @@ def row_mass(
     finite = torch.ones((), dtype=torch.bool, device=block_lse.device)
     found = RowMass(lse, sink_mass, empty(), empty(), empty(octaves), finite)
     width = power_of_two(key_blocks)
-    row_mass_kernel[(lse.numel(),)](
+    variant(row_mass_kernel, key_blocks=key_blocks)[(lse.numel(),)](
         block_lse,
         *found[:5],
         # Triton reads a bool tensor as bytes.

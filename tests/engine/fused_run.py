@@ -41,7 +41,7 @@ def _moved(value: Any, device: str) -> Any:
 
 def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
-    from routesparse.engine.method.families.block_sparse import block_scores
+    from routesparse.engine.method.families._block_ranking import block_scores
     from routesparse.engine.method.pooled_keys import pool_keys
     from routesparse.engine.method.retained_mass import candidate_mass
 

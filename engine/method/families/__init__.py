@@ -1,8 +1,9 @@
 """The pattern families, one file each (paper section 3.1): budgets, words, builder, definition, letter and colour.
 
-A family is added by one file here that ends in a ``Family``, and its line in ``_registered``. Everything else, from the
-library of candidates to the pages, asks this registry. The order of registration is the order of candidates. Loading it
-loads no torch: builders import what they need when they run.
+A family is added by one file here that ends in a ``Family``, and its line in ``_registered``; a file whose name begins
+with an underscore is no family, but what some share. Everything else, from the library of candidates to the pages, asks
+this registry. The order of registration is the order of candidates. Loading it loads no torch: builders import what
+they need when they run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from routesparse.engine.method.families.block_sparse import ranked, ranked_row
+from routesparse.engine.method.families._block_ranking import ranked, ranked_row
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
 
 if TYPE_CHECKING:

@@ -372,3 +372,38 @@ def test_the_log_tells_a_job_s_story_without_its_text(queue, home, work):
     assert {line["job"] for line in tail(home, other)} == {other}
     assert SECRET not in log_text(home)
     assert len(tail(home, job_id, limit=2)) == 2
+
+
+def test_what_a_worker_compiled_at_its_start_is_in_the_log(work, home):
+    from routesparse.engine.decide.ahead import Compiled
+
+    done = threading.Event()
+
+    def compile_ahead():
+        done.set()
+        return Compiled(kernels=89, failed=1, seconds=4.5)
+
+    submit(JobQueue(home))
+    work(compile_ahead=compile_ahead)
+    assert done.wait(5)
+    wait_for_line(home, '"event": "kernels_compiled"')
+    assert '"kernels": 89, "failed": 1, "seconds": 4.5' in log_text(home)
+
+
+def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(work, home):
+    def compile_ahead():
+        raise RuntimeError("the driver is too old")
+
+    queue = JobQueue(home)
+    job = submit(queue)
+    work(compile_ahead=compile_ahead)
+    wait_for_line(home, '"event": "kernels_not_compiled"')
+    assert queue.job(job).state == "done"
+    assert "too old" not in log_text(home)  # messages of unexpected errors stay out
+
+
+def wait_for_line(home, text):
+    deadline = time.monotonic() + 5
+    while text not in log_text(home) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert text in log_text(home)

@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine.method import families
 from routesparse.engine.method.descriptors import describe
-from routesparse.engine.method.families.block_sparse import block_scores, ranked_row
+from routesparse.engine.method.families._block_ranking import block_scores, ranked_row
 from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.retained_mass import candidate_mass

@@ -1,0 +1,211 @@
+"""Compiling ahead: what is asked for, once, at which lengths, and what happens to errors. CPU; compiles one kernel."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from routesparse.engine.config import LatencyBudget, RouterConfig
+from routesparse.engine.decide import ahead
+from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.method.segments import split
+from routesparse.engine.profiles.measure import free_profile
+from routesparse.kernels.compile_ahead import Compiler, Wanted, compile_kernel
+
+triton = pytest.importorskip("triton")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def a_hopper(monkeypatch):
+    """The GPU that meta tensors stand for."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    machine = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: machine)
+
+
+@pytest.fixture
+def active_hopper(monkeypatch, tmp_path):
+    """Triton compiles for sm_90 where no GPU is, in a cache of its own."""
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    driver = SimpleNamespace(
+        get_current_device=lambda: 0, get_current_stream=lambda device: 0, get_current_target=lambda: target
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+
+
+def wanted_at(tokens: int, *, limit_us: float | None = None, head_dim: int = 64, **changes) -> list[Wanted]:
+    config = RouterConfig(segment_tokens=131_072, **changes)
+    inputs = ahead.blank_inputs(tokens, heads=8, kv_heads=2, head_dim=head_dim, dtype=torch.bfloat16)
+    segments = split(tokens, tokens, config)
+    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    return ahead.kernels_of(inputs, segments, settings, [limit_us] * len(segments))
+
+
+def names(wanted: list[Wanted]) -> set[str]:
+    return {each.kernel.__name__ for each in wanted}
+
+
+def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first() -> None:
+    wanted = wanted_at(65_536)
+    assert wanted[0].kernel.__name__ == "hopper_attention_kernel"
+    assert {"block_lse_kernel", "recent_kernel", "route_kernel", "certify_kernel", "lower_kernel"} < names(
+        wanted
+    )
+    assert len({each.key for each in wanted}) == len(wanted) > 20
+
+
+def test_where_loads_are_measured_both_ways_are_wanted(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (10, 0))
+    attention = [w for w in wanted_at(65_536) if w.kernel.__name__ == "sparse_attention_kernel"]
+    assert {each.options["DESCRIPTOR"] for each in attention} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"probe": "pooled"},
+        {"policy": "budgeted", "budget": LatencyBudget.parse("0.3"), "limit_us": 500.0},
+        {"bound": "bernstein"},
+        {"launch": "per_head"},
+    ],
+    ids=["pooled", "budgeted", "bernstein", "per-head"],
+)
+def test_other_settings_ask_without_reading_a_value(changes) -> None:
+    assert "block_lse_kernel" in names(wanted_at(40_000, **changes)) or changes.get("probe") == "pooled"
+
+
+@pytest.mark.parametrize("few", [(65_536, 131_072), (70_001, 100_003)], ids=["multiples-of-16", "others"])
+def test_two_lengths_of_a_kind_share_all_but_what_depends_on_the_power_of_two(few) -> None:
+    first, second = ({each.key: each for each in wanted_at(tokens)} for tokens in few)
+    new = names([each for key, each in second.items() if key not in first])
+    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel"}
+
+
+def test_after_a_workers_start_hardly_any_length_wants_more() -> None:
+    known = {w.key for tokens in ahead.lengths_of_every_kind(131_072) for w in wanted_at(tokens)}
+    assert len(known) < 120
+    lengths = [*range(8_192, 131_073, 2_048), *range(8_195, 131_072, 1_777)]
+    more = [tokens for tokens in lengths if any(w.key not in known for w in wanted_at(tokens))]
+    assert len(more) <= 0.1 * len(lengths)
+
+
+def test_what_counts_as_one_compilation_is_one_to_triton(active_hopper) -> None:
+    """The binder gives the key under which Triton keeps what it compiled."""
+
+    def of_triton(wanted: Wanted) -> str:
+        binder = wanted.kernel.device_caches[0][-1]
+        _, specialization, options = binder(*wanted.args, **wanted.options)
+        return f"{wanted.kernel.__name__}{id(wanted.kernel)} {specialization} {sorted(options.items())}"
+
+    every = [w for tokens in (65_536, 131_072, 70_001, 100_003, 40_016) for w in wanted_at(tokens)]
+    pairs = {(each.key, of_triton(each)) for each in every}
+    assert len(pairs) == len({ours for ours, _ in pairs}) == len({theirs for _, theirs in pairs})
+
+
+def test_a_wanted_kernel_compiles_from_blank_arguments(active_hopper) -> None:
+    wanted = next(w for w in wanted_at(70_001) if w.kernel.__name__ == "band_kernel")
+    compiled = wanted.kernel.warmup(*wanted.args, grid=(1,), **wanted.options)
+    assert "band_kernel" in compiled.asm["ptx"]
+
+
+def test_a_launch_under_the_interpreter_or_on_a_gpu_is_no_question() -> None:
+    from routesparse.kernels.launching import variant
+    from routesparse.kernels.row_mass.kernel import row_mass_kernel
+
+    assert variant(row_mass_kernel, key_blocks=1_024) is row_mass_kernel
+    generic = variant(row_mass_kernel, key_blocks=1_023)
+    assert generic.do_not_specialize == ["key_blocks"] and variant(row_mass_kernel, key_blocks=7) is generic
+    with pytest.raises(ValueError, match="has no argument keys"):
+        variant(row_mass_kernel, keys=7)
+
+
+def test_each_is_compiled_once_and_progress_ends_at_all() -> None:
+    compiled: list[str] = []
+    compiler = Compiler(CPU, lambda wanted: compiled.append(wanted.kernel.__name__))
+    reports: list[tuple[str, int, int]] = []
+    wanted = wanted_at(65_536)
+    for _ in range(2):
+        result = ahead.compile_together(compiler, wanted, lambda *report: reports.append(report))
+    compiler.stop()
+    assert sorted(compiled) == sorted(each.kernel.__name__ for each in wanted)
+    assert (result.kernels, result.failed) == (len(wanted), 0)
+    assert all(stage == "compile" and done <= total == len(wanted) for stage, done, total in reports)
+
+
+def test_a_kernel_that_cannot_be_compiled_is_said_and_left(capsys) -> None:
+    def fail(wanted: Wanted) -> None:
+        if wanted.kernel.__name__ == "band_kernel":
+            raise RuntimeError("no registers left")
+
+    compiler = Compiler(CPU, fail)
+    result = ahead.compile_together(compiler, wanted_at(65_536), lambda *_: None)
+    compiler.stop()
+    assert result.failed == 1
+    assert "1 are left to their first launch (RuntimeError: no registers left)" in capsys.readouterr().err
+
+
+def test_a_job_that_is_cancelled_stops_waiting_but_not_the_compiling() -> None:
+    go_on = threading.Event()
+    compiler = Compiler(CPU, lambda wanted: go_on.wait(30))
+
+    def cancel(*_: object) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        ahead.compile_together(compiler, wanted_at(65_536), cancel)
+    go_on.set()
+    assert ahead.compile_together(compiler, wanted_at(65_536), lambda *_: None).failed == 0
+    compiler.stop()
+
+
+def test_a_process_that_ends_gives_up_what_waits() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    def compile(wanted: Wanted) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    compiler = Compiler(CPU, compile)
+    futures = compiler.start(wanted_at(65_536))
+    assert begun.wait(30)
+    compiler.stop()
+    go_on.set()
+    assert any(future.cancelled() for future in futures)
+
+
+def test_what_was_asked_for_is_not_planned_again(monkeypatch) -> None:
+    compiled: list[Wanted] = []
+    compiler = Compiler(CPU, compiled.append)
+    config = RouterConfig(segment_tokens=131_072)
+    inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
+    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    asking = (inputs, split(65_536, 65_536, config), settings, [None], lambda *_: None)
+    ahead.ready(compiler, *asking)
+    monkeypatch.setattr(ahead, "kernels_of", lambda *_: pytest.fail("planned again"))
+    ahead.ready(compiler, *asking)
+    compiler.stop()
+    assert len(compiled) > 20
+
+
+def test_a_plan_that_fails_is_said_and_fails_nothing(monkeypatch, capsys) -> None:
+    def fail(*_: object) -> list[Wanted]:
+        raise NotImplementedError("no such operation on meta tensors")
+
+    monkeypatch.setattr(ahead, "kernels_of", fail)
+    config = RouterConfig(segment_tokens=131_072)
+    inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
+    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    ahead.ready(
+        Compiler(CPU, compile_kernel),
+        inputs,
+        split(65_536, 65_536, config),
+        settings,
+        [None],
+        lambda *_: None,
+    )
+    assert "kernels are not compiled ahead (NotImplementedError" in capsys.readouterr().err
