@@ -20,7 +20,7 @@ from routesparse.engine.bench.transformer import Attention, Size, Transformer
 from routesparse.engine.errors import InputError
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
-DENSITIES = (0.05, 0.10)
+DENSITIES = (0.05, 0.10, 0.35)
 RUNS = 3
 LONG_S = 5.0
 # Tokens, compiled; the first is all that a quick run does.
