@@ -53,12 +53,11 @@ def prefill() -> list[str]:
 
 
 def shipped_break_even() -> int:
-    """Of the bundled model, by the shipped CPU profile: profiles and the rule may be younger than the study."""
-    (file,) = (paths.DATA / "profiles").glob("cpu-*.json")
+    """Of the bundled model, by the shipped profile of the study's CPU; profile and rule may be younger than it."""
+    profiles = [LatencyProfile.load(path) for path in (paths.DATA / "profiles").glob("cpu-*.json")]
+    (profile,) = (p for p in profiles if p.device == read("prefill_cpu.json")["device"])
     config = json.loads((paths.DATA / "models" / "demo" / "config.json").read_text())
-    return LatencyProfile.load(file).break_even_tokens(
-        config["num_attention_heads"], config["num_hidden_layers"]
-    )
+    return profile.break_even_tokens(config["num_attention_heads"], config["num_hidden_layers"])
 
 
 def needles() -> list[str]:

@@ -291,10 +291,13 @@ def prefill() -> list[str]:
         density = f"{row['density']:.3f}" if "density" in row else ""
         peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f}"
         what = row["what"] + (", extrapolated" if "extrapolated_from_layers" in row else "")
+        # A row of a run of its own names its commit and what it was timed beside.
+        what += f" (at {row['git_commit'][:7]}, beside {row['beside']})" if "beside" in row else ""
+        flash2 = row.get("speedup_over_flash2")
         lines.append(
             f"| {row['n_tokens']:,} | {'compiled' if row['compiled'] else 'stock'} | {what} | {density} | "
             f"{row['seconds']:.2f} | {row.get('runs', 'one layer')} | {row['speedup_over_cudnn']:.2f} | "
-            f"{row['speedup_over_flash2']:.2f} | {row['share_of_bound']:.0%} | {peak} |"
+            f"{'' if flash2 is None else f'{flash2:.2f}'} | {row['share_of_bound']:.0%} | {peak} |"
         )
     return [*lines, ""]
 
