@@ -26,7 +26,7 @@ ROUTED_DENSITY = 0.35  # about what the router keeps of the bundled model's prom
 
 def write() -> None:
     """Replace data/results/GPU.md."""
-    lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo()]
+    lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo(), *first_prompt()]
     write_page("GPU.md", "Measured on a GPU", lines)
 
 
@@ -427,3 +427,27 @@ def _rows(name: str) -> dict[tuple[int, str], dict[str, Any]]:
 
 def _numbers(values: list[float]) -> str:
     return " / ".join(f"{value:.1f}" for value in values)
+
+
+def first_prompt() -> list[str]:
+    """How long a new machine's first routed prompts wait for their kernels."""
+    result = read("first_prompt_h200.json")
+    lines = [
+        "**The first routed prompt of a new machine**: the bundled model's weights, random tokens, an empty cache of "
+        "kernels. *One by one* compiles each kernel where it is first launched; *prompt* compiles all that the prompt "
+        "needs in parallel before its first layer; *worker* compiles for every length when it starts, before any "
+        f"prompt. {result['device']}, {result['cores']} CPU cores, one run each. `{result['command']}`.",
+        "",
+        "| way | s at the start | tokens | first prompt s | later s | kernels compiled for it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, found in result["ways"].items():
+        start = (
+            "" if found["start_s"] is None else f"{found['start_s']:.1f} ({found['start_binaries']} kernels)"
+        )
+        for row in found["rows"]:
+            lines.append(
+                f"| {way} | {start} | {row['tokens']:,} | {row['first_s']:.2f} | {row['later_s']:.2f} | "
+                f"{row['binaries']} |"
+            )
+    return [*lines, ""]
