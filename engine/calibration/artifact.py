@@ -367,7 +367,7 @@ def _check_folds(value: Any, field: str) -> None:
 
 _RATE = fields.number(0.0, wanted="a finite number of at least 0")
 _RESIDUAL = fields.optional(fields.number(-1.0, 1.0, "a number from -1 to 1, or null"))
-_SUMMARY = fields.record(  # of one prompt, see calibrating._summary
+_SUMMARY = fields.record(  # of one prompt, see calibrate.fit._summary
     {
         "fold": fields.one_of("A", "B"),
         "domain": fields.text,
