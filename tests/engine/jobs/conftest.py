@@ -65,6 +65,14 @@ def start_worker(home):
         process.wait(timeout=30)
 
 
+def stopped(pid):
+    """Whether every thread of the process has stopped."""
+    states = [
+        stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return all(state == "T" for state in states)
+
+
 @pytest.fixture
 def stop_without_locks(home):
     """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
@@ -72,6 +80,9 @@ def stop_without_locks(home):
     def stop(process):
         while True:
             os.kill(process.pid, signal.SIGSTOP)
+            # The signal is asynchronous: a thread that still runs could take the lock after we looked.
+            while not stopped(process.pid):
+                time.sleep(0.001)
             connection = sqlite3.connect(home / FILE, isolation_level=None, timeout=0.2)
             try:
                 connection.execute("BEGIN IMMEDIATE")
