@@ -35,7 +35,7 @@ SMALL_STEPS = {
     "picture": (
         "pictures.kernel",
         "picture_kernel",
-        {"BLOCK_Q": 128, "BLOCK_K": 64, "COLUMNS": 1024, "MASK_COLUMNS": 256, "POOL": 2, "MASK_POOL": 8}
+        {"BLOCK_Q": 128, "BLOCK_K": 64, "COLUMNS": 1024, "MASK_COLUMNS": 256}
         | {"PARTS": 2, "MASK_PARTS": 4, "LAST": 15},
     ),
 }
