@@ -3,7 +3,7 @@
 python -m routesparse.engine.evaluation.report            # print the README's numbers
 python -m routesparse.engine.evaluation.report --write    # replace them and the three pages
 
-No figure in these places is typed by hand; tests/engine/test_report.py compares them with what this writes.
+No figure in these places is typed by hand; tests/engine/evaluation/test_report.py compares them with what this writes.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def _cpu() -> tuple[str, str, str]:
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} CPU threads; "
         f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md))",
-        "A claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the predicted "
-        f"break-even of {report_cpu.shipped_break_even():,} tokens they run dense. The latency model predicts "
-        f"{min(planned):.2f} to {max(planned):.2f} times the measured time.",
+        "Not a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the "
+        f"predicted break-even of {report_cpu.shipped_break_even():,} tokens they run dense. The profile that "
+        f"predicted the times of routed attention put them at {min(planned):.2f} to {max(planned):.2f} times the "
+        "measured ones.",
     )
 
 
@@ -65,10 +66,11 @@ def _certificate() -> tuple[str, str, str]:
     above, tests, allowed = report_trust.bound_errors(read("coverage.json"))
     return (
         f"**{above} of {tests:,}**",
-        f"certified lower bounds that exceeded the audited mass; {allowed:.0f} were allowed "
+        f"certificates that promised more mass than exact attention then showed; {allowed:.0f} could have, and the "
+        "confidence of 95 % would still hold "
         "([TRUST](data/results/TRUST.md))",
-        "A promise about answers. A certificate is about one layer's own Q, K and V and each head alone, and about "
-        "the mean over rows: a rare row may lose more.",
+        "Not a promise about answers. A certificate covers one head of one layer, given the Q, K and V that reached "
+        "that layer, and the mean over query rows: a single row may lose more.",
     )
 
 

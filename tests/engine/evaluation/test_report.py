@@ -55,7 +55,7 @@ def test_a_measured_prefill_at_the_routed_density_replaces_the_estimate(copied, 
     assert "estimated from the kernel's times" in report_gpu.headline()[2]
     measured = {**row, "what": "sparse 35%", "speedup_over_cudnn": 1.87}
     replace(copied, name, {**result, "rows": [*rows, measured]})
-    assert "at 35 % it is 1.87x" in report_gpu.headline()[2]
+    assert "keeping 35 %, 1.87 times" in report_gpu.headline()[2]
 
 
 @pytest.mark.parametrize("seed", [report_cpu.DEVELOPMENT_SEED, report_cpu.DEVELOPMENT_SEED + 1])
