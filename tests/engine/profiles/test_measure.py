@@ -138,7 +138,7 @@ def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
     for n in (1_024, 2_048):
         inputs = plans.random_inputs(n, 64, 8, 4, CPU, torch.float32, generator)
         segment = split(n, n, replace(CONFIG, segment_tokens=n))[-1]
-        settings = LayerSettings(CONFIG, 0.9, measure._free_profile(CONFIG))
+        settings = LayerSettings(CONFIG, 0.9, measure.free_profile(CONFIG))
         cases = plans.synthetic(inputs, begin(inputs, segment, 0, settings), 6, 0)
         works = [plans.work_of(case) for case in cases]
         shares.append([(w.rows > 0, w.dense_heads, w.columns > 0) for w in works])
