@@ -343,8 +343,12 @@ def _check_histogram(value: Any, field: str) -> None:
 
 
 def _check_stamp(value: Any, field: str) -> None:
-    """Values that a RouterConfig may have. What is missing, or unknown here, is told when the stamp is compared."""
+    """Values that a RouterConfig or a constant may have. Missing and unknown ones are told when stamps are compared."""
     fields.an_object(value, field)
+    for name, constant in policy.constants().items():
+        if name in value:
+            check = fields.whole() if isinstance(constant, int) else _RATE
+            check(value[name], f"{field}.{name}")
     known = {f.name: f.default for f in dataclasses.fields(RouterConfig) if f.name in value}
     for name, default in known.items():
         found, kind = value[name], str if name == "budget" else type(default)
