@@ -26,14 +26,13 @@ from routesparse.engine.decide.ahead import (
     lengths_of_every_kind,
 )
 from routesparse.engine.decide.decision import Computed
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import split
 from routesparse.engine.models.load import LoadedModel, ModelShape, shape_of
-from routesparse.engine.profiles.measure import free_profile, prepare_profile
+from routesparse.engine.profiles.measure import free_settings, prepare_profile
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.prompts import Prompt
 from routesparse.engine.record.passes import RunInfo
@@ -151,7 +150,7 @@ def compile_for_prompts(model: str) -> Compiled | None:
     if not torch.cuda.is_available():
         return None
     config = RouterConfig(segment_tokens=default_segment(True))
-    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    settings = free_settings(config)
     shape = shape_of(model)
     wanted: list[Wanted] = []
     for tokens in lengths_of_every_kind(config.segment_tokens):

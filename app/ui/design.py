@@ -157,6 +157,17 @@ def _plain_template(name: str) -> dict[str, Any]:
     return dict(template(DARK if name == "dark" else LIGHT).to_plotly_json())
 
 
+def diagonal(chart: go.Figure, low: float, high: float, theme: Theme) -> None:
+    """Add y = x, dotted: what a chart of a claim against the truth is read by."""
+    chart.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
+        hoverinfo="skip",
+    )
+
+
 def log_ticks(low: float, high: float) -> dict[str, list[Any]]:
     """Ticks of a logarithmic axis: 1, 2 and 5 of every decade, written out (Plotly's own says "5" for 50 and 500)."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

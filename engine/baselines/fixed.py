@@ -23,7 +23,7 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.patterns import Candidate
 from routesparse.engine.method.probe import run_probe
 from routesparse.engine.method.probe_rows import draw_rows
-from routesparse.engine.method.row_plan import lower
+from routesparse.engine.method.row_plan import joined, lower
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.rows import Pattern
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -57,7 +57,7 @@ class FixedSession(AttentionRouter):
         if rows == 1 or window is not None or any(s.body_blocks < 1 for s in segments):
             return dense_attention(inputs, window)
         plans = [self._plan(inputs, segment, layer) for segment in segments]
-        plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        plan = joined(plans)
         self.densities.append(float(plan.head_density().mean()))
         # Columns overlap bands and the tail is dense, so a plan misses its aim by a factor that hardly changes.
         self._aim = min(1.0, self._aim * self.density / self.densities[-1])

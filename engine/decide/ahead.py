@@ -20,11 +20,10 @@ from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.attend import execute
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.probe_rows import draw_shares
-from routesparse.engine.method.row_plan import head_density
+from routesparse.engine.method.row_plan import head_density, joined
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.progress import Progress
 from routesparse.kernels.compile_ahead import Compiler, Wanted, wanted_by
-from routesparse.kernels.plan import RowPlan
 
 STAGE = "compile"
 LEAST_TOKENS = 8_192  # shorter prompts run dense on a GPU
@@ -78,7 +77,7 @@ def kernels_of(
             for segment, limit_us in zip(segments, limits_us, strict=True)
         ]
         plans = [replace(each.plan, key_start=blank.key_start) for each in computed if each.plan is not None]
-        plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        plan = joined(plans)
         if len(plans) > 1:
             head_density(plan)
         # The ablations' launches depend on the choices.

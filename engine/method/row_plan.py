@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,11 @@ def lower(
         softcap=inputs.softcap,
         sinks=inputs.sinks,
     )
+
+
+def joined(plans: Sequence[RowPlan]) -> RowPlan:
+    """The plan of one launch for all segments of a call; a single plan as it is. Errors: as ``RowPlan.concat``."""
+    return plans[0] if len(plans) == 1 else RowPlan.concat(plans)
 
 
 def head_density(plan: RowPlan) -> torch.Tensor:

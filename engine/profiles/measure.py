@@ -164,18 +164,17 @@ def measure(
     generator = torch.Generator(device).manual_seed(seed)
     layers = 0 if prompts is None else prompts.passes
     clock = _Clock(device, progress, len(lengths) * (plans + CHECKED_PLANS + 2) + layers)
-    free = free_profile(config)
     setups: list[float] = []
     for n in lengths:
         inputs = random_inputs(n, head_dim, heads, kv_heads, device, dtype, generator)
         segment = split(n, n, replace(config, segment_tokens=n // config.block_q * config.block_q))[-1]
         clock.dense(inputs, segment)
-        decided = begin(inputs, segment, 0, LayerSettings(config, config.effective_gate_threshold, free))
+        decided = begin(inputs, segment, 0, free_settings(config))
         cases = synthetic(inputs, decided, plans + CHECKED_PLANS, seed)
         for number, case in enumerate(cases):
             clock.plan(case, f"{SYNTHETIC} {number + 1}", SYNTHETIC, number < plans)
         graphs: Graphs[Computed] = Graphs()
-        probe = partial(_probe_once, inputs, segment, config, free)
+        probe = partial(_probe_once, inputs, segment, config)
         timed = clock.probe(partial(probe, graphs), segment.keys, heads)
         if device.type == "cuda":
             setups.append(_setup_us(probe, timed))
@@ -292,13 +291,15 @@ def _find(name: str) -> Path:
     raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")
 
 
-def _probe_once(
-    inputs, segment, config: RouterConfig, free: LatencyProfile, graphs: Graphs[Computed]
-) -> None:
+def _probe_once(inputs, segment, config: RouterConfig, graphs: Graphs[Computed]) -> None:
     """Everything that a routing decision costs besides the kernel."""
     policy = replace(config, policy="certified", budget=None, gate_threshold=0.5, tau=0.4)
-    settings = LayerSettings(policy, policy.effective_gate_threshold, free)
-    plan_of(begin(inputs, segment, 0, settings, graphs=graphs), inputs)
+    plan_of(begin(inputs, segment, 0, free_settings(policy), graphs=graphs), inputs)
+
+
+def free_settings(config: RouterConfig) -> LayerSettings:
+    """What a router that is only timed decides with."""
+    return LayerSettings(config, config.effective_gate_threshold, free_profile(config))
 
 
 def free_profile(config: RouterConfig) -> LatencyProfile:

@@ -80,9 +80,26 @@ def _key(run_id: str, decision: Decision, unit: int) -> dict[str, Any]:
     }
 
 
+def _candidate(run_id: str, decision: Decision, unit: int, place: int) -> dict[str, Any]:
+    """What the rows of a unit's choice and of all its candidates have in common."""
+    candidate, scores = decision.candidates[place], decision.scores
+    return {
+        **_key(run_id, decision, unit),
+        "candidate": place,
+        "pattern": candidate.pattern,
+        "budget": candidate.budget,
+        "density": float(scores.density[unit, place]),
+        "mass": float(scores.mass[unit, place]),
+        "recent_mass": float(scores.recent_mass[unit, place]),
+        "disagreement": float(scores.disagreement[unit, place]),
+        "risk": float(decision.risk[unit, place]),
+        "kernel_us": float(scores.kernel_us[unit, place]),
+    }
+
+
 def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, tokens: int) -> HeadChoiceRow:
     place = int(decision.certified.choice[unit])
-    candidate, scores = decision.candidates[place], decision.scores
+    scores = decision.scores
     sparse = bool(decision.sparse[unit])
     rows = decision.certificate_mass[unit, :, place]
     conformal = None
@@ -90,26 +107,17 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
     if delta is not None and sparse:
         conformal = float(conformal_lower_mass(scores.gate_statistic[unit, place], delta))
     return HeadChoiceRow(
-        **_key(run_id, decision, unit),
+        **_candidate(run_id, decision, unit, place),
         first_token=decision.segment.position,
         tokens=decision.segment.rows,
         body_tokens=decision.segment.body,
-        candidate=place,
-        pattern=candidate.pattern,
-        budget=candidate.budget,
-        density=float(scores.density[unit, place]),
-        mass=float(scores.mass[unit, place]),
-        recent_mass=float(scores.recent_mass[unit, place]),
         gate_statistic=float(scores.gate_statistic[unit, place]),
         lower_mass=float(decision.certified.lower_mass[unit]) if sparse else None,
         conformal_lower_mass=conformal,
         row_lower_mass=float(row_lower_bound(rows, settings.config.row_level)) if sparse else None,
-        disagreement=float(scores.disagreement[unit, place]),
         entropy=float(decision.entropy[unit]),
         local_band=float(decision.local_band[unit]),
         agreement=float(decision.agreement[unit]),
-        risk=float(decision.risk[unit, place]),
-        kernel_us=float(scores.kernel_us[unit, place]),
         tests=sum(t.unit == unit for t in decision.certified.tests),
         fallback=decision.certified.fallback[unit],
         reason=choice_reason(decision, unit, settings.config.tau),
@@ -234,20 +242,11 @@ def _layers(run_id: str, prompt: PromptTrace) -> Iterator[LayerRow]:
 
 def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Iterator[CandidateScoreRow]:
     scores = decision.scores
-    for place, candidate in enumerate(decision.candidates):
-        predicted = scores.predicted_error
+    predicted = scores.predicted_error
+    for place in range(len(decision.candidates)):
         yield CandidateScoreRow(
-            **_key(run_id, decision, unit),
-            candidate=place,
-            pattern=candidate.pattern,
-            budget=candidate.budget,
-            density=float(scores.density[unit, place]),
-            mass=float(scores.mass[unit, place]),
-            recent_mass=float(scores.recent_mass[unit, place]),
-            disagreement=float(scores.disagreement[unit, place]),
+            **_candidate(run_id, decision, unit, place),
             predicted_error=None if predicted is None else float(predicted[unit, place]),
-            risk=float(decision.risk[unit, place]),
-            kernel_us=float(scores.kernel_us[unit, place]),
             admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold)),
             chosen=place == int(decision.certified.choice[unit]),
             reason=candidate_reason(decision, unit, place, tau),

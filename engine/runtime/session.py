@@ -32,7 +32,7 @@ from routesparse.engine.method.attend import dense_attention, execute, plain_att
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LAYERS, LatencyProfile
 from routesparse.engine.method.predictor import PredictorTables
-from routesparse.engine.method.row_plan import head_density
+from routesparse.engine.method.row_plan import head_density, joined
 from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.record.passes import PendingPass, RunSettings
@@ -42,7 +42,6 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.compile_ahead import compiler_of
-from routesparse.kernels.plan import RowPlan
 
 if TYPE_CHECKING:
     from routesparse.engine.profiles.measure import NamedProfile
@@ -208,7 +207,7 @@ class RoutingSession(AttentionRouter):
             raise NumericsError(f"layer {layer}: {error}; nothing was recorded for this prompt") from None
         laps = Laps(inputs.q.device)
         plans = [plan_of(p, inputs) for p in pendings]
-        plan = plans[0] if len(plans) == 1 else RowPlan.concat(plans)
+        plan = joined(plans)
         density = pendings[0].density if len(plans) == 1 else None
         # A GPU is not asked what its plan holds: there a dense head is rows of the one launch.
         if not inputs.q.is_cuda and bool(plan.dense_rows.all()):

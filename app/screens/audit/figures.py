@@ -27,7 +27,7 @@ def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
     chart = go.Figure()
     known = units[units["max_error"] > 0]
     low, high = _log_range(known[["max_error", "bound_tight", "bound_paper"]])
-    _diagonal(chart, low, high, theme)
+    design.diagonal(chart, low, high, theme)
     chart.add_scatter(
         x=known["max_error"],
         y=known["bound_paper"],
@@ -54,7 +54,7 @@ def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> 
     chart = go.Figure()
     values = pd.concat([known["lower_mass"], known["audited_mass"]])
     low = float(values.min()) - 0.01 if len(values) else 0.8
-    _diagonal(chart, low, 1.002, theme)
+    design.diagonal(chart, low, 1.002, theme)
     for pattern, rows in known.groupby("pattern", sort=False):
         _points(chart, rows, "lower_mass", "audited_mass", str(pattern), theme, "audited mass")
     if tau is not None:
@@ -190,16 +190,6 @@ def _unit(row: object, last: str) -> str:
         f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
         f"{design.name(row.pattern)}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
         f"<br>certified {numbers.mass(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
-    )
-
-
-def _diagonal(chart: go.Figure, low: float, high: float, theme: design.Theme) -> None:
-    chart.add_scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
-        hoverinfo="skip",
     )
 
 

@@ -106,13 +106,7 @@ def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Them
     chart = go.Figure()
     ends = times[["planned_us", "measured_us"]].to_numpy() / 1000
     low, high = 0.0, float(ends.max()) * 1.1
-    chart.add_scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
-        hoverinfo="skip",
-    )
+    design.diagonal(chart, low, high, theme)
     mine = (times["run_id"] == here).to_numpy()
     chart.add_scatter(
         x=times["planned_us"] / 1000,

@@ -10,9 +10,8 @@ import torch
 
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.decide import ahead
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.segments import split
-from routesparse.engine.profiles.measure import free_profile
+from routesparse.engine.profiles.measure import free_settings
 from routesparse.kernels.compile_ahead import Compiler, Wanted, compile_kernel
 
 triton = pytest.importorskip("triton")
@@ -42,7 +41,7 @@ def wanted_at(tokens: int, *, limit_us: float | None = None, head_dim: int = 64,
     config = RouterConfig(segment_tokens=131_072, **changes)
     inputs = ahead.blank_inputs(tokens, heads=8, kv_heads=2, head_dim=head_dim, dtype=torch.bfloat16)
     segments = split(tokens, tokens, config)
-    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    settings = free_settings(config)
     return ahead.kernels_of(inputs, segments, settings, [limit_us] * len(segments))
 
 
@@ -183,7 +182,7 @@ def test_what_was_asked_for_is_not_planned_again(monkeypatch) -> None:
     compiler = Compiler(CPU, compiled.append)
     config = RouterConfig(segment_tokens=131_072)
     inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
-    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    settings = free_settings(config)
     asking = (inputs, split(65_536, 65_536, config), settings, [None], lambda *_: None)
     ahead.ready(compiler, *asking)
     monkeypatch.setattr(ahead, "kernels_of", lambda *_: pytest.fail("planned again"))
@@ -199,7 +198,7 @@ def test_a_plan_that_fails_is_said_and_fails_nothing(monkeypatch, capsys) -> Non
     monkeypatch.setattr(ahead, "kernels_of", fail)
     config = RouterConfig(segment_tokens=131_072)
     inputs = ahead.blank_inputs(65_536, heads=8, kv_heads=2, head_dim=64, dtype=torch.bfloat16)
-    settings = LayerSettings(config, config.effective_gate_threshold, free_profile(config))
+    settings = free_settings(config)
     ahead.ready(
         Compiler(CPU, compile_kernel),
         inputs,
