@@ -106,35 +106,29 @@ Rule = Callable[[View], Selection | None]  # None: this layer runs dense
 
 
 class RuleRouter(AttentionRouter):
-    """Serves a model's prefill by one rule. ``densities``: float64 [H] of every layer of the last prompt."""
+    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt."""
 
     def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "") -> None:
         self.rule, self.extras, self.salt = rule, extras, salt
-        self.densities: list[torch.Tensor] = []
-
-    def start(self) -> None:
-        """A new forward pass; what the one before kept stays until a prefill."""
-        self._first = True
+        self.densities: dict[int, torch.Tensor] = {}
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``; decoding, chunks after the first, padding and windows run dense."""
         whole = inputs.q.shape[2] == inputs.k.shape[2] and len(inputs.q) == 1
         if not whole or window is not None or inputs.key_start is not None:
             return dense_attention(inputs, window)
-        if self._first:
-            self.densities, self._first = [], False
         view = View(inputs, layer, self.salt)
         found = self.rule(view)
         if found is None:
-            self.densities.append(torch.ones(view.heads, dtype=torch.float64))
+            self.densities[layer] = torch.ones(view.heads, dtype=torch.float64)
             return dense_attention(inputs, window)
         plan = view.plan(found, self.extras)
-        self.densities.append(plan.head_density()[0])
+        self.densities[layer] = plan.head_density()[0]
         return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
 
     def density(self) -> float:
         """Kept share of the causal area of the last prompt, mean over layers and heads."""
-        return float(torch.stack([d.cpu() for d in self.densities]).mean())
+        return float(torch.stack([d.cpu() for d in self.densities.values()]).mean())
 
 
 def block_sums(x: torch.Tensor, block: int) -> torch.Tensor:
