@@ -13,10 +13,11 @@ position decay.* Query block i of N reads its k(i) best blocks,
 because what a first row loses reaches every later row and layer. The first and the last ``edge_blocks`` are always
 read. Published: k_start is .2 N up to 16K tokens and .1 N beyond, beta .2, mu .7, least 54 blocks of 128.
 
-Inferred from a summary of the paper and from the authors' code (AngelSlim), not read in the paper's text. That code departs
-from the formula: it standardises log |v| over the prompt, averages it over groups, keeps 30 blocks more, and leaves the
-first two layers dense. Departures here: blocks of the view's block_q, 128 as theirs, become two KV blocks of 64 keys
-each; the edge blocks come on top of k(i), as in the code. As there, a last group that is not full counts with zeros.
+Inferred from a summary of the paper and from the authors' code (AngelSlim); the paper's text was not at hand. That code
+departs from the formula: it standardises log |v| over the prompt, averages it over groups, keeps 30 blocks more, and
+leaves the first two layers dense. Departures here: blocks of the view's block_q, 128 as theirs, become two KV blocks of
+64 keys each; the edge blocks come on top of k(i), as in the code. As there, a last group that is not full counts with
+zeros for what it lacks.
 """
 
 from __future__ import annotations
