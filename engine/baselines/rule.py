@@ -142,7 +142,9 @@ def token_means(x: torch.Tensor, block: int) -> torch.Tensor:
     return (block_sums(x.float().transpose(-1, -2), block) / sizes).transpose(-1, -2)
 
 
-def fewest_to_share(weight: torch.Tensor, share: float, first: torch.Tensor, causal: torch.Tensor) -> torch.Tensor:
+def fewest_to_share(
+    weight: torch.Tensor, share: float, first: torch.Tensor, causal: torch.Tensor
+) -> torch.Tensor:
     """Per row the fewest blocks whose weight reaches ``share`` of the row's, those of ``first`` before all others.
 
     weight float [..., M, N] >= 0; first, causal bool, broadcast. Returns bool [..., M, N].
