@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from routesparse.engine.errors import ConfigError
 
-Policy = Literal["certified", "budgeted", "strict"]
+Policy = Literal["priced", "certified", "budgeted", "strict"]
 ProbeMode = Literal["exact", "pooled"]
 AuditDepth = Literal["none", "rows", "full"]
 Launch = Literal["fused", "grouped", "per_head"]
 SolverName = Literal["greedy", "exact", "device"]
 BoundName = Literal["betting", "bernstein"]
 
-POLICIES: tuple[Policy, ...] = ("certified", "budgeted", "strict")
+POLICIES: tuple[Policy, ...] = ("priced", "certified", "budgeted", "strict")
 PROBE_MODES: tuple[ProbeMode, ...] = ("exact", "pooled")
 AUDIT_DEPTHS: tuple[AuditDepth, ...] = ("none", "rows", "full")
 BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
@@ -83,9 +83,14 @@ class RouterConfig:
 
     policy: Policy = "certified"
     tau: float = 0.9  # tau: the retained mass that a certificate must reach
+    tau_layer: float = 0.7  # policy "priced": the same for the mean over a layer's heads
+    tau_head: float = 0.4  # policy "priced": the same for each head, so that none is given up
+    price: float = (
+        0.3  # policy "priced": a block's share of the rows must be worth this; see Segment.floor_share
+    )
     confidence: float = 0.95  # q
     gate_threshold: float | None = None  # lambda; None: the calibration's, or effective_gate_threshold's rule
-    budget: LatencyBudget | None = None  # T_l; None: no ceiling (policy "certified" only)
+    budget: LatencyBudget | None = None  # T_l; None: no ceiling (policies "priced" and "certified" only)
     segment_tokens: int = 16_384
     tail_tokens: int = 128  # the last rows of the prompt are dense: they usually ask the question
     block_q: int = 128  # rows of a query block
@@ -112,7 +117,10 @@ class RouterConfig:
         _one_of("bound", self.bound, BOUNDS)
         _one_of("solver", self.solver, ("greedy", "exact", "device"))
         _one_of("launch", self.launch, ("fused", "grouped", "per_head"))
-        _inside("tau", self.tau, 0.0, 1.0)
+        for name in ("tau", "tau_layer", "tau_head"):
+            _inside(name, getattr(self, name), 0.0, 1.0)
+        if not 0.0 < self.price < math.inf:
+            raise ConfigError(f"price {self.price!r} must be a finite number above 0; 0.3 is the default")
         _inside("confidence", self.confidence, 0.5, 0.9999)
         _inside("fallback_limit", self.fallback_limit, 0.0, 1.0)
         if self.gate_threshold is not None:
@@ -135,7 +143,7 @@ class RouterConfig:
         for name, least in {**minima, "tail_tokens": 0, "boundary_rows": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} {getattr(self, name)} must be at least {least}")
-        if self.policy != "certified" and self.budget is None:
+        if self.policy in ("budgeted", "strict") and self.budget is None:
             raise ConfigError(
                 f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)"
             )

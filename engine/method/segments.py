@@ -35,6 +35,18 @@ class Segment:
     body: int  # rows before the tail; equal to rows in all but the last segment
     block_q: int
     block_k: int
+    price: float = 0.3  # RouterConfig.price
+    call_keys: int = 0  # keys that the last segment of the same call may read; 0: this one's own
+
+    @property
+    def floor_share(self) -> float:
+        """The share of a query block's rows that a KV block must hold to be worth its time: price * N^(-3/4).
+
+        N counts the KV blocks that the call's last row may read, so that all segments of a call pay one price. A price
+        per tile alone (no N) lets the loss grow with the prompt, the uniform share (1 / N) lets it fall: at 8,192 and
+        131,072 tokens the KL to dense was .008 and .003 nats a token for 1.5 / N (development windows, prose).
+        """
+        return self.price * (-(-max(self.call_keys, self.keys) // self.block_k)) ** -0.75
 
     @property
     def keys(self) -> int:
@@ -127,6 +139,16 @@ def split(n_q: int, n_k: int, config: RouterConfig, first_index: int = 0) -> lis
         if end == n_q and config.tail_tokens:
             body = max(0, rows - config.tail_tokens) // config.block_q * config.block_q
         segments.append(
-            Segment(first_index + i, start, offset + start, rows, body, config.block_q, config.block_k)
+            Segment(
+                first_index + i,
+                start,
+                offset + start,
+                rows,
+                body,
+                config.block_q,
+                config.block_k,
+                config.price,
+                n_k,
+            )
         )
     return segments
