@@ -10,6 +10,7 @@ only hidden states are kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.runtime.transformers import routed_by
 
 CHUNK = 4_096  # positions whose logits exist at a time
+SEARCH_ROWS = 256  # of a calibration prompt
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
 
 
@@ -61,6 +63,16 @@ class Bench:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
         text = self._tokenizer.decode(self._greedy(prompt, found), skip_special_tokens=True)
         return numbers | {"score": score_all(text, prompt.gold)}
+
+    @torch.no_grad()
+    def searched(self, calibration: Iterable[Prompt]) -> Any:
+        """MInference's offline search on prompts of which no result is reported."""
+        from routesparse.engine.baselines.minference import MInferenceSearch
+
+        search = MInferenceSearch(rows=SEARCH_ROWS)
+        for prompt in calibration:
+            self._forward(prompt, Method("search", 0, search))
+        return search.best()
 
     def _forward(self, prompt: Prompt, method: Method) -> Outcome:
         ids = torch.tensor([prompt.ids], device=self._device)

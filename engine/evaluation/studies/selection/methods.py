@@ -8,7 +8,7 @@ this file, which need not exist.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,20 +28,23 @@ from routesparse.engine.runtime.session import RoutingSession
 BASELINES = "routesparse.engine.baselines"
 TRIALS = "routesparse.engine.evaluation.studies.selection.trials"
 SEGMENT_TOKENS = 131_072
-_SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
-# method: module of the baselines, class, parameter of the setting, settings, other parameters
-RULES: dict[str, tuple[str, str, str, tuple[float, ...], dict[str, Any]]] = {
-    "flexprefill": ("flexprefill", "FlexPrefill", "gamma", _SHARES, {}),
-    "xattention": ("xattention", "XAttention", "threshold", _SHARES, {}),
-    "minference": ("minference", "MInference", "scale", (1.0, 0.5, 2.0, 0.25, 4.0), {}),
-    "trianglemix": ("trianglemix", "TriangleMix", "layers", (4, 2, 6), {}),
-    "static_a_shape": ("static_a_shape", "StaticAShape", "window_tokens", (2_048, 1_024, 4_096, 512), {}),
-    "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", (32, 64, 16, 128, 8), {}),
-    "flashprefill": ("flashprefill", "FlashPrefill", "alpha", (0.1, 0.05, 0.2), {}),
-    "stem": ("stem", "Stem", "share", (0.2, 0.1, 0.4), {}),
-    "prism": ("prism", "Prism", "share", _SHARES, {}),
-    "random_blocks": ("random_blocks", "RandomBlocks", "share", (0.2, 0.4, 0.1), {}),
-    "oracle": ("oracle", "Oracle", "share", _SHARES, {}),
+SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
+# method: module of the baselines, class, the setting's parameter, settings (int: the parameter counts something)
+RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
+    "flexprefill": ("flexprefill", "FlexPrefill", "gamma", SHARES),
+    "xattention": ("xattention", "XAttention", "threshold", SHARES),
+    "minference": ("minference", "MInference", "factor", (1.0, 0.5, 2.0, 0.25, 4.0)),
+    "trianglemix": ("trianglemix", "TriangleMix", "dense_layers", (4, 2, 6)),
+    "static_a_shape": ("static_a_shape", "StaticAShape", "local_tokens", (3_968, 1_920, 896, 7_936)),
+    "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", (32, 64, 16, 128, 8)),
+    "flashprefill": ("flashprefill", "FlashPrefill", "alpha", (0.18, 0.1, 0.3, 0.05, 0.5)),
+    "stem": ("stem", "Stem", "start_share", (0.1, 0.2, 0.4, 0.05)),
+    "prism": ("prism", "Prism", "share", (0.95, 0.9, 0.8, 0.98, 0.7)),
+    "global_router": ("global_router", "GlobalRouter", "tau", (0.9, 0.8, 0.95, 0.7)),
+    "random_blocks": ("random_blocks", "RandomBlocks", "density", (0.2, 0.4, 0.1)),
+    "oracle_top_p": ("oracle", "OracleTopP", "share", SHARES),
+    "oracle_floor": ("oracle", "OracleFloor", "theta", (0.002, 0.001, 0.004, 0.0005, 0.008)),
+    "oracle_largest": ("oracle", "OracleLargest", "theta", (0.05, 0.02, 0.1, 0.01, 0.2)),
 }
 
 
@@ -107,20 +110,23 @@ def settings(name: str) -> tuple[float, ...]:
     raise ConfigError(f"method {name!r} has no settings of its own; {hint}")
 
 
-def find(name: str, setting: float) -> Method:
-    """Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there yet."""
+def find(name: str, setting: float, **others: Any) -> Method:
+    """others: further parameters of a published rule, such as what its offline search found.
+
+    Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there.
+    """
     if name in OURS:
         return Method(name, setting, options=OURS[name])
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
     if name.startswith("trial:"):
-        return Method(
-            name, setting, importlib.import_module(TRIALS).TRIALS[name.removeprefix("trial:")](setting)
-        )
+        trials = importlib.import_module(TRIALS).TRIALS
+        return Method(name, setting, trials[name.removeprefix("trial:")](setting))
     if name in RULES:
-        module, kind, parameter, _, others = RULES[name]
+        module, kind, parameter, known_settings = RULES[name]
         made = getattr(importlib.import_module(f"{BASELINES}.{module}"), kind)
-        return Method(name, setting, made(**{parameter: setting}, **others))
+        value = int(setting) if isinstance(known_settings[0], int) else setting
+        return Method(name, setting, made(**{parameter: value}, **others))
     raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}, or trial:NAME")
 
 
@@ -142,14 +148,17 @@ def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:
     return [[(n, s[place]) for n, s in by_name.items() if place < len(s)] for place in range(longest)]
 
 
-def usable(wanted: Sequence[str]) -> list[list[Method]]:
-    """The methods of ``rounds`` that can be made; why another one can't is noted once. Errors: ConfigError."""
+def usable(wanted: Sequence[str], others: Mapping[str, dict[str, Any]] | None = None) -> list[list[Method]]:
+    """The methods of ``rounds`` that can be made; why another one can't is noted.
+
+    others: see ``find``, by name. Errors: ConfigError.
+    """
     made: list[list[Method]] = []
     for one in rounds(wanted):
         made.append([])
         for name, setting in one:
             try:
-                made[-1].append(find(name, setting))
+                made[-1].append(find(name, setting, **(others or {}).get(name, {})))
             except (ImportError, AttributeError, LookupError, TypeError) as error:
                 study.note(f"{name}={setting:g} is left out: {type(error).__name__}: {error}")
     return made

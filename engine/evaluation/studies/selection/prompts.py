@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from routesparse.engine.evaluation.studies.selection.tasks import BODY_TASKS, ma
 
 DEVELOPMENT_SEED = 0
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
-ARCHIVED = 40  # documents of an archive that are read: unpacking all of one takes long
+ARCHIVE_CHARACTERS = (
+    10_000_000  # of an archive that are read, in whole documents: unpacking all of one takes long
+)
 DOMAINS = ("prose", "code", "dialog", "docs")
 TEXT = "text:"
 DEFAULT_TASKS = (
@@ -176,16 +177,25 @@ class Source:
 
 def documents(data: Path, domain: str, seed: int) -> tuple[str, list[Document]]:
     """The split of a seed's prompts, and its documents. Errors: InputError where the folder holds none."""
+    archive = data / "train_extra" / f"{domain}.tar.xz"
     if seed != DEVELOPMENT_SEED:
-        found, split = list(read_folder(data / domain / "test", domain)), "test"
+        split, found = "test", list(read_folder(data / domain / "test", domain))
+    elif archive.exists():
+        split, found = "train_extra", opening(archive, domain)
     else:
-        archive = data / "train_extra" / f"{domain}.tar.xz"
-        split = "train_extra" if archive.exists() else "train"
-        found = (
-            list(islice(read_archive(archive, domain), ARCHIVED))
-            if archive.exists()
-            else list(read_folder(data / domain / "train", domain))
-        )
+        split, found = "train", list(read_folder(data / domain / "train", domain))
     if not found:
         raise InputError(f"{data} holds no {split} documents of {domain!r}; pass another --data or --tasks")
     return split, found
+
+
+def opening(archive: Path, domain: str) -> list[Document]:
+    """An archive's first documents."""
+    found: list[Document] = []
+    characters = 0
+    for document in read_archive(archive, domain):
+        found.append(document)
+        characters += len(document.text)
+        if characters > ARCHIVE_CHARACTERS:
+            break
+    return found
