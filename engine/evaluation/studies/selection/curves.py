@@ -14,6 +14,7 @@ import numpy as np
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+EQUAL = 1e-9  # logarithms that differ by less count as equal
 Prompts = Mapping[str, np.ndarray]  # one number per prompt, by task
 
 
@@ -45,13 +46,13 @@ def area_at(area: np.ndarray, kl: np.ndarray, goal: np.ndarray) -> Reached:
     """The area at which curves fall to a KL: area, kl [S, D], goal [D]."""
     x, y = _curve(area, kl)
     wanted, column = np.log(goal), np.arange(x.shape[1])
-    below = y <= wanted
+    below = y <= wanted + EQUAL
     after = np.where(below.any(0), below.argmax(0), len(y) - 1)
     before = np.maximum(after - 1, 0)
     fall = y[before, column] - y[after, column]
     part = np.where(fall > 0, (y[before, column] - wanted) / np.where(fall > 0, fall, 1.0), 1.0)
     value = x[before, column] + np.clip(part, 0, 1) * (x[after, column] - x[before, column])
-    sides = np.where(~below.any(0), 1, np.where(y[0] < wanted, -1, 0))
+    sides = np.where(~below.any(0), 1, np.where(y[0] < wanted - EQUAL, -1, 0))
     return Reached(np.exp(value), sides)
 
 
@@ -64,7 +65,7 @@ def kl_at(area: np.ndarray, kl: np.ndarray, goal: np.ndarray) -> Reached:
     width = x[after, column] - x[before, column]
     part = np.where(width > 0, (wanted - x[before, column]) / np.where(width > 0, width, 1.0), 1.0)
     value = y[before, column] + np.clip(part, 0, 1) * (y[after, column] - y[before, column])
-    sides = np.where(wanted < x[0], 1, np.where(wanted > x[-1], -1, 0))
+    sides = np.where(wanted < x[0] - EQUAL, 1, np.where(wanted > x[-1] + EQUAL, -1, 0))
     return Reached(np.exp(value), sides)
 
 

@@ -11,21 +11,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from routesparse.engine.baselines.rule import RuleRouter, Selection, View
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.samples import score_all
 from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.evaluation.studies.selection.methods import Method, Run, find
+from routesparse.engine.device.timing import Laps
+from routesparse.engine.evaluation.studies.selection.methods import Method, find
 from routesparse.engine.evaluation.studies.selection.prompts import Prompt
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
+SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
 SEARCH_ROWS = 256  # of a calibration prompt
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
@@ -39,6 +46,52 @@ class Outcome:
     targets: Tensor  # int64 [R], the tokens that come next there
     cache: Any
     run: dict[str, float]
+
+
+class Run:
+    """One method on one prompt: its router, and what it read."""
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        extras: bool,
+        salt: str,
+        seed: int,
+        graphs: Graphs[Computed],
+        device: torch.device,
+    ) -> None:
+        self._laps: list[Laps] = []
+        self._device = device
+        if method.rule is None:
+            config = RouterConfig(
+                tau=method.setting, seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS
+            )
+            config = replace(config, **method.options)
+            self.router: AttentionRouter = RoutingSession(
+                config, profile=NamedProfile(), salt=salt, graphs=graphs
+            )
+        else:
+            self._rule = method.rule
+            self.router = RuleRouter(self._timed, extras=extras, salt=salt)
+
+    def _timed(self, view: View) -> Selection | None:
+        laps = Laps(self._device)
+        found = self._rule(view)
+        laps.lap()
+        self._laps.append(laps)
+        return found
+
+    def read(self) -> dict[str, float]:
+        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together."""
+        if isinstance(self.router, RuleRouter):
+            select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
+            return {"area": self.router.density(), "select_ms": select_us / 1e3}
+        assert isinstance(self.router, RoutingSession)
+        passes = self.router.trace.prompts[-1].passes
+        select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
+        area = sum(p.density for p in passes) / len(passes) if passes else 1.0
+        return {"area": area, "select_ms": select_us / 1e3}
 
 
 class Bench:
@@ -94,8 +147,10 @@ class Bench:
         numbers = {**run.read(), "prefill_ms": 1e3 * (time.perf_counter() - started)}
         if prompt.answer:
             answer = torch.tensor(prompt.answer, device=self._device)
-            rest = self._model.model(answer[None, :-1], past_key_values=out.past_key_values)
-            hidden = torch.cat((hidden[-1:], rest.last_hidden_state[0]))
+            hidden = hidden[-1:]
+            if len(answer) > 1:
+                rest = self._model.model(answer[None, :-1], past_key_values=out.past_key_values)
+                hidden = torch.cat((hidden, rest.last_hidden_state[0]))
             return Outcome(hidden, answer, out.past_key_values, numbers)
         asked = torch.tensor(prompt.asked, device=self._device)
         return Outcome(hidden[asked - 1], ids[0, asked], None, numbers)

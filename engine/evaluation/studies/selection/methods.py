@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from routesparse.engine.baselines.rule import Rule, RuleRouter, Selection, View
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.decide.decision import Computed
-from routesparse.engine.device.graphs import Graphs
-from routesparse.engine.device.timing import Laps
+from routesparse.engine.baselines.rule import Rule, Selection, View
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
-from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.runtime.attention_router import AttentionRouter
-from routesparse.engine.runtime.session import RoutingSession
 
 BASELINES = "routesparse.engine.baselines"
 TRIALS = "routesparse.engine.evaluation.studies.selection.trials"
-SEGMENT_TOKENS = 131_072
 SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
 # method: module of the baselines, class, the setting's parameter, settings (int: the parameter counts something)
 RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
@@ -138,6 +130,8 @@ def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:
     by_name: dict[str, list[float]] = {}
     for text in wanted:
         name, _, values = text.partition("=")
+        if not name.startswith("trial:"):
+            settings(name)
         try:
             asked = [float(value) for value in values.split(",")] if values else settings(name)
         except ValueError:
@@ -162,49 +156,3 @@ def usable(wanted: Sequence[str], others: Mapping[str, dict[str, Any]] | None = 
             except (ImportError, AttributeError, LookupError, TypeError) as error:
                 study.note(f"{name}={setting:g} is left out: {type(error).__name__}: {error}")
     return made
-
-
-class Run:
-    """One method on one prompt: its router, and what it read."""
-
-    def __init__(
-        self,
-        method: Method,
-        *,
-        extras: bool,
-        salt: str,
-        seed: int,
-        graphs: Graphs[Computed],
-        device: torch.device,
-    ) -> None:
-        self._laps: list[Laps] = []
-        self._device = device
-        if method.rule is None:
-            config = RouterConfig(
-                tau=method.setting, seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS
-            )
-            config = replace(config, **method.options)
-            self.router: AttentionRouter = RoutingSession(
-                config, profile=NamedProfile(), salt=salt, graphs=graphs
-            )
-        else:
-            self._rule = method.rule
-            self.router = RuleRouter(self._timed, extras=extras, salt=salt)
-
-    def _timed(self, view: View) -> Selection | None:
-        laps = Laps(self._device)
-        found = self._rule(view)
-        laps.lap()
-        self._laps.append(laps)
-        return found
-
-    def read(self) -> dict[str, float]:
-        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together."""
-        if isinstance(self.router, RuleRouter):
-            select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
-            return {"area": self.router.density(), "select_ms": select_us / 1e3}
-        assert isinstance(self.router, RoutingSession)
-        passes = self.router.trace.prompts[-1].passes
-        select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
-        area = sum(p.density for p in passes) / len(passes) if passes else 1.0
-        return {"area": area, "select_ms": select_us / 1e3}

@@ -64,5 +64,8 @@ class Appender:
         self._file.write(json.dumps(short) + "\n")
         self._file.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()

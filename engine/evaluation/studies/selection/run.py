@@ -12,6 +12,7 @@ where it was cut off (a failed line is tried again). Every method's first settin
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import time
 from typing import Any
@@ -66,33 +67,31 @@ def work(place: int, arguments: argparse.Namespace, deadline: float, command: st
         device = f"cuda:{place % torch.cuda.device_count()}"
         torch.cuda.set_device(device)
     loaded = load_model(arguments.model, device=device)
-    several, done = arguments.processes > 1, rows.read_rows(rows.parts(arguments.out))[0]
-    out = rows.Appender(rows.part(arguments.out, place) if several else arguments.out)
-    out.write({**study.header(loaded, arguments), "command": command, "processes": arguments.processes})
+    done = rows.read_rows(rows.parts(arguments.out))[0]
     items = prompts.items(
         arguments.tasks, arguments.lengths, arguments.prompts, arguments.windows, arguments.seed
     )
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     bench, made = Bench(loaded, extras=not arguments.no_extras), {}
     usable = methods.usable(arguments.methods, searched(bench, arguments, loaded.tokenizer))
-    try:
-        for wanted in usable:
-            for item in items[place :: arguments.processes]:
-                for method in wanted:
-                    row = label(method, item, not arguments.no_extras)
-                    if rows.key_of(row) in done:
-                        continue
-                    if time.time() > deadline:
-                        study.note("out of time; the same command goes on from here")
-                        return
-                    if item not in made:
-                        made[item] = maker.make(item)
-                    row |= measured(bench, made[item], method)
-                    out.write(row)
-                    shown = {k: f"{row[k]:.4g}" for k in ("area", "kl", "agree", "score") if k in row}
-                    study.note(f"{method.name}={method.setting:g} {item.name} {row.get('failed', shown)}")
-    finally:
-        out.close()
+    path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
+    about = {**study.header(loaded, arguments), "command": command, "processes": arguments.processes}
+    with rows.Appender(path) as out:
+        out.write(about)
+        for wanted, item in itertools.product(usable, items[place :: arguments.processes]):
+            for method in wanted:
+                row = label(method, item, not arguments.no_extras)
+                if rows.key_of(row) in done:
+                    continue
+                if time.time() > deadline:
+                    study.note("out of time; the same command goes on from here")
+                    return
+                if item not in made:
+                    made[item] = maker.make(item)
+                row |= measured(bench, made[item], method)
+                out.write(row)
+                shown = {k: f"{row[k]:.4g}" for k in ("area", "kl", "agree", "score") if k in row}
+                study.note(f"{method.name}={method.setting:g} {item.name} {row.get('failed', shown)}")
 
 
 def searched(bench: Bench, arguments: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, Any]]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,14 @@ HEADS = (
 
 Point = tuple[str, float]  # method and setting
 Rows = dict[str, dict[tuple[int, int], dict[str, Any]]]  # by task, then by (seed, index)
+
+
+class Curve(NamedTuple):
+    """One setting of a method. area, kl: one value per draw of prompts, the first of all of them."""
+
+    setting: float
+    area: np.ndarray
+    kl: np.ndarray
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -149,26 +157,27 @@ def equal_tables(found: dict[Point, Rows], base: str) -> Iterator[str]:
         )
 
     floor = max(FLOOR, pooled(whole[NOISE], "kl") if NOISE in whole else 0.0)
-    by_method: dict[str, list[tuple[float, np.ndarray, np.ndarray]]] = defaultdict(list)
+    by_method: dict[str, list[Curve]] = defaultdict(list)
     for (method, setting), rows in whole.items():
         if method not in (DENSE[0], NOISE[0]):
             kl = np.maximum(values(rows, "kl"), floor)
-            by_method[method].append((setting, values(rows, "area"), kl))
-    own = sorted(by_method.pop(base, []), key=lambda point: point[1][0])
+            by_method[method].append(Curve(setting, values(rows, "area"), kl))
+    own = sorted(by_method.pop(base, []), key=lambda point: point.area[0])
     if not own or not by_method:
         return
-    columns = [f"{s:g}: area {area[0]:.3f}, KL {1e3 * kl[0]:.3g}" for s, area, kl in own]
-    kinds: list[tuple[str, Callable[..., curves.Reached], int]] = [
-        ("Area at equal KL", curves.area_at, 1),
-        ("KL at equal area", curves.kl_at, 2),
-    ]
-    for title, reach, place in kinds:
-        other = 3 - place
-        yield f"\n{title}, as a multiple of {base}'s (noise floor {1e3 * floor:.2g} mnat):\n"
-        yield head(("method", *columns))
-        for method, points in sorted(by_method.items()):
-            area, kl = np.stack([p[1] for p in points]), np.stack([p[2] for p in points])
-            yield line(method, *(cell(reach(area, kl, mine[other]), mine[place]) for mine in own))
+    columns = [f"{at.setting:g}: area {at.area[0]:.3f}, KL {1e3 * at.kl[0]:.3g}" for at in own]
+    stacked = {
+        method: (np.stack([at.area for at in points]), np.stack([at.kl for at in points]))
+        for method, points in sorted(by_method.items())
+    }
+    yield f"\nArea at equal KL, as a multiple of {base}'s (noise floor {1e3 * floor:.2g} mnat):\n"
+    yield head(("method", *columns))
+    for method, (area, kl) in stacked.items():
+        yield line(method, *(cell(curves.area_at(area, kl, at.kl), at.area) for at in own))
+    yield f"\nKL at equal area, as a multiple of {base}'s:\n"
+    yield head(("method", *columns))
+    for method, (area, kl) in stacked.items():
+        yield line(method, *(cell(curves.kl_at(area, kl, at.area), at.kl) for at in own))
 
 
 def cell(found: curves.Reached, own: np.ndarray) -> str:
@@ -178,7 +187,7 @@ def cell(found: curves.Reached, own: np.ndarray) -> str:
         return f"{'>' if found.sides[0] > 0 else '<='} {ratios[0]:.2f}"
     low, high = curves.interval(ratios)
     share = (1 - curves.LEVEL) / 2
-    below, above = ((found.sides[1:] == side).mean() > share for side in (-1, 1))
+    below, above = (bool((found.sides[1:] == side).mean() > share) for side in (-1, 1))
     return f"{ratios[0]:.2f} [{'<=' * below}{low:.2f}, {'>' * above}{high:.2f}]"
 
 
