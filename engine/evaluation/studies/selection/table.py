@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from routesparse.engine.evaluation.studies.selection import curves
+from routesparse.engine.evaluation.studies.selection.methods import takes_extras
 from routesparse.engine.evaluation.studies.selection.rows import read_rows
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -82,13 +83,11 @@ def main(argv: list[str] | None = None) -> None:
 def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
     """The Markdown, line by line."""
     rows, failed = read_rows(files)
-    # What extras change nothing of was measured once, under true.
-    fixed = {method for method, *_, extra in rows if extra} - {m for m, *_, extra in rows if not extra}
     sections: dict[tuple[bool, int], dict[Point, Rows]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(dict))
     )
     for (method, setting, task, length, index, seed, extra), row in rows.items():
-        if extra == extras or (not extras and method in fixed):
+        if extra == extras or not takes_extras(method):
             sections[row["reported"], length][method, setting][task][seed, index] = row
     for (reported, length), found in sorted(sections.items()):
         for group, tasks in GROUPS.items():
