@@ -33,7 +33,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def command() -> str:
     """The command that makes this file again."""
     spec = sys.modules["__main__"].__spec__
-    module = Path(sys.argv[0]).stem if spec is None else spec.name
+    module = Path(sys.argv[0]).stem if spec is None else spec.name.removesuffix(".__main__")
     return portable(f"python -m {module} {shlex.join(sys.argv[1:])}")
 
 

@@ -1,0 +1,1 @@
+"""What each selection rule reads against what it loses, on the same prompts and the same kernel."""

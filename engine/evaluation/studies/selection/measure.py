@@ -1,0 +1,201 @@
+"""Prefills prompts by a method and compares with dense attention.
+
+Of text and body tasks: at every asked position, from the prefill's own hidden states,
+    KL = sum_v p_dense(v) (log p_dense(v) - log p(v)), in nats a token; first choices that agree; nats of the token.
+Of the others: the same at the gold answer's tokens, which run as a second, dense chunk, and the share of the gold
+strings in the greedy answer. Decoding is dense. Logits are float32 and made in chunks of positions; of the dense run
+only hidden states are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from routesparse.engine.baselines.rule import RuleRouter, Selection, View
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Computed
+from routesparse.engine.demo_model.samples import score_all
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.timing import Laps
+from routesparse.engine.evaluation.studies.selection.methods import Method, find
+from routesparse.engine.evaluation.studies.selection.prompts import Prompt
+from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
+
+SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
+CHUNK = 4_096  # positions whose logits exist at a time
+SEARCH_ROWS = 256  # of a calibration prompt
+SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """hidden [R, hidden]: at the positions that are compared, before the head. cache: of prompt and gold answer."""
+
+    hidden: Tensor
+    targets: Tensor  # int64 [R], the tokens that come next there
+    cache: Any
+    run: dict[str, float]
+
+
+class Run:
+    """One method on one prompt: its router, and what it read."""
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        extras: bool,
+        salt: str,
+        seed: int,
+        graphs: Graphs[Computed],
+        device: torch.device,
+    ) -> None:
+        self._laps: list[Laps] = []
+        self._device = device
+        if method.rule is None:
+            config = RouterConfig(
+                tau=method.setting, seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS
+            )
+            config = replace(config, **method.options)
+            self.router: AttentionRouter = RoutingSession(
+                config, profile=NamedProfile(), salt=salt, graphs=graphs
+            )
+        else:
+            self._rule = method.rule
+            self.router = RuleRouter(self._timed, extras=extras, salt=salt)
+
+    def _timed(self, view: View) -> Selection | None:
+        laps = Laps(self._device)
+        found = self._rule(view)
+        laps.lap()
+        self._laps.append(laps)
+        return found
+
+    def read(self) -> dict[str, float]:
+        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together."""
+        if isinstance(self.router, RuleRouter):
+            select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
+            return {"area": self.router.density(), "select_ms": select_us / 1e3}
+        assert isinstance(self.router, RoutingSession)
+        passes = self.router.trace.prompts[-1].passes
+        select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
+        area = sum(p.density for p in passes) / len(passes) if passes else 1.0
+        return {"area": area, "select_ms": select_us / 1e3}
+
+
+class Bench:
+    """Measures methods against dense attention, which runs once a prompt; all references stay on the device."""
+
+    def __init__(self, loaded: LoadedModel, *, extras: bool = True) -> None:
+        self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
+        self._device = torch.device(loaded.device)
+        self._head = loaded.model.lm_head.weight.float().T
+        self._references: dict[str, Tensor] = {}
+        self._graphs: Graphs[Computed] = Graphs()
+
+    @torch.no_grad()
+    def measure(self, prompt: Prompt, method: Method) -> dict[str, float]:
+        """Area, loss and score of one method on one prompt."""
+        name = prompt.item.name
+        if name not in self._references:
+            self._references[name] = self._forward(prompt, find("dense", 1)).hidden
+        found = self._forward(prompt, method)
+        numbers = found.run | self.compare(self._references[name], found.hidden, found.targets)
+        if not prompt.answer:
+            return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
+        text = self._tokenizer.decode(self._greedy(prompt, found), skip_special_tokens=True)
+        return numbers | {"score": score_all(text, prompt.gold)}
+
+    @torch.no_grad()
+    def searched(self, calibration: Iterable[Prompt]) -> Any:
+        """MInference's offline search on prompts of which no result is reported."""
+        from routesparse.engine.baselines.minference import MInferenceSearch
+
+        search = MInferenceSearch(rows=SEARCH_ROWS)
+        for prompt in calibration:
+            self._forward(prompt, Method("search", 0, search))
+        return search.best()
+
+    def _forward(self, prompt: Prompt, method: Method) -> Outcome:
+        ids = torch.tensor([prompt.ids], device=self._device)
+        run = Run(
+            method,
+            extras=self._extras,
+            salt=prompt.item.name,
+            seed=prompt.item.seed,
+            graphs=self._graphs,
+            device=self._device,
+        )
+        started = time.perf_counter()
+        # The model's hooks see only whole calls, and its body alone spares the head [n, vocabulary].
+        with routed_by(self._model, run.router):
+            run.router.start()
+            out = self._model.model(ids, use_cache=bool(prompt.answer))
+            run.router.finish()
+        hidden = out.last_hidden_state[0]
+        numbers = {**run.read(), "prefill_ms": 1e3 * (time.perf_counter() - started)}
+        if prompt.answer:
+            answer = torch.tensor(prompt.answer, device=self._device)
+            hidden = hidden[-1:]
+            if len(answer) > 1:
+                rest = self._model.model(answer[None, :-1], past_key_values=out.past_key_values)
+                hidden = torch.cat((hidden, rest.last_hidden_state[0]))
+            return Outcome(hidden, answer, out.past_key_values, numbers)
+        asked = torch.tensor(prompt.asked, device=self._device)
+        return Outcome(hidden[asked - 1], ids[0, asked], None, numbers)
+
+    def compare(self, dense: Tensor, hidden: Tensor, targets: Tensor) -> dict[str, float]:
+        """Means over positions: hidden states [R, hidden] of both, targets int64 [R]."""
+        sums = torch.zeros(5, dtype=torch.float64, device=self._device)
+        for place in torch.arange(len(targets), device=self._device).split(CHUNK):
+            p, q = (self._log_p(x[place]) for x in (dense, hidden))
+            target = targets[place, None]
+            columns = (
+                (p.exp() * (p - q)).sum(-1),
+                p.argmax(-1) == q.argmax(-1),
+                q.argmax(-1) == target[:, 0],
+                -q.gather(-1, target)[:, 0],
+                -p.gather(-1, target)[:, 0],
+            )
+            sums += torch.stack([column.double().sum() for column in columns])
+        kl, agree, right, nats, nats_dense = (sums / len(targets)).tolist()
+        return {"kl": kl, "agree": agree, "right": right, "nats": nats, "nats_dense": nats_dense}
+
+    def _log_p(self, hidden: Tensor) -> Tensor:
+        return (hidden.float() @ self._head).log_softmax(-1)
+
+    def _greedy(self, prompt: Prompt, found: Outcome) -> list[int]:
+        """The greedy answer, at most SLACK tokens longer than the gold one.
+
+        Choices along the gold answer are greedy up to the first that differs from it. From there on each pass reads a
+        guess of all further tokens and is right up to the first that it changes (Jacobi iteration).
+        """
+        choice = self._log_p(found.hidden).argmax(-1)
+        wrong = (choice != found.targets).nonzero()
+        if not len(wrong):
+            return prompt.answer
+        end = self._tokenizer.eos_token_id
+        end = -1 if end is None else end
+        text, right = F.pad(choice, (0, SLACK), value=max(end, 0)), int(wrong[0]) + 1
+        while right < len(text) and end not in text[:right].tolist():
+            beyond = found.cache.get_seq_length() - (len(prompt.ids) + right - 1)
+            if beyond:
+                found.cache.crop(-beyond)
+            out = self._model.model(text[None, right - 1 : -1], past_key_values=found.cache)
+            choice = self._log_p(out.last_hidden_state[0]).argmax(-1)
+            wrong = (choice != text[right:]).nonzero()
+            text = torch.cat((text[:right], choice))
+            right = right + int(wrong[0]) + 1 if len(wrong) else len(text)
+        answer = text.tolist()
+        return answer[: answer.index(end)] if end in answer else answer

@@ -1,0 +1,158 @@
+"""Every method of the study by name, with its settings, the most telling one first.
+
+A published rule is one line of ``RULES``: where its class stands and which of its parameters the setting is. It is
+imported when it is asked for. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
+this file, which need not exist.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from routesparse.engine.baselines.rule import Rule, Selection, View
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.evaluation import study
+
+BASELINES = "routesparse.engine.baselines"
+TRIALS = "routesparse.engine.evaluation.studies.selection.trials"
+SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
+# method: module of the baselines, class, the setting's parameter, settings (int: the parameter counts something)
+RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
+    "flexprefill": ("flexprefill", "FlexPrefill", "gamma", SHARES),
+    "xattention": ("xattention", "XAttention", "threshold", SHARES),
+    "minference": ("minference", "MInference", "factor", (1.0, 0.5, 2.0, 0.25, 4.0)),
+    "trianglemix": ("trianglemix", "TriangleMix", "dense_layers", (4, 2, 6)),
+    "static_a_shape": ("static_a_shape", "StaticAShape", "local_tokens", (3_968, 1_920, 896, 7_936)),
+    "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", (32, 64, 16, 128, 8)),
+    "flashprefill": ("flashprefill", "FlashPrefill", "alpha", (0.18, 0.1, 0.3, 0.05, 0.5)),
+    "stem": ("stem", "Stem", "start_share", (0.1, 0.2, 0.4, 0.05)),
+    "prism": ("prism", "Prism", "share", (0.95, 0.9, 0.8, 0.98, 0.7)),
+    "global_router": ("global_router", "GlobalRouter", "tau", (0.9, 0.8, 0.95, 0.7)),
+    "random_blocks": ("random_blocks", "RandomBlocks", "density", (0.2, 0.4, 0.1)),
+    "oracle_top_p": ("oracle", "OracleTopP", "share", SHARES),
+    "oracle_floor": ("oracle", "OracleFloor", "theta", (0.002, 0.001, 0.004, 0.0005, 0.008)),
+    "oracle_largest": ("oracle", "OracleLargest", "theta", (0.05, 0.02, 0.1, 0.01, 0.2)),
+}
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The kernel on all blocks: what it differs from dense attention by is the noise of this study."""
+
+    def __call__(self, view: View) -> Selection:
+        return Selection(view.forced_and_causal[1])
+
+
+@dataclass(frozen=True)
+class Window:
+    """The sink block and the blocks of the last ``tokens`` keys: the control that must fail."""
+
+    tokens: float
+
+    def __call__(self, view: View) -> Selection:
+        rows, blocks = view.forced_and_causal[1].shape[2:]
+        block = torch.arange(blocks, device=view.device)
+        row = torch.arange(rows, device=view.device).view(-1, 1) * (view.block_q // view.block_k)
+        return Selection(((row - block <= round(self.tokens / view.block_k)) | (block == 0))[None, None])
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method at one setting."""
+
+    name: str
+    setting: float
+    rule: Rule | None = None  # None: the product's own session, tau the setting
+    options: dict[str, Any] = field(default_factory=dict)  # of its RouterConfig
+
+
+OURS: dict[str, dict[str, Any]] = {"routesparse": {}, "routesparse_no_fallback": {"fallback": False}}
+INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
+    "dense": (lambda _: lambda view: None, (1.0,)),
+    "dense_kernel": (lambda _: Everything(), (1.0,)),
+    "window": (Window, (2_048, 1_024, 4_096, 512)),
+}
+OUR_SETTINGS = (0.9, 0.8, 0.95, 0.7, 0.6)
+
+
+def takes_extras(name: str) -> bool:
+    """Whether what every plan of ours reads can be left out of a method's plans."""
+    return name not in (*OURS, "dense", "dense_kernel")
+
+
+def known() -> list[str]:
+    """Names of all methods but trials."""
+    return [*INLINE, *OURS, *RULES]
+
+
+def settings(name: str) -> tuple[float, ...]:
+    """A method's own settings. Errors: ConfigError for an unknown name, or a trial, which has none."""
+    if name in OURS:
+        return OUR_SETTINGS
+    if name in INLINE:
+        return INLINE[name][1]
+    if name in RULES:
+        return RULES[name][3]
+    hint = f"write {name}=VALUE" if name.startswith("trial:") else f"use some of {', '.join(known())}"
+    raise ConfigError(f"method {name!r} has no settings of its own; {hint}")
+
+
+def find(name: str, setting: float, **others: Any) -> Method:
+    """others: further parameters of a published rule, such as what its offline search found.
+
+    Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there.
+    """
+    if name in OURS:
+        return Method(name, setting, options=OURS[name])
+    if name in INLINE:
+        return Method(name, setting, INLINE[name][0](setting))
+    if name.startswith("trial:"):
+        trials = importlib.import_module(TRIALS).TRIALS
+        return Method(name, setting, trials[name.removeprefix("trial:")](setting))
+    if name in RULES:
+        module, kind, parameter, known_settings = RULES[name]
+        made = getattr(importlib.import_module(f"{BASELINES}.{module}"), kind)
+        value = int(setting) if isinstance(known_settings[0], int) else setting
+        return Method(name, setting, made(**{parameter: value}, **others))
+    raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}, or trial:NAME")
+
+
+def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:
+    """Methods with settings, ``NAME`` or ``NAME=VALUE,VALUE``: every method's first setting, then the second ones.
+
+    Errors: ConfigError.
+    """
+    by_name: dict[str, list[float]] = {}
+    for text in wanted:
+        name, _, values = text.partition("=")
+        if not name.startswith("trial:"):
+            settings(name)
+        try:
+            asked = [float(value) for value in values.split(",")] if values else settings(name)
+        except ValueError:
+            raise ConfigError(f"method {text!r} has no numbers behind '='; write {name}=0.9,0.8") from None
+        mine = by_name.setdefault(name, [])
+        mine += [value for value in asked if value not in mine]
+    longest = max(map(len, by_name.values()), default=0)
+    return [[(n, s[place]) for n, s in by_name.items() if place < len(s)] for place in range(longest)]
+
+
+def usable(wanted: Sequence[str], others: Mapping[str, dict[str, Any]] | None = None) -> list[list[Method]]:
+    """The methods of ``rounds`` that can be made; why another one can't is noted.
+
+    others: see ``find``, by name. Errors: ConfigError.
+    """
+    made: list[list[Method]] = []
+    for one in rounds(wanted):
+        made.append([])
+        for name, setting in one:
+            try:
+                made[-1].append(find(name, setting, **(others or {}).get(name, {})))
+            except (ImportError, AttributeError, LookupError, TypeError) as error:
+                study.note(f"{name}={setting:g} is left out: {type(error).__name__}: {error}")
+    return made

@@ -1,0 +1,71 @@
+"""The study's file: one JSON line per method, setting and prompt, appended and flushed one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+KEY = ("method", "setting", "task", "length", "index", "seed", "extras")
+Key = tuple[Any, ...]
+
+
+def key_of(row: dict[str, Any]) -> Key:
+    """What names a row."""
+    return tuple(row[name] for name in KEY)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Whole lines; the last one may be torn where a run was killed."""
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.endswith("}"):
+                yield json.loads(line)
+
+
+def read_rows(files: list[Path]) -> tuple[dict[Key, dict[str, Any]], dict[Key, str]]:
+    """Measured rows, and what failed and was not measured since, by key."""
+    rows: dict[Key, dict[str, Any]] = {}
+    failed: dict[Key, str] = {}
+    for row in (row for path in files for row in read_lines(path) if "method" in row):
+        if "failed" in row:
+            failed[key_of(row)] = row["failed"]
+        else:
+            rows[key_of(row)] = row
+    return rows, {key: text for key, text in failed.items() if key not in rows}
+
+
+def parts(out: Path) -> list[Path]:
+    """FILE.jsonl and FILE.0.jsonl, FILE.1.jsonl, ... of several processes, those that exist."""
+    found = out.parent.glob(f"{out.stem}.*{out.suffix}")
+    numbered = [path for path in found if path.stem.removeprefix(f"{out.stem}.").isdigit()]
+    return [*([out] if out.exists() else []), *sorted(numbered)]
+
+
+def part(out: Path, place: int) -> Path:
+    """The file of one process of several."""
+    return out.with_suffix(f".{place}{out.suffix}")
+
+
+class Appender:
+    """Appends lines; each is in the operating system's hands when ``write`` returns."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
+        self._file = path.open("a", buffering=1)
+        if torn:
+            self._file.write("\n")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Floats to six digits."""
+        short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in row.items()}
+        self._file.write(json.dumps(short) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -1,0 +1,222 @@
+"""Tables of what the study measured: loss against area, and areas at equal loss.
+
+    python -m routesparse.engine.evaluation.studies.selection.table selection*.jsonl --base flexprefill
+
+One table per group of tasks and length, development and reported prompts apart:
+    area      the kept share of the causal area, mean over layers and heads
+    KL        millinats a token from dense attention; loss: what the text costs more than by dense, likewise
+    agree     first choices that are dense's; score: the tasks', with the paired difference from dense
+Then, for every setting of the base method: the area at which another method reaches its KL, and the KL of another
+method at its area, as multiples of the base's (above 1: the other reads or loses more). Intervals: 95 %, bootstrap
+over prompts within tasks, paired. "> x" and "<= x" where the other's settings don't bracket it. Settings that lack
+prompts of the group stand in the first table with their n and are left out of the other two.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from routesparse.engine.evaluation.studies.selection import curves
+from routesparse.engine.evaluation.studies.selection.methods import takes_extras
+from routesparse.engine.evaluation.studies.selection.rows import read_rows
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "prose": ("text:prose",),
+    "code": ("text:code",),
+    "dialog": ("text:dialog",),
+    "docs": ("text:docs",),
+    "text of all domains": ("text:prose", "text:code", "text:dialog", "text:docs"),
+    "variable tracking": ("vt",),
+    "several needles": ("niah_multivalue", "niah_multiquery"),
+    "frequent words": ("fwe",),
+    "relay": ("relay",),
+    "list": ("list",),
+}
+FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not measured
+NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
+HEADS = (
+    "method",
+    "setting",
+    "n",
+    "area",
+    "KL mnat",
+    "loss mnat",
+    "agree %",
+    "score %",
+    "less dense",
+    "select ms",
+)
+
+Point = tuple[str, float]  # method and setting
+Rows = dict[str, dict[tuple[int, int], dict[str, Any]]]  # by task, then by (seed, index)
+
+
+class Curve(NamedTuple):
+    """One setting of a method. area, kl: one value per draw of prompts, the first of all of them."""
+
+    setting: float
+    area: np.ndarray
+    kl: np.ndarray
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables, or write them to --out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--base", default="routesparse")
+    parser.add_argument("--no-extras", action="store_true", help="the rules as published")
+    parser.add_argument("--out", type=Path, help="Markdown file")
+    arguments = parser.parse_args(argv)
+    text = "\n".join(tables(arguments.files, arguments.base, not arguments.no_extras)) + "\n"
+    if arguments.out:
+        arguments.out.write_text(text)
+    else:
+        print(text, end="")
+
+
+def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
+    """The Markdown, line by line."""
+    rows, failed = read_rows(files)
+    sections: dict[tuple[bool, int], dict[Point, Rows]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    for (method, setting, task, length, index, seed, extra), row in rows.items():
+        if extra == extras or not takes_extras(method):
+            sections[row["reported"], length][method, setting][task][seed, index] = row
+    for (reported, length), found in sorted(sections.items()):
+        for group, tasks in GROUPS.items():
+            chosen = {
+                p: {t: r[t] for t in tasks if t in r} for p, r in found.items() if any(t in r for t in tasks)
+            }
+            several = len({task for r in chosen.values() for task in r})
+            if chosen and several >= min(2, len(tasks)):
+                kind = "reported" if reported else "development"
+                yield f"\n## {group}, {length:,} tokens ({kind})\n"
+                yield from loss_table(chosen)
+                yield from equal_tables(chosen, base)
+    for key, text in failed.items():
+        yield f"\nfailed: {' '.join(map(str, key))}: {text}"
+
+
+def loss_table(found: dict[Point, Rows]) -> Iterator[str]:
+    """One line per method and setting, methods by name, settings by area."""
+    yield head(HEADS)
+    dense = found.get(DENSE, {})
+    for (method, setting), rows in sorted(
+        found.items(), key=lambda item: (item[0][0], pooled(item[1], "area"))
+    ):
+        less = pooled(rows, "nats") - pooled(rows, "nats_dense")
+        score = pooled(rows, "score")
+        yield line(
+            method,
+            f"{setting:g}",
+            str(sum(map(len, rows.values()))),
+            f"{pooled(rows, 'area'):.3f}",
+            f"{1e3 * pooled(rows, 'kl'):.3g}",
+            f"{1e3 * less:+.3g}",
+            f"{100 * pooled(rows, 'agree'):.2f}",
+            "" if np.isnan(score) else f"{100 * score:.1f}",
+            "" if np.isnan(score) else difference(rows, dense),
+            f"{pooled(rows, 'select_ms'):.1f}",
+        )
+
+
+def difference(rows: Rows, dense: Rows) -> str:
+    """Points of score less dense's on the prompts that both have."""
+    changes = {
+        task: np.array(
+            [100 * (row["score"] - dense[task][at]["score"]) for at, row in r.items() if at in dense[task]]
+        )
+        for task, r in rows.items()
+        if task in dense
+    }
+    changes = {task: values for task, values in changes.items() if len(values)}
+    if not changes:
+        return ""
+    found = curves.means(changes, curves.draws({task: len(values) for task, values in changes.items()}))
+    low, high = curves.interval(found)
+    return f"{found[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def equal_tables(found: dict[Point, Rows], base: str) -> Iterator[str]:
+    """Areas at equal KL and KL at equal areas; nothing where the base was not measured on all prompts."""
+    whole = complete(found)
+    places = {task: sorted(rows) for task, rows in next(iter(whole.values())).items()} if whole else {}
+    drawn = curves.draws({task: len(at) for task, at in places.items()}, seed=1)
+
+    def values(rows: Rows, name: str) -> np.ndarray:
+        return curves.means(
+            {task: np.array([rows[task][at][name] for at in ats]) for task, ats in places.items()}, drawn
+        )
+
+    floor = max(FLOOR, pooled(whole[NOISE], "kl") if NOISE in whole else 0.0)
+    by_method: dict[str, list[Curve]] = defaultdict(list)
+    for (method, setting), rows in whole.items():
+        if method not in (DENSE[0], NOISE[0]):
+            kl = np.maximum(values(rows, "kl"), floor)
+            by_method[method].append(Curve(setting, values(rows, "area"), kl))
+    own = sorted(by_method.pop(base, []), key=lambda point: point.area[0])
+    if not own or not by_method:
+        return
+    columns = [f"{at.setting:g}: area {at.area[0]:.3f}, KL {1e3 * at.kl[0]:.3g}" for at in own]
+    stacked = {
+        method: (np.stack([at.area for at in points]), np.stack([at.kl for at in points]))
+        for method, points in sorted(by_method.items())
+    }
+    yield f"\nArea at equal KL, as a multiple of {base}'s (noise floor {1e3 * floor:.2g} mnat):\n"
+    yield head(("method", *columns))
+    for method, (area, kl) in stacked.items():
+        yield line(method, *(cell(curves.area_at(area, kl, at.kl), at.area) for at in own))
+    yield f"\nKL at equal area, as a multiple of {base}'s:\n"
+    yield head(("method", *columns))
+    for method, (area, kl) in stacked.items():
+        yield line(method, *(cell(curves.kl_at(area, kl, at.area), at.kl) for at in own))
+
+
+def cell(found: curves.Reached, own: np.ndarray) -> str:
+    """A ratio with its interval; where it is a bound, only that."""
+    ratios = found.values / own
+    if found.sides[0]:
+        return f"{'>' if found.sides[0] > 0 else '<='} {ratios[0]:.2f}"
+    low, high = curves.interval(ratios)
+    share = (1 - curves.LEVEL) / 2
+    below, above = (bool((found.sides[1:] == side).mean() > share) for side in (-1, 1))
+    return f"{ratios[0]:.2f} [{'<=' * below}{low:.2f}, {'>' * above}{high:.2f}]"
+
+
+def complete(found: dict[Point, Rows]) -> dict[Point, Rows]:
+    """The settings that have every prompt that any setting has."""
+    wanted = {(task, at) for rows in found.values() for task, r in rows.items() for at in r}
+    return {
+        point: rows
+        for point, rows in found.items()
+        if {(task, at) for task, r in rows.items() for at in r} == wanted
+    }
+
+
+def pooled(rows: Rows, name: str) -> float:
+    """Mean over tasks of the mean over prompts; NaN where it was not measured."""
+    found = [
+        np.mean([row[name] for row in r.values()])
+        for r in rows.values()
+        if all(name in row for row in r.values())
+    ]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def head(cells: tuple[str, ...]) -> str:
+    return f"{line(*cells)}\n{'|---' * len(cells)}|"
+
+
+def line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
