@@ -170,6 +170,16 @@ class RouterConfig:
         return min(self.tau + 1.25 * resolution, (1.0 + self.tau) / 2.0)
 
     @property
+    def gates(self) -> bool:
+        """Whether a head takes the cheapest candidate that passes a gate, with T_l as a ceiling only."""
+        return self.policy in ("priced", "certified")
+
+    @property
+    def least_head_mass(self) -> float:
+        """What the certificate of a single head must reach."""
+        return self.tau_head if self.policy == "priced" else self.tau
+
+    @property
     def row_level(self) -> float:
         """Level of the row statement: the candidate was kept after up to s looks at the rows, so the union bound."""
         return 1.0 - (1.0 - self.confidence) / self.max_tests
@@ -196,6 +206,11 @@ class RouterConfig:
     def digest(self) -> str:
         """Sixteen hex digits that change with any value: part of the stamp of calibrations and results."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def certified_mass(policy: Policy, tau: float | None) -> dict[str, float]:
+    """What ``--tau`` sets: the layer's under the policy "priced", each head's under the others; None: the default."""
+    return {} if tau is None else {"tau_layer" if policy == "priced" else "tau": tau}
 
 
 def renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

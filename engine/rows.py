@@ -58,8 +58,8 @@ class RunRow:
     calibration: str | None
     profile: str
     policy: str
-    tau: float
-    gate_threshold: float  # lambda
+    tau: float  # what the certificate of a single head must reach; under the policy "priced" that is tau_head
+    gate_threshold: float | None  # lambda; None under the policy "priced", where every unit has its own
     confidence: float  # q
     budget: str | None  # T_l as given: "0.25" of dense or "800us"
     probe_mode: str
@@ -111,6 +111,8 @@ class RunRow:
         None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
     )
     kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
+    price: float | None = None  # policy "priced": RouterConfig.price
+    tau_layer: float | None = None  # policy "priced": what a layer's certificate must reach
     owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
 
 
@@ -130,6 +132,12 @@ class LayerRow:
     density: float
     over_budget: bool
     forward_error: float | None = None  # relative error against the dense forward's output, full audit only
+    # Policy "priced": what the layer's certificate says of its mean retained mass over heads, the least of its
+    # segments and prompts; None where it was not certified, and where nothing of the layer ran sparse.
+    lower_mass: float | None = None
+    raised: int | None = (
+        None  # policy "priced": levels that the layer climbed for its certificate, the most of them
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +174,7 @@ class HeadChoiceRow:
     unmet: bool | None = (
         None  # policy strict: T_l had no time for the escalation that the certificate asked for
     )
+    gate_threshold: float | None = None  # lambda of this unit
 
     @property
     def outcome(self) -> Outcome:
@@ -213,6 +222,7 @@ class FallbackEventRow:
     kind: str  # "expand" | "dense"
     to_candidate: int
     paid_us: float  # predicted kernel time added by the step
+    scope: str | None = None  # whose certificate failed: "head" or "layer" (with its bound and tau)
 
 
 @dataclass(frozen=True)

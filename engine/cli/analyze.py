@@ -21,6 +21,7 @@ from routesparse.engine.config import (
     Policy,
     ProbeMode,
     RouterConfig,
+    certified_mass,
     default_segment,
 )
 from routesparse.engine.errors import InputError
@@ -43,7 +44,13 @@ def analyze(
     budget: Annotated[
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
-    tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
+    tau: Annotated[
+        float | None,
+        typer.Option(help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Policy priced: what a block must be worth; higher reads less.")
+    ] = None,
     segment: Annotated[
         int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
     ] = None,
@@ -85,7 +92,8 @@ def analyze(
     text = read_prompt(file)
     config = RouterConfig(
         policy=policy,
-        tau=tau,
+        **certified_mass(policy, tau),
+        **({} if price is None else {"price": price}),
         budget=None if budget is None else LatencyBudget.parse(budget),
         segment_tokens=default_segment(False) if segment is None else segment,
         probe=probe,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method.fallback import read_certified
-from routesparse.engine.method.router import Routing
+from routesparse.engine.method.fallback import LayerBounds, read_certified
+from routesparse.engine.method.patterns import priced_candidate
+from routesparse.engine.method.router import Routing, priced_threshold
 from routesparse.engine.method.scores import Scores
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Decision:
     candidates: tuple[Candidate, ...]
     scores: Scores
     risk: np.ndarray  # [U, C]
-    gate_threshold: float  # lambda
+    gate_threshold: np.ndarray  # lambda of each unit, [U]
     routed: Routing
     certified: Certified
     certificate_mass: np.ndarray  # [U, certificate rows, C]
@@ -84,8 +85,8 @@ class Pending:
     batch: int
     heads: int
     candidates: tuple[Candidate, ...]
-    gate_threshold: float
-    tau: float
+    gate_threshold: float | None  # lambda of all units; None: each one's floor at the price sets it
+    tau: float  # that a head's certificate must reach
     limit_us: float | None
     planned_probe_us: float
     choice: torch.Tensor  # int64 [B, H], final
@@ -112,6 +113,15 @@ class Pending:
                 if name.startswith("step5_")
             },
             self.tau,
+            LayerBounds(*(values[f"layer_{name}"] for name in ("bounds", "rung", "lower_mass")))
+            if "layer_bounds" in values
+            else None,
+        )
+        g = scores.gate_statistic
+        threshold = (
+            priced_threshold(g, priced_candidate(self.candidates))[:, 0]
+            if self.gate_threshold is None
+            else np.full(len(g), self.gate_threshold)
         )
         units = np.arange(self.batch * self.heads)
         kernels_us = float(scores.kernel_us[units, certified.choice].sum())
@@ -124,7 +134,7 @@ class Pending:
             candidates=self.candidates,
             scores=scores,
             risk=values["risk"],
-            gate_threshold=self.gate_threshold,
+            gate_threshold=threshold,
             routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
             certified=certified,
             certificate_mass=values["certificate_mass"],

@@ -79,7 +79,9 @@ def compute(
     stamps.lap()
 
     # 3. to 5. Price, router and certificate of every unit.
-    choice, packed = route_units(segment, probe, masses, described, settings, kernel_limit_us, stamps)
+    choice, packed = route_units(
+        segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps
+    )
 
     # 6. The row plan, and what people look at.
     drawing = draw(probe, segment, indices)
@@ -148,8 +150,8 @@ def begin(
         batch=batch,
         heads=heads,
         candidates=computed.candidates,
-        gate_threshold=settings.gate_threshold,
-        tau=config.tau,
+        gate_threshold=None if config.policy == "priced" else settings.gate_threshold,
+        tau=config.least_head_mass,
         limit_us=limit_us,
         planned_probe_us=planned_probe_us,
         choice=computed.choice,

@@ -50,6 +50,7 @@ def packed_decision(
 ) -> Packed:
     """Everything that ``Pending.read`` needs, in one tensor."""
     optional = {} if scores.predicted_error is None else {"predicted_error": scores.predicted_error}
+    layer = {} if certified.layer is None else {f"layer_{n}": v for n, v in vars(certified.layer).items()}
     return pack(
         {
             "mass": scores.mass,
@@ -62,7 +63,8 @@ def packed_decision(
             "routed_choice": routed.choice,
             "limited": routed.limited,
             "over_budget": routed.over_budget,
-            **{f"step5_{name}": value for name, value in vars(certified).items()},
+            **{f"step5_{name}": value for name, value in vars(certified).items() if name != "layer"},
+            **layer,
             **others,
         }
     )

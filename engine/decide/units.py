@@ -20,7 +20,10 @@ from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
+from routesparse.engine.method.layer_fallback import certify_layer
+from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe_rows import CERTIFICATE
+from routesparse.engine.method.router import priced_threshold
 from routesparse.kernels import route as kernel
 from routesparse.kernels.common import on_gpu, runs_triton
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device.timing import Stamps
     from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.patterns import Candidate
     from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.retained_mass import CandidateMass
     from routesparse.engine.method.segments import Segment
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 def route_units(
     segment: Segment,
+    candidates: tuple[Candidate, ...],
     probe: Probe,
     masses: CandidateMass,
     described: Descriptors,
@@ -48,7 +53,7 @@ def route_units(
         stamps.lap()
         stamps.elapsed_us(packed.part("laps_us"))
         return choice, packed
-    return route_by_method(segment, probe, masses, described, settings, kernel_limit_us, stamps)
+    return route_by_method(segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps)
 
 
 def kernel_takes(settings: LayerSettings, kernel_limit_us: float | None) -> bool:
@@ -112,6 +117,7 @@ def route_by_kernel(
 
 def route_by_method(
     segment: Segment,
+    candidates: tuple[Candidate, ...],
     probe: Probe,
     masses: CandidateMass,
     described: Descriptors,
@@ -120,7 +126,8 @@ def route_by_method(
     stamps: Stamps,
 ) -> tuple[torch.Tensor, Packed]:
     """The final candidates int64 [B, H], and what the record keeps. Ends a lap."""
-    config, threshold = settings.config, settings.gate_threshold
+    config = settings.config
+    priced = config.policy == "priced"
 
     # 3. Retained mass, uncertainty and profiled latency of each candidate.
     scores = score_candidates(segment, probe, masses, described, settings)
@@ -130,16 +137,23 @@ def route_by_method(
     if on_gpu(kernel_us):
         config = replace(config, solver="device")
     risk = scores.risk(config.alpha, config.beta)
-    routed = router.choose(scores.gate_statistic, risk, kernel_us, config, threshold, kernel_limit_us)
+    g = scores.gate_statistic
+    threshold = priced_threshold(g, priced_candidate(candidates)) if priced else settings.gate_threshold
+    routed = router.choose(g, risk, kernel_us, config, threshold, kernel_limit_us)
 
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
-    slack = None
-    if kernel_limit_us is not None:
-        slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
-    certified = fallback.certify(
-        kernel_us, scores.gate_statistic, certificate_mass, routed.choice, config, threshold, slack
-    )
+    if priced:
+        certified = certify_layer(
+            kernel_us, certificate_mass, routed.choice, candidates, config, len(masses.row_mass)
+        )
+    else:
+        slack = None
+        if kernel_limit_us is not None:
+            slack = kernel_limit_us - kernel_us.gather(1, routed.choice.unsqueeze(1)).sum()
+        certified = fallback.certify(
+            kernel_us, g, certificate_mass, routed.choice, config, settings.gate_threshold, slack
+        )
     stamps.lap()
     packed = packed_decision(
         scores,

@@ -19,6 +19,7 @@ from routesparse.engine.config import (
     Policy,
     ProbeMode,
     RouterConfig,
+    certified_mass,
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
@@ -38,7 +39,8 @@ class RunRequest:
     calibration: str | None = None  # a bundled name; None: the in-prompt certificate alone
     policy: Policy = "certified"
     budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
-    tau: float = 0.9
+    tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
+    price: float | None = None  # of a block under the policy "priced"; None: the default
     segment: int | None = None  # tokens; None: what suits the worker's device
     probe: ProbeMode = "exact"
     audit: AuditDepth = "none"
@@ -80,7 +82,8 @@ class RunRequest:
         """The router's configuration on a worker's device. Errors: ConfigError."""
         return RouterConfig(
             policy=self.policy,
-            tau=self.tau,
+            **certified_mass(self.policy, self.tau),
+            **({} if self.price is None else {"price": self.price}),
             budget=None if self.budget is None else LatencyBudget.parse(self.budget),
             segment_tokens=default_segment(on_gpu) if self.segment is None else self.segment,
             probe=self.probe,

@@ -22,6 +22,7 @@ from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import admissible
 from routesparse.engine.method.solvers import taken
 from routesparse.engine.rows import FallbackKind
+from routesparse.kernels.arrays import Array
 
 FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
@@ -37,14 +38,31 @@ class CertificateTest:
 
 
 @dataclass(frozen=True)
+class LayerBounds:
+    """The layer's certificate (layer_fallback.py) of B prompts, tensors or arrays.
+
+    bounds float64 [B, s]: of the layer's mean mass with every head at a rung; rung int64 [B]: the one that it keeps, s
+    for none; lower_mass float64 [B]: what is claimed of it, NaN where none is kept.
+    """
+
+    bounds: Array
+    rung: Array
+    lower_mass: Array
+
+
+@dataclass(frozen=True)
 class Certified:
-    """The choice after step 5. lower_mass is NaN for dense units; unmet: strict policy had no time to grant it."""
+    """The choice after step 5. lower_mass is NaN for dense units; unmet: strict policy had no time to grant it.
+
+    layer: arrays of the layer's own certificate, under the policy "priced" alone.
+    """
 
     choice: np.ndarray  # int64 [U]
     lower_mass: np.ndarray  # float64 [U]
     tests: tuple[CertificateTest, ...]
     fallback: tuple[str | None, ...]  # per unit: None | "expand" | "dense"
     unmet: np.ndarray  # bool [U]
+    layer: LayerBounds | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,7 @@ class DeviceCertified:
     ladder: torch.Tensor
     bounds: torch.Tensor
     tested: torch.Tensor
+    layer: LayerBounds | None = None
 
 
 def escalation(
@@ -138,7 +157,7 @@ def certify(
     return DeviceCertified(final, kind, unmet, lower, ladder, bounds, torch.stack(tested, 1))
 
 
-def read_certified(values: dict[str, np.ndarray], tau: float) -> Certified:
+def read_certified(values: dict[str, np.ndarray], tau: float, layer: LayerBounds | None = None) -> Certified:
     """The host's record of a DeviceCertified, from its fields as arrays."""
     tests = []
     for rung in range(values["tested"].shape[1]):
@@ -151,6 +170,7 @@ def read_certified(values: dict[str, np.ndarray], tau: float) -> Certified:
         tuple(tests),
         tuple(FALLBACK_KINDS[kind] for kind in values["kind"]),
         values["unmet"],
+        layer,
     )
 
 

@@ -1,8 +1,10 @@
 """The router (paper section 3.4): the gate rule, and eq. 6 where a latency limit asks for it.
 
-Three policies:
+Four policies:
 
-- ``certified`` (default): each head takes its cheapest candidate with g >= lambda (dense if none); T_l is a ceiling
+- ``priced``: one price for every block of every head and layer. A head's floor at the price sets its own lambda: the
+  head takes its cheapest candidate that keeps at least as much as that floor does.
+- ``certified``: each head takes its cheapest candidate with g >= lambda (dense if none); T_l is a ceiling
   and eq. 6 is solved only where the sum exceeds it.
 - ``budgeted`` (the paper): minimise total risk subject to t_probe + sum t_ker <= T_l; fallback may overrun it.
 - ``strict``: as budgeted, and fallback only spends what is left of T_l.
@@ -30,12 +32,12 @@ class Routing:
     over_budget: Array
 
 
-def admissible(gate_statistic: Array, gate_threshold: float) -> Array:
+def admissible(gate_statistic: Array, gate_threshold: float | Array) -> Array:
     """g >= lambda, elementwise. Dense keeps all mass and is admissible at any threshold."""
     return gate_statistic >= gate_threshold
 
 
-def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: float) -> Array:
+def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: float | Array) -> Array:
     """The gate rule: per unit the cheapest admissible candidate, int64 [U]; g and cost [U, C], dense last."""
     xp = namespace(cost)
     price = xp.where(admissible(gate_statistic, gate_threshold), cost, xp.inf)
@@ -43,27 +45,33 @@ def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: floa
     return price.argmin(1)
 
 
+def priced_threshold(gate_statistic: Array, priced: int) -> Array:
+    """lambda of each unit under the policy "priced", [U, 1]: g [U, C] of its floor at the price, candidate priced."""
+    return gate_statistic[:, priced : priced + 1]
+
+
 def choose(
     gate_statistic: Array,
     risk: Array,
     cost: Array,
     config: RouterConfig,
-    gate_threshold: float,
+    gate_threshold: float | Array,
     limit_us: float | None,
 ) -> Routing:
     """Steps 3 and 4 for the U units of one layer and segment: g, risk and cost float64 [U, C], dense last.
 
-    gate_threshold: lambda. limit_us: T_l - t_probe for these units, None without a limit. With the policy "certified",
-    candidates below the threshold are taken only where the limit leaves no other choice.
+    gate_threshold: lambda, or [U, 1] of each unit. limit_us: T_l - t_probe for these units, None without a limit. With
+    the policies "priced" and "certified", candidates below the threshold are taken only where the limit leaves no other
+    choice.
     """
     xp = namespace(cost)
-    certified = config.policy == "certified"
+    gates = config.gates
     gated = cheapest_admissible(gate_statistic, cost, gate_threshold)
     never = xp.zeros_like(cost[0, 0], dtype=xp.bool)
     if limit_us is None:
-        assert certified
+        assert gates
         return Routing(gated, never, never)
-    limited = (taken(cost, gated).sum() > limit_us) if certified else ~never
+    limited = (taken(cost, gated).sum() > limit_us) if gates else ~never
     choice = xp.where(limited, solve(risk, cost, limit_us, config.solver), gated)
     over = limited & (taken(cost, choice).sum() > limit_us * (1 + 1e-9))
     return Routing(choice, limited, over)

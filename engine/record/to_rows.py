@@ -30,6 +30,7 @@ from routesparse.engine.rows import (
 )
 
 if TYPE_CHECKING:
+    from routesparse.engine.config import RouterConfig
     from routesparse.engine.decide.decision import Decision
     from routesparse.engine.decide.heatmap import Heatmap
     from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
@@ -47,13 +48,14 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
     events: list[FallbackEventRow] = []
     probes: list[ProbeRow] = []
     reduction = _reduction(prompt, info.probe_bytes or PROBE_BYTES)
+    tau = settings.config.least_head_mass
     for layer_pass in prompt.passes:
         for decision, pictures in zip(layer_pass.decisions, layer_pass.heatmaps, strict=True):
             for unit in range(decision.batch * decision.heads):
                 choices.append(_choice(settings, run_id, decision, unit, prompt.tokens))
-                candidates += _candidates(run_id, decision, unit, settings.config.tau)
+                candidates += _candidates(run_id, decision, unit, tau)
                 probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
-            events += _events(run_id, decision, settings.config.tau)
+            events += _events(run_id, decision, settings.config)
     audits = tuple(replace(a, run_id=run_id) for p in prompt.passes for a in p.audits)
     layers = tuple(_layers(run_id, prompt))
     return RunRecord(
@@ -120,8 +122,9 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
         agreement=float(decision.agreement[unit]),
         tests=sum(t.unit == unit for t in decision.certified.tests),
         fallback=decision.certified.fallback[unit],
-        reason=choice_reason(decision, unit, settings.config.tau),
+        reason=choice_reason(decision, unit, settings.config),
         unmet=bool(decision.certified.unmet[unit]),
+        gate_threshold=float(decision.gate_threshold[unit]),
     )
 
 
@@ -155,6 +158,7 @@ def _run(
 ) -> RunRow:
     timings = prompt.timings()
     config = settings.config
+    priced = config.policy == "priced"
     sparse = [c for c in choices if c.pattern != "dense"]
     outcomes = Counter(c.outcome for c in choices)
     densities = [p.density for p in prompt.passes]
@@ -168,8 +172,8 @@ def _run(
         calibration=None if settings.calibration is None else settings.calibration.name,
         profile=settings.profile.name,
         policy=config.policy,
-        tau=config.tau,
-        gate_threshold=settings.gate_threshold,
+        tau=config.least_head_mass,
+        gate_threshold=None if priced else settings.gate_threshold,
         confidence=config.confidence,
         budget=None if config.budget is None else str(config.budget),
         probe_mode=config.probe,
@@ -217,6 +221,8 @@ def _run(
         **_drift(settings, prompt, choices),
         delta=_finite_delta(settings, prompt.tokens),
         unmet_units=sum(c.unmet is True for c in choices),
+        price=config.price if priced else None,
+        tau_layer=config.tau_layer if priced else None,
     )
 
 
@@ -225,6 +231,9 @@ def _layers(run_id: str, prompt: PromptTrace) -> Iterator[LayerRow]:
         passes = [p for p in prompt.passes if p.layer == layer]
         limits = [p.limit_us for p in passes if p.limit_us is not None]
         planned = sum(p.sum_of("planned_us") for p in passes)
+        certified = [d.certified.layer for p in passes for d in p.decisions if d.certified.layer is not None]
+        claims = np.concatenate([c.lower_mass for c in certified]) if certified else np.empty(0)
+        claims = claims[~np.isnan(claims)]
         yield LayerRow(
             run_id=run_id,
             layer=layer,
@@ -237,6 +246,8 @@ def _layers(run_id: str, prompt: PromptTrace) -> Iterator[LayerRow]:
             kernel_us=sum(p.kernel_us for p in passes),
             density=float(np.mean([p.density for p in passes])),
             over_budget=bool(limits) and planned > sum(limits) * (1 + 1e-9),
+            lower_mass=float(claims.min()) if len(claims) else None,
+            raised=max((int(c.rung.max()) for c in certified), default=None),
         )
 
 
@@ -247,32 +258,39 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
         yield CandidateScoreRow(
             **_candidate(run_id, decision, unit, place),
             predicted_error=None if predicted is None else float(predicted[unit, place]),
-            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold)),
+            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold[unit])),
             chosen=place == int(decision.certified.choice[unit]),
             reason=candidate_reason(decision, unit, place, tau),
         )
 
 
-def _events(run_id: str, decision: Decision, tau: float) -> Iterator[FallbackEventRow]:
-    """One event per failed certificate that led to another candidate."""
-    cost = decision.scores.kernel_us
+def _events(run_id: str, decision: Decision, config: RouterConfig) -> Iterator[FallbackEventRow]:
+    """One event per failed certificate, of a head or of its layer, that led to another candidate."""
+    cost, layer = decision.scores.kernel_us, decision.certified.layer
     for unit in range(decision.batch * decision.heads):
         tests = [t for t in decision.certified.tests if t.unit == unit]
         final = int(decision.certified.choice[unit])
         dense = len(decision.candidates) - 1
         for number, test in enumerate(tests, start=1):
             target = tests[number].candidate if number < len(tests) else final
-            if test.passed or target == test.candidate:
+            if target == test.candidate or (test.passed and layer is None):
                 continue
+            scope, bound, tau = "head", test.lower_mass, config.least_head_mass
+            if test.passed and layer is not None:
+                # The head had reached its own tau and climbed with its layer.
+                scope, bound, tau = (
+                    "layer", float(layer.bounds[unit // decision.heads, number - 1]), config.tau_layer
+                )  # fmt: skip
             yield FallbackEventRow(
                 **_key(run_id, decision, unit),
                 test=number,
                 from_candidate=test.candidate,
-                lower_mass=test.lower_mass,
+                lower_mass=bound,
                 tau=tau,
                 kind="dense" if target == dense else "expand",
                 to_candidate=target,
                 paid_us=float(cost[unit, target] - cost[unit, test.candidate]),
+                scope=scope,
             )
 
 
