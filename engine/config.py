@@ -81,7 +81,7 @@ def default_segment(on_gpu: bool) -> int:
 class RouterConfig:
     """Everything that a routing decision depends on besides the prompt, the model and the machine."""
 
-    policy: Policy = "certified"
+    policy: Policy = "priced"
     tau: float = 0.9  # tau: the retained mass that a certificate must reach
     tau_layer: float = 0.7  # policy "priced": the same for the mean over a layer's heads
     tau_head: float = 0.4  # policy "priced": the same for each head, so that none is given up

@@ -40,7 +40,7 @@ def analyze(
     calibration: Annotated[
         str | None, typer.Option(help="prose, code, dialog, mixed, or a .json file; without: in-prompt only.")
     ] = None,
-    policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = "certified",
+    policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = "priced",
     budget: Annotated[
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,

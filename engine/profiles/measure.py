@@ -293,7 +293,7 @@ def _find(name: str) -> Path:
 
 def _probe_once(inputs, segment, config: RouterConfig, graphs: Graphs[Computed]) -> None:
     """Everything that a routing decision costs besides the kernel."""
-    policy = replace(config, policy="certified", budget=None, gate_threshold=0.5, tau=0.4)
+    policy = replace(config, policy="priced", budget=None)
     plan_of(begin(inputs, segment, 0, free_settings(policy), graphs=graphs), inputs)
 
 
