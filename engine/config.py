@@ -83,8 +83,8 @@ class RouterConfig:
 
     policy: Policy = "priced"
     tau: float = 0.9  # tau: the retained mass that a certificate must reach
-    tau_layer: float = 0.7  # policy "priced": the same for the mean over a layer's heads
-    tau_head: float = 0.4  # policy "priced": the same for each head, so that none is given up
+    tau_layer: float = 0.5  # policy "priced": the same for the mean over a layer's heads
+    tau_head: float = 0.25  # policy "priced": the same for each head, so that none is given up
     price: float = (
         0.3  # policy "priced": a block's share of the rows must be worth this; see Segment.floor_share
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.method.fallback import LayerBounds, read_certified
+from routesparse.engine.method.fallback import read_certified
+from routesparse.engine.method.layer_fallback import read_climb
 from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.router import Routing, priced_threshold
 from routesparse.engine.method.scores import Scores
@@ -20,6 +21,7 @@ from routesparse.engine.method.scores import Scores
 if TYPE_CHECKING:
     import torch
 
+    from routesparse.engine.config import RouterConfig
     from routesparse.engine.decide.heatmap import Drawing, PendingHeatmaps
     from routesparse.engine.device.copies import Packed, Readout
     from routesparse.engine.method.fallback import Certified
@@ -86,7 +88,7 @@ class Pending:
     heads: int
     candidates: tuple[Candidate, ...]
     gate_threshold: float | None  # lambda of all units; None: each one's floor at the price sets it
-    tau: float  # that a head's certificate must reach
+    config: RouterConfig
     limit_us: float | None
     planned_probe_us: float
     choice: torch.Tensor  # int64 [B, H], final
@@ -106,16 +108,14 @@ class Pending:
         scores = Scores(
             **{name: values[name] for name in names}, predicted_error=values.get("predicted_error")
         )
-        certified = read_certified(
-            {
-                name.removeprefix("step5_"): value
-                for name, value in values.items()
-                if name.startswith("step5_")
-            },
-            self.tau,
-            LayerBounds(*(values[f"layer_{name}"] for name in ("bounds", "rung", "lower_mass")))
-            if "layer_bounds" in values
-            else None,
+        step5 = {
+            name.removeprefix("step5_"): value for name, value in values.items() if name.startswith("step5_")
+        }
+        config = self.config
+        certified = (
+            read_climb(step5, values["certificate_mass"], config, self.batch)
+            if config.policy == "priced"
+            else read_certified(step5, config.tau)
         )
         g = scores.gate_statistic
         threshold = (

@@ -151,7 +151,7 @@ def begin(
         heads=heads,
         candidates=computed.candidates,
         gate_threshold=None if config.policy == "priced" else settings.gate_threshold,
-        tau=config.least_head_mass,
+        config=config,
         limit_us=limit_us,
         planned_probe_us=planned_probe_us,
         choice=computed.choice,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from routesparse.engine.method.fallback import DeviceCertified
+    from routesparse.engine.method.layer_fallback import DeviceClimb
     from routesparse.engine.method.router import Routing
     from routesparse.engine.method.scores import Scores
 
@@ -45,12 +46,11 @@ def packed_decision(
     scores: Scores,
     risk: torch.Tensor,
     routed: Routing,
-    certified: DeviceCertified,
+    certified: DeviceCertified | DeviceClimb,
     **others: torch.Tensor,
 ) -> Packed:
     """Everything that ``Pending.read`` needs, in one tensor."""
     optional = {} if scores.predicted_error is None else {"predicted_error": scores.predicted_error}
-    layer = {} if certified.layer is None else {f"layer_{n}": v for n, v in vars(certified.layer).items()}
     return pack(
         {
             "mass": scores.mass,
@@ -63,8 +63,7 @@ def packed_decision(
             "routed_choice": routed.choice,
             "limited": routed.limited,
             "over_budget": routed.over_budget,
-            **{f"step5_{name}": value for name, value in vars(certified).items() if name != "layer"},
-            **layer,
+            **{f"step5_{name}": value for name, value in vars(certified).items()},
             **others,
         }
     )

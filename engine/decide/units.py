@@ -20,7 +20,7 @@ from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
-from routesparse.engine.method.layer_fallback import certify_layer
+from routesparse.engine.method.layer_fallback import climb
 from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.router import priced_threshold
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from routesparse.engine.decide.settings import LayerSettings
     from routesparse.engine.device.timing import Stamps
     from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.fallback import DeviceCertified
+    from routesparse.engine.method.layer_fallback import DeviceClimb
     from routesparse.engine.method.patterns import Candidate
     from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.retained_mass import CandidateMass
@@ -144,7 +146,7 @@ def route_by_method(
     # 5. Expand or fall back where the certificate is below tau.
     certificate_mass = by_unit(masses.row_mass[:, :, probe.rows.slice_of(CERTIFICATE)])
     if priced:
-        certified = certify_layer(
+        certified: DeviceCertified | DeviceClimb = climb(
             kernel_us, certificate_mass, routed.choice, candidates, config, len(masses.row_mass)
         )
     else:

@@ -22,7 +22,6 @@ from routesparse.engine.method.policy import NEXT_BUDGET
 from routesparse.engine.method.router import admissible
 from routesparse.engine.method.solvers import taken
 from routesparse.engine.rows import FallbackKind
-from routesparse.kernels.arrays import Array
 
 FALLBACK_KINDS: tuple[FallbackKind | None, ...] = (None, "expand", "dense")
 
@@ -39,15 +38,15 @@ class CertificateTest:
 
 @dataclass(frozen=True)
 class LayerBounds:
-    """The layer's certificate (layer_fallback.py) of B prompts, tensors or arrays.
+    """The layer's certificate (layer_fallback.py) of B prompts.
 
     bounds float64 [B, s]: of the layer's mean mass with every head at a rung; rung int64 [B]: the one that it keeps, s
     for none; lower_mass float64 [B]: what is claimed of it, NaN where none is kept.
     """
 
-    bounds: Array
-    rung: Array
-    lower_mass: Array
+    bounds: np.ndarray
+    rung: np.ndarray
+    lower_mass: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ class DeviceCertified:
     ladder: torch.Tensor
     bounds: torch.Tensor
     tested: torch.Tensor
-    layer: LayerBounds | None = None
 
 
 def escalation(
@@ -157,7 +155,7 @@ def certify(
     return DeviceCertified(final, kind, unmet, lower, ladder, bounds, torch.stack(tested, 1))
 
 
-def read_certified(values: dict[str, np.ndarray], tau: float, layer: LayerBounds | None = None) -> Certified:
+def read_certified(values: dict[str, np.ndarray], tau: float) -> Certified:
     """The host's record of a DeviceCertified, from its fields as arrays."""
     tests = []
     for rung in range(values["tested"].shape[1]):
@@ -170,7 +168,6 @@ def read_certified(values: dict[str, np.ndarray], tau: float, layer: LayerBounds
         tuple(tests),
         tuple(FALLBACK_KINDS[kind] for kind in values["kind"]),
         values["unmet"],
-        layer,
     )
 
 

@@ -15,6 +15,7 @@ only rises. Past the last rung stands dense. Tensor operations for all units at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +28,8 @@ from routesparse.engine.method.certificate import (
     kept_rung,
     stepwise_lower_mass,
 )
-from routesparse.engine.method.fallback import DeviceCertified, LayerBounds
-from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.engine.method.fallback import FALLBACK_KINDS, CertificateTest, Certified, LayerBounds
+from routesparse.engine.method.layer_certificate import layer_lower_mass, layer_passes
 from routesparse.engine.method.solvers import taken
 
 if TYPE_CHECKING:
@@ -62,57 +63,100 @@ def levels_above(
     return torch.stack(ladder, 1)
 
 
-def certify_layer(
+@dataclass(frozen=True)
+class DeviceClimb:
+    """U units of B prompts, s rungs. choice int64 [U], final; ladder int64 [U, s] (-1: dense from here on); state int64
+    [U], the rung that a unit ends at, s for dense; head_passed bool [U, s] and layer_passed bool [B, s], the tests.
+    """
+
+    choice: torch.Tensor
+    ladder: torch.Tensor
+    state: torch.Tensor
+    head_passed: torch.Tensor
+    layer_passed: torch.Tensor
+
+
+def climb(
     cost: torch.Tensor,
     certificate_mass: torch.Tensor,
     choice: torch.Tensor,
     candidates: Sequence[Candidate],
     config: RouterConfig,
     batch: int,
-) -> DeviceCertified:
+) -> DeviceClimb:
     """Test the router's choice and climb. cost float64 [U, C], certificate_mass float64 [U, rows, C], choice int64 [U].
 
-    The U units are batch * H, one layer and segment each prompt.
+    The U units are batch * H, one layer and segment of each prompt. Whether a bound reaches tau takes one look at the
+    wealth there; the bounds themselves are found when the record is read (``read_climb``).
     """
-    error, rungs = 1.0 - config.confidence, config.max_tests
+    error, dense = 1.0 - config.confidence, cost.shape[1] - 1
     following = constant(next_levels(candidates), choice.device)
-    ladder = levels_above(cost, choice, following, rungs)
-    exists = ladder >= 0
-    place = ladder.clamp_min(0).unsqueeze(1).expand(-1, certificate_mass.shape[1], -1)
-    # A rung that does not exist is dense: every row keeps all its mass. [U, s, rows]
-    masses = (
-        certificate_mass.gather(2, place).masked_fill(~exists.unsqueeze(1), 1.0).transpose(1, 2).contiguous()
-    )
-
-    lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
-    bounds = lower_bound(masses, error)
-    own = kept_rung((bounds >= config.tau_head) | ~exists)
-    by_layer = masses.unflatten(0, (batch, -1)).transpose(1, 2)  # [B, s, H, rows]
-    layer_bounds = layer_lower_mass(by_layer, error)
-    level = kept_rung(layer_bounds >= config.tau_layer)
-
-    state = torch.maximum(own.view(batch, -1), level.unsqueeze(1)).flatten()
+    ladder = levels_above(cost, choice, following, config.max_tests)
+    masses = masses_of(certificate_mass, ladder)
+    if config.bound == "betting":
+        head_passed = _passes(masses.unsqueeze(-2), config.tau_head, error)
+    else:
+        head_passed = bernstein_lower_bound(masses, error) >= config.tau_head
+    head_passed = head_passed | (ladder < 0)
+    layer_passed = _passes(_by_layer(masses, batch), config.tau_layer, error)
+    state = torch.maximum(
+        kept_rung(head_passed).view(batch, -1), kept_rung(layer_passed).unsqueeze(1)
+    ).flatten()
     if not config.fallback:
         state = torch.zeros_like(state)
-    dense = cost.shape[1] - 1
-    final = taken(
-        torch.cat([torch.where(exists, ladder, dense), torch.full_like(ladder[:, :1], dense)], 1), state
+    ends = torch.cat([torch.where(ladder < 0, dense, ladder), torch.full_like(ladder[:, :1], dense)], 1)
+    return DeviceClimb(taken(ends, state), ladder, state, head_passed, layer_passed)
+
+
+def read_climb(
+    values: dict[str, np.ndarray], certificate_mass: np.ndarray, config: RouterConfig, batch: int
+) -> Certified:
+    """The host's record of a DeviceClimb, from its fields as arrays, and what may be claimed of masses and layers."""
+    error = 1.0 - config.confidence
+    ladder, state, passed = values["ladder"], values["state"], values["head_passed"]
+    units, rungs = ladder.shape
+    masses = masses_of(torch.from_numpy(certificate_mass), torch.from_numpy(ladder)).numpy()
+    bounds = (betting_lower_bound if config.bound == "betting" else bernstein_lower_bound)(masses, error)
+    layer_bounds = np.stack(
+        [layer_lower_mass(x.numpy(), error) for x in _by_layer(torch.from_numpy(masses), batch)]
     )
-    active = exists[:, 0]
-    sparse = active & (final != dense)
-    kind = torch.where(sparse, (state > 0).long(), torch.where(active, 2, 0))
-    claimed = stepwise_lower_mass(torch.where(exists, bounds, torch.inf), config.tau_head)
-    layer_claimed = stepwise_lower_mass(layer_bounds, config.tau_layer)
-    if not config.fallback:
-        claimed, layer_claimed = bounds[:, 0], layer_bounds[:, 0]
-    tested = exists & (torch.arange(rungs, device=state.device) <= state.unsqueeze(1))
-    return DeviceCertified(
-        torch.where(active, final, choice),
-        kind,
-        torch.zeros_like(active),
-        torch.where(sparse, claimed, torch.nan),
-        ladder,
-        bounds,
-        tested,
-        LayerBounds(layer_bounds, level, layer_claimed),
+    dense = certificate_mass.shape[2] - 1
+    active = ladder[:, 0] >= 0
+    sparse = active & (values["choice"] != dense)
+    claimed, layer_claimed = bounds[:, 0], layer_bounds[:, 0]
+    if config.fallback:
+        claimed = stepwise_lower_mass(np.where(ladder >= 0, bounds, np.inf), config.tau_head)
+        layer_claimed = stepwise_lower_mass(layer_bounds, config.tau_layer)
+    tests = tuple(
+        CertificateTest(unit, int(ladder[unit, rung]), float(bounds[unit, rung]), bool(passed[unit, rung]))
+        for unit in range(units)
+        for rung in range(min(int(state[unit]) + 1, rungs))
+        if ladder[unit, rung] >= 0
     )
+    kinds = np.where(sparse, np.minimum(state, 1), np.where(active, 2, 0))
+    return Certified(
+        values["choice"],
+        np.where(sparse, claimed, np.nan),
+        tests,
+        tuple(FALLBACK_KINDS[kind] for kind in kinds),
+        np.zeros(units, dtype=bool),
+        LayerBounds(layer_bounds, kept_rung(values["layer_passed"]), layer_claimed),
+    )
+
+
+def masses_of(certificate_mass: torch.Tensor, ladder: torch.Tensor) -> torch.Tensor:
+    """Masses of the certificate rows at every rung, 1 where it is dense: float64 [U, s, rows]."""
+    place = ladder.clamp_min(0).unsqueeze(1).expand(-1, certificate_mass.shape[1], -1)
+    return certificate_mass.gather(2, place).masked_fill((ladder < 0).unsqueeze(1), 1.0).transpose(1, 2)
+
+
+def _by_layer(masses: torch.Tensor, batch: int) -> torch.Tensor:
+    """[U, s, rows] -> [B, s, H, rows]."""
+    return masses.unflatten(0, (batch, -1)).transpose(1, 2)
+
+
+def _passes(masses: torch.Tensor, tau: float, error: float) -> torch.Tensor:
+    """Whether each mean is certified to reach tau: [..., H, rows] -> bool [...]. Every mean reaches 0."""
+    if not tau:
+        return torch.ones(masses.shape[:-2], dtype=torch.bool, device=masses.device)
+    return layer_passes(masses, tau, error)

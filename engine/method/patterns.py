@@ -74,7 +74,9 @@ def priced_candidate(candidates: Sequence[Candidate]) -> int:
     for one in candidates:
         if one.pattern == floor.NAME and one.level == floor.PRICED_LEVEL:
             return one.index
-    raise PatternError(f"policy 'priced' needs the family {floor.NAME!r}; register it, or choose another policy")
+    raise PatternError(
+        f"policy 'priced' needs the family {floor.NAME!r}; register it, or choose another policy"
+    )
 
 
 def library_hash() -> str:

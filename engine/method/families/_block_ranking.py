@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from routesparse.engine.method.policy import QUESTION_FACTOR, SCORE_ROWS
+from routesparse.engine.method.policy import LONG_KEYS, LONG_SCORE_ROWS, QUESTION_FACTOR, SCORE_ROWS
 from routesparse.kernels.rules import SCORE_BINS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
         inputs.k,
         segment.first,
         segment.geometry(inputs.first_keys()),
-        rows=SCORE_ROWS,
+        rows=SCORE_ROWS if segment.keys <= LONG_KEYS else LONG_SCORE_ROWS,
         scale=inputs.scale,
         softcap=inputs.softcap,
         sinks=inputs.sinks,

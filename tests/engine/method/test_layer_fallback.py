@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.fallback import LayerBounds, read_certified
-from routesparse.engine.method.layer_fallback import certify_layer, levels_above, next_levels
+from routesparse.engine.method.layer_fallback import climb, levels_above, next_levels, read_climb
 from routesparse.engine.method.patterns import Candidate
 
 CONFIG = RouterConfig(policy="priced", tau_layer=0.8, tau_head=0.5, max_tests=3)
@@ -30,10 +29,8 @@ def run(masses, choice, config=CONFIG, cost=COST, batch=1):
     if masses.ndim == 2:
         masses = np.repeat(masses[:, None], ROWS, 1)
     costs = np.tile(cost, (len(choice), 1))
-    found = certify_layer(*map(torch.from_numpy, (costs, masses, choice)), CANDIDATES, config, batch)
-    layer = LayerBounds(*(x.numpy() for x in vars(found.layer).values()))
-    values = {name: x.numpy() for name, x in vars(found).items() if name != "layer"}
-    return read_certified(values, config.least_head_mass, layer)
+    found = climb(*map(torch.from_numpy, (costs, masses, choice)), CANDIDATES, config, batch)
+    return read_climb({name: x.numpy() for name, x in vars(found).items()}, masses, config, batch)
 
 
 def heads(*floors, a_shape=0.99):

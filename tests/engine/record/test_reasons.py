@@ -64,7 +64,9 @@ def test_an_expanded_choice_names_where_it_came_from_and_how_often(make):
 
 def test_dense_by_fallback_names_the_best_certificate(make):
     d = make(make.dense, [(12, 0.85), (13, 0.88), (14, 0.87)], "dense")
-    assert choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
+    assert (
+        choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
+    )
 
 
 def test_dense_by_the_router_names_the_best_gate(make):
