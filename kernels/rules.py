@@ -12,3 +12,7 @@ LISTED_SHARE = (
 # Of the variance of a KV block's keys, in the logit that stands for them (block_score). 1 is right for normal keys and
 # many of them; the 64 of a block fall short of it.
 VARIANCE_WEIGHT = 0.75
+SCORE_ROWS = 32  # of each query block, by which KV blocks are scored (block_score)
+# A KV block also counts as what the recent rows read of it, divided by this: the question's columns join every row
+# (level_maps).
+QUESTION_FACTOR = 8.0
