@@ -20,13 +20,6 @@ LOCAL_BLOCKS = 1
 # its mass there would buy nothing.
 LOCAL_OFFSETS = 128
 LOCAL_BAND_TOKENS = 512  # of the descriptor "local band", by which prompts drift from a calibration's
-# Rows of each query block that score KV blocks (kernels/block_score): their cost grows with the square of the keys, so
-# fewer beyond LONG_KEYS. 16 rows in place of 32 needed 3 to 8 % more area at equal KL (development windows, 32K, 128K).
-SCORE_ROWS = 32
-LONG_SCORE_ROWS = 16
-LONG_KEYS = 65_536
-# A KV block also counts as what the recent rows read of it, divided by this: the question's columns join every row.
-QUESTION_FACTOR = 8.0
 # Of its cost, at which dense is compared: a sparse candidate that costs as much as dense is never taken.
 DENSE_SHARE = 1 - 1e-9
 # An expansion must cost at least so many times as much, or it buys too little mass to be worth a test.
@@ -44,11 +37,11 @@ def constants() -> dict[str, float]:
         "bet_cap": BET_CAP,
         "bisections": BISECTIONS,
         "score_bins": rules.SCORE_BINS,
-        "score_rows": SCORE_ROWS,
-        "long_score_rows": LONG_SCORE_ROWS,
-        "long_keys": LONG_KEYS,
+        "score_rows": rules.SCORE_ROWS,
+        "long_score_rows": rules.LONG_SCORE_ROWS,
+        "long_keys": rules.LONG_KEYS,
         "variance_weight": rules.VARIANCE_WEIGHT,
-        "question_factor": QUESTION_FACTOR,
+        "question_factor": rules.QUESTION_FACTOR,
         "listed_share": rules.LISTED_SHARE,
         **solver_constants(),
     }

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from routesparse.engine.method.policy import LONG_KEYS, LONG_SCORE_ROWS, QUESTION_FACTOR, SCORE_ROWS
-from routesparse.kernels.rules import SCORE_BINS
+from routesparse.kernels.rules import LONG_KEYS, LONG_SCORE_ROWS, QUESTION_FACTOR, SCORE_BINS, SCORE_ROWS
 
 if TYPE_CHECKING:
     import torch
@@ -54,10 +53,7 @@ def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
 
 def question_scores(probe: Probe) -> torch.Tensor:
     """Logarithm of the most that a recent row reads of each KV block, over QUESTION_FACTOR: float32 [B, H, N]."""
-    from routesparse.engine.method.probe_rows import RECENT
-
-    read = probe.block_mass[:, :, probe.rows.slice_of(RECENT)].amax(2)
-    return (read / QUESTION_FACTOR).log()
+    return (probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
 
 
 def log_floors(shares: Sequence[float]) -> np.ndarray:

@@ -10,13 +10,14 @@ import torch
 from routesparse.engine.method import families
 from routesparse.engine.method.descriptors import describe
 from routesparse.engine.method.families._block_ranking import block_scores, ranked_row
-from routesparse.engine.method.policy import LOCAL_BLOCKS, QUESTION_FACTOR
+from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.engine.method.probe_rows import CERTIFICATE, RECENT
 from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.segments import Segment, split
 from routesparse.kernels.causal_blocks import forced_and_causal as fast_forced_and_causal
 from routesparse.kernels.level_maps import NEVER
 from routesparse.kernels.recent_marginals.naive import band_mass
+from routesparse.kernels.rules import QUESTION_FACTOR
 
 INPUTS = {
     "aligned-n640": {"n_q": 640},
