@@ -2,10 +2,12 @@
 
 Importing this module imports Triton, so only the launcher does, inside functions. A program holds ROWS sampled rows,
 of whole query blocks, and their squares, and walks over the described KV blocks up to its diagonal twice: for the
-rows' normalisers, and for the shares, whose squares it adds up over each query block's rows. The second pass computes
-its logits with rows and KV blocks exchanged: a thread then holds several rows of one KV block, and sums over rows
-hardly cross threads. Tiles without an edge (padding, the diagonal, the last keys) are spared all masks, and their
-ln(keys in b), equal for all, is left out: counts of the others are relative to BLOCK_K.
+rows' normalisers, and for the shares, whose squares it adds up over each query block's rows. Logits lie with their
+rows along the second axis, so that sums over the rows of a query block hardly cross threads.
+
+The tiles at both ends (sink, padding, diagonal, last keys) come first, with masks and a maximum. It shifts all other
+tiles, which take neither: an element's sum over tiles is its thread's own. A logit that is MOST_ABOVE above the best of
+both ends, a factor of 10^33, counts as no more than that. ln(keys in b) is relative to BLOCK_K, so that it is 0 there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import triton
 import triton.language as tl
 
 from routesparse.kernels.device_functions import LN2, LOG2E, pointer_from
+
+MOST_ABOVE = tl.constexpr(110.0)  # sums of as many powers of two as there are KV blocks stay finite
 
 
 @triton.jit
@@ -118,7 +122,9 @@ def block_score_kernel(
     place = slot % PICKED
     row = query_block * BLOCK_Q + place * STRIDE + (place + query_block) % STRIDE
     row = tl.minimum(row, rows - 1)
-    d = tl.arange(0, HEAD_PADDED)
+    # One product is enough: queries beside their squares, means beside variances.
+    column = tl.arange(0, 2 * HEAD_PADDED)
+    d = column % HEAD_PADDED
     q = tl.load(
         q_ptr
         + batch * stride_qb
@@ -129,19 +135,19 @@ def block_score_kernel(
         other=0.0,
     )
     squares = (q.to(tl.float32) * q.to(tl.float32) * scale).to(q.dtype)
+    q = tl.where((column < HEAD_PADDED)[None, :], q, squares)
     if UPCAST:
         q = q.to(tl.float32)
-        squares = squares.to(tl.float32)
     features = features_ptr + (batch * (heads // group) + head // group) * key_blocks * (2 * HEAD)
     first_key = tl.load(first_key_ptr + batch).to(tl.int32)
 
-    # The rows' own last KV block; tiles of N KV blocks: those that any row sees, and among them those without an edge.
+    # The rows' own last KV block; tiles of N KV blocks that any row sees, the first and the last of them with edges.
     own = (row + position) // BLOCK_K
     begin = first_key // BLOCK_K // N
     end = tl.max(own, 0) // N + 1
-    free_from = tl.minimum(begin + (first_key > begin * (N * BLOCK_K)).to(tl.int32), end)
+    free_from = tl.minimum(begin + 1, end)
     free_to = tl.minimum((tl.min(own, 0) + 1) // N, segment_keys // BLOCK_K // N)
-    free_to = tl.maximum(tl.minimum(free_to, end), free_from)
+    free_to = tl.maximum(tl.minimum(free_to, end - 1), free_from)
     edges = free_from - begin + end - free_to
 
     top = tl.full([ROWS], -float("inf"), tl.float32)
@@ -150,45 +156,42 @@ def block_score_kernel(
         counted = tl.log2(tl.full([ROWS], BLOCK_K, tl.float32))
         top = tl.load(sinks_ptr + head).to(tl.float32) * LOG2E - counted
         total += 1.0
-    for at in tl.range(free_from, free_to, num_stages=STAGES):
-        means, spreads = described(features, at * N, key_blocks, False, N, HEAD, HEAD_PADDED, UPCAST)
-        logits = capped(
-            products(q, squares, tl.trans(means), tl.trans(spreads), PRECISION), scale, softcap, SOFTCAP
-        )
-        new = tl.maximum(top, tl.max(logits, 1))
-        total = total * tl.exp2(top - new) + tl.sum(tl.exp2(logits - new[:, None]), 1)
-        top = new
     for edge in range(0, edges):
         at = tl.where(begin + edge < free_from, begin + edge, begin + edge - free_from + free_to)
-        means, spreads = described(features, at * N, key_blocks, True, N, HEAD, HEAD_PADDED, UPCAST)
-        logits = capped(
-            products(q, squares, tl.trans(means), tl.trans(spreads), PRECISION), scale, softcap, SOFTCAP
-        )
+        described = descriptions(features, at * N, key_blocks, True, N, HEAD, HEAD_PADDED, UPCAST)
+        products = tl.dot(described, tl.trans(q), input_precision=PRECISION)
+        logits = capped(products, scale, softcap, SOFTCAP)
         n = at * N + tl.arange(0, N)
-        logits += relative_counts(n, first_key, segment_keys, BLOCK_K)[None, :]
-        logits = tl.where(n[None, :] <= own[:, None], logits, -float("inf"))
-        new = tl.maximum(top, tl.max(logits, 1))
+        logits += relative_counts(n, first_key, segment_keys, BLOCK_K)[:, None]
+        logits = tl.where(n[:, None] <= own[None, :], logits, -float("inf"))
+        new = tl.maximum(top, tl.max(logits, 0))
         # Rows of the padding see nothing.
         shift = tl.where(new == -float("inf"), 0.0, new)
-        total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(logits - shift[:, None]), 1)
+        total = total * tl.exp2(top - shift) + tl.sum(tl.exp2(logits - shift[None, :]), 0)
         top = new
-    whole = tl.where(total > 0.0, top + tl.log2(total), float("inf"))
+    sums = tl.zeros([N, ROWS], tl.float32)
+    shift = tl.where(top == -float("inf"), 0.0, top)
+    for at in tl.range(free_from, free_to, num_stages=STAGES):
+        described = descriptions(features, at * N, key_blocks, False, N, HEAD, HEAD_PADDED, UPCAST)
+        products = tl.dot(described, tl.trans(q), input_precision=PRECISION)
+        logits = capped(products, scale, softcap, SOFTCAP)
+        sums += tl.exp2(tl.minimum(logits - shift[None, :], MOST_ABOVE))
+    total += tl.sum(sums, 0)
+    whole = tl.where(total > 0.0, shift + tl.log2(tl.maximum(total, 1e-30)), float("inf"))
 
     out = out_ptr + unit * query_blocks * key_blocks
     for at in tl.range(free_from, free_to, num_stages=STAGES):
-        means, spreads = described(features, at * N, key_blocks, False, N, HEAD, HEAD_PADDED, UPCAST)
-        logits = capped(
-            products(means, spreads, tl.trans(q), tl.trans(squares), PRECISION), scale, softcap, SOFTCAP
-        )
+        described = descriptions(features, at * N, key_blocks, False, N, HEAD, HEAD_PADDED, UPCAST)
+        products = tl.dot(described, tl.trans(q), input_precision=PRECISION)
+        logits = capped(products, scale, softcap, SOFTCAP)
         store_scores(
             logits, whole, out, tile * GROUP, at * N, query_blocks, key_blocks, LEAST, N, GROUP, PICKED
         )
     for edge in range(0, edges):
         at = tl.where(begin + edge < free_from, begin + edge, begin + edge - free_from + free_to)
-        means, spreads = described(features, at * N, key_blocks, True, N, HEAD, HEAD_PADDED, UPCAST)
-        logits = capped(
-            products(means, spreads, tl.trans(q), tl.trans(squares), PRECISION), scale, softcap, SOFTCAP
-        )
+        described = descriptions(features, at * N, key_blocks, True, N, HEAD, HEAD_PADDED, UPCAST)
+        products = tl.dot(described, tl.trans(q), input_precision=PRECISION)
+        logits = capped(products, scale, softcap, SOFTCAP)
         n = at * N + tl.arange(0, N)
         logits += relative_counts(n, first_key, segment_keys, BLOCK_K)[:, None]
         logits = tl.where(n[:, None] <= own[None, :], logits, -float("inf"))
@@ -207,7 +210,7 @@ def block_score_kernel(
 
 
 @triton.jit
-def described(
+def descriptions(
     features,
     start,
     key_blocks,
@@ -217,27 +220,19 @@ def described(
     HEAD_PADDED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Means and weighted variances [N, D] of KV blocks from start on; EDGE: some may not be there."""
+    """Means beside weighted variances [N, 2 D] of KV blocks from start on; EDGE: some may not be there."""
     n = start + tl.arange(0, N)
-    d = tl.arange(0, HEAD_PADDED)
-    at = features + n.to(tl.int64)[:, None] * (2 * HEAD) + d[None, :]
-    if EDGE or HEAD != HEAD_PADDED:
-        inside = (n < key_blocks)[:, None] & (d < HEAD)[None, :]
-        means = tl.load(at, mask=inside, other=0.0)
-        spreads = tl.load(at + HEAD, mask=inside, other=0.0)
+    column = tl.arange(0, 2 * HEAD_PADDED)
+    if HEAD == HEAD_PADDED:
+        at = features + n.to(tl.int64)[:, None] * (2 * HEAD) + column[None, :]
+        described = tl.load(at, mask=(n < key_blocks)[:, None], other=0.0) if EDGE else tl.load(at)
     else:
-        means = tl.load(at)
-        spreads = tl.load(at + HEAD)
+        d = column % HEAD_PADDED
+        at = features + n.to(tl.int64)[:, None] * (2 * HEAD) + (column // HEAD_PADDED * HEAD + d)[None, :]
+        described = tl.load(at, mask=(n < key_blocks)[:, None] & (d < HEAD)[None, :], other=0.0)
     if UPCAST:
-        means = means.to(tl.float32)
-        spreads = spreads.to(tl.float32)
-    return means, spreads
-
-
-@triton.jit
-def products(a, b, c, d, PRECISION: tl.constexpr):
-    """a c + b d in float32."""
-    return tl.dot(b, d, tl.dot(a, c, input_precision=PRECISION), input_precision=PRECISION)
+        described = described.to(tl.float32)
+    return described
 
 
 @triton.jit
@@ -273,7 +268,7 @@ def store_scores(
     PICKED: tl.constexpr,
 ):
     """Scores of N KV blocks in GROUP query blocks: logits [N, GROUP PICKED], whole [GROUP PICKED] their normalisers."""
-    squared = tl.exp2(2.0 * logits - (2.0 * whole)[None, :])
+    squared = tl.exp2(tl.minimum(2.0 * logits - (2.0 * whole)[None, :], 0.0))
     mean = tl.sum(tl.reshape(squared, [N, GROUP, PICKED]), 2) * (1.0 / PICKED)
     score = tl.maximum(tl.log2(tl.maximum(mean, 1e-30)) * (0.5 * LN2), LEAST)
     m = query_block + tl.arange(0, GROUP)

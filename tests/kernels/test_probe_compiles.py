@@ -29,10 +29,22 @@ KERNELS = {
     ),
     "rows": ("row_mass.kernel", "row_mass_kernel", {"N": 2_048, "OCTAVES": 16}, 2),
     "means": ("block_means.kernel", "block_means_kernel", {"BLOCK": 128, "LOW": True, "PLACE": 0}, 1),
+    "described": (
+        "block_score.kernel",
+        "block_features_kernel",
+        {"WEIGHT": 0.375, "MOST": 3e38, "BLOCK": 64},
+        4,
+    ),
+    "block-score": (
+        "block_score.kernel",
+        "block_score_kernel",
+        {"LEAST": -20.0, "BLOCK_Q": 128, "BLOCK_K": 64, "PICKED": 32, "ROWS": 128, "N": 64, "STAGES": 3},
+        8,
+    ),
     "stamp": ("clock.kernel", "stamp_kernel", {}, 1),
 }
 TYPES = {
-    "*bf16": ("q", "k", "x", "query"),
+    "*bf16": ("q", "k", "x", "query", "features"),
     "*fp32": (
         "lse",
         "column",
@@ -49,7 +61,12 @@ TYPES = {
     "*u8": ("finite",),
 }
 # Positions are int64 where the caller made them, int32 where the kernel before did.
-OWN = {"rows": {"position_ptr": "*i64"}, "stamp": {"out_ptr": "*i64"}}
+OWN = {
+    "described": {"out_ptr": "*bf16"},
+    "block-score": {"out_ptr": "*fp16"},
+    "rows": {"position_ptr": "*i64"},
+    "stamp": {"out_ptr": "*i64"},
+}
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,13 @@ def names(wanted: list[Wanted]) -> set[str]:
 def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first() -> None:
     wanted = wanted_at(65_536)
     assert wanted[0].kernel.__name__ == "hopper_attention_kernel"
-    assert {"block_lse_kernel", "recent_kernel", "route_kernel", "certify_kernel", "lower_kernel"} < names(
-        wanted
-    )
+    assert {
+        "block_lse_kernel",
+        "block_score_kernel",
+        "route_kernel",
+        "certify_kernel",
+        "lower_kernel",
+    } < names(wanted)
     assert len({each.key for each in wanted}) == len(wanted) > 20
 
 
