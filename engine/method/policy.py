@@ -20,6 +20,10 @@ LOCAL_BLOCKS = 1
 # its mass there would buy nothing.
 LOCAL_OFFSETS = 128
 LOCAL_BAND_TOKENS = 512  # of the descriptor "local band", by which prompts drift from a calibration's
+# Rows of each query block that score KV blocks (kernels/block_score).
+SCORE_ROWS = 32
+# A KV block also counts as what the recent rows read of it, divided by this: the question's columns join every row.
+QUESTION_FACTOR = 8.0
 # Of its cost, at which dense is compared: a sparse candidate that costs as much as dense is never taken.
 DENSE_SHARE = 1 - 1e-9
 # An expansion must cost at least so many times as much, or it buys too little mass to be worth a test.
@@ -37,6 +41,9 @@ def constants() -> dict[str, float]:
         "bet_cap": BET_CAP,
         "bisections": BISECTIONS,
         "score_bins": rules.SCORE_BINS,
+        "score_rows": SCORE_ROWS,
+        "variance_weight": rules.VARIANCE_WEIGHT,
+        "question_factor": QUESTION_FACTOR,
         "listed_share": rules.LISTED_SHARE,
         **solver_constants(),
     }

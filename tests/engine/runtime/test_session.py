@@ -52,9 +52,9 @@ def test_the_output_is_attention_over_exactly_the_planned_keys(oracle, start, co
         ("a_shape", {"blocks": 10_000}),
         ("vertical_slash", {"blocks": 10_000, "columns": 16}),
         ("block_sparse", {"blocks": 10_000}),
-        ("block_top_p", {"share": 1.1}),
+        ("floor", {"share": 1e-30}),
     ],
-    ids=["a_shape", "vertical_slash", "block_sparse", "block_top_p"],
+    ids=["a_shape", "vertical_slash", "block_sparse", "floor"],
 )
 def test_a_candidate_with_the_full_budget_is_dense_attention(oracle, start, config, kind, pattern, full):
     def budgets(family, segment):
