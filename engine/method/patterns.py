@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
+from routesparse.engine.method.families import floor
 from routesparse.engine.method.family import Family
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
@@ -65,6 +67,14 @@ def _library(segment: Segment, known: tuple[Family, ...]) -> tuple[Candidate, ..
         for level, candidate in enumerate(dict.fromkeys(budgets)):
             found.append(replace(candidate, index=len(found), level=level))
     return (*found, Candidate(len(found), families.DENSE, 0, block_k=segment.block_k))
+
+
+def priced_candidate(candidates: Sequence[Candidate]) -> int:
+    """The index of the floor at the price itself. Errors: PatternError where the library has none."""
+    for one in candidates:
+        if one.pattern == floor.NAME and one.level == floor.PRICED_LEVEL:
+            return one.index
+    raise PatternError(f"policy 'priced' needs the family {floor.NAME!r}; register it, or choose another policy")
 
 
 def library_hash() -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from routesparse.engine.config import LatencyBudget
+from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.fallback import CertificateTest, Certified
@@ -15,6 +15,7 @@ from routesparse.engine.method.segments import split
 from routesparse.engine.record.reasons import candidate_reason, choice_reason
 
 TAU = 0.9
+CONFIG = RouterConfig(policy="certified", tau=TAU)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def make(oracle):
             base,
             scores=scores,
             risk=scores.risk(0.5, 0),
-            gate_threshold=0.925,
+            gate_threshold=np.array([0.925]),
             routed=Routing(np.array([tests[0][0] if tests else choice]), limited, False),
             certified=certified,
         )
@@ -48,7 +49,7 @@ def make(oracle):
 
 
 def test_a_gated_choice_names_gate_and_certificate(make):
-    reason = choice_reason(make(12, [(12, 0.93)]), 0, TAU)
+    reason = choice_reason(make(12, [(12, 0.93)]), 0, CONFIG)
     assert re.fullmatch(
         r"cheapest candidate with g >= 0\.925: g 0\.\d{3}, certificate 0\.930 >= tau 0\.900", reason
     )
@@ -58,41 +59,41 @@ def test_an_expanded_choice_names_where_it_came_from_and_how_often(make):
     d = make(14, [(12, 0.85), (13, 0.88), (14, 0.95)], "expand")
     first = d.candidates[12]
     wanted = f"expanded 2x from {first.pattern} {first.budget} (certificate 0.850 < tau 0.900); now certificate 0.950"
-    assert choice_reason(d, 0, TAU).startswith(wanted)
+    assert choice_reason(d, 0, CONFIG).startswith(wanted)
 
 
 def test_dense_by_fallback_names_the_best_certificate(make):
     d = make(make.dense, [(12, 0.85), (13, 0.88), (14, 0.87)], "dense")
-    assert choice_reason(d, 0, TAU) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
+    assert choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
 
 
 def test_dense_by_the_router_names_the_best_gate(make):
-    reason = choice_reason(make(make.dense, best=0.9), 0, TAU)
+    reason = choice_reason(make(make.dense, best=0.9), 0, CONFIG)
     assert reason == "dense by the router: no sparse candidate reaches g >= 0.925 (best 0.890)"
 
 
 def test_dense_where_sparse_saves_nothing_says_so(make):
-    reason = choice_reason(make(make.dense), 0, TAU)
+    reason = choice_reason(make(make.dense), 0, CONFIG)
     assert reason == "dense by the router: every sparse candidate with enough mass costs as much as dense"
 
 
 def test_a_limited_choice_names_the_limit(make):
-    assert choice_reason(make(3, [(3, 0.95)], limited=True), 0, TAU).startswith(
+    assert choice_reason(make(3, [(3, 0.95)], limited=True), 0, CONFIG).startswith(
         "least total risk under T_l: g 0."
     )
-    dense = choice_reason(make(make.dense, limited=True), 0, TAU)
+    dense = choice_reason(make(make.dense, limited=True), 0, CONFIG)
     assert dense == "dense by the router: least total risk under T_l"
 
 
 def test_an_unmet_certificate_says_that_time_is_missing(make):
-    reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, TAU)
+    reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, CONFIG)
     assert reason.endswith(
         "certificate 0.700 < tau 0.900, and T_l leaves no time to expand: it ran uncertified"
     )
 
 
 def test_without_fallback_a_failed_certificate_says_that_it_ran_uncertified(make):
-    reason = choice_reason(make(12, [(12, 0.7)]), 0, TAU)
+    reason = choice_reason(make(12, [(12, 0.7)]), 0, CONFIG)
     assert reason.endswith("certificate 0.700 < tau 0.900, and fallback is off: it ran uncertified")
 
 
@@ -120,7 +121,7 @@ def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy
     settings = LayerSettings(config, config.effective_gate_threshold, oracle.PROFILE)
     d = decide(inputs, segment, 0, settings, limit)
     for unit in range(4):
-        words = [choice_reason(d, unit, 0.8)]
+        words = [choice_reason(d, unit, replace(CONFIG, tau=0.8))]
         words += [candidate_reason(d, unit, place, 0.8) for place in range(len(d.candidates))]
         assert all(words) and not any("nan" in w for w in words)
         assert words.count("chosen") == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,9 +65,8 @@ class Run:
         self._device = device
         if method.rule is None:
             config = RouterConfig(
-                tau=method.setting, seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS
+                seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS, **method.options
             )
-            config = replace(config, **method.options)
             self.router: AttentionRouter = RoutingSession(
                 config, profile=NamedProfile(), salt=salt, graphs=graphs
             )

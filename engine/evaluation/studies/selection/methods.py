@@ -67,17 +67,22 @@ class Method:
 
     name: str
     setting: float
-    rule: Rule | None = None  # None: the product's own session, tau the setting
+    rule: Rule | None = None  # None: the product's own session
     options: dict[str, Any] = field(default_factory=dict)  # of its RouterConfig
 
 
-OURS: dict[str, dict[str, Any]] = {"routesparse": {}, "routesparse_no_fallback": {"fallback": False}}
+# Our own policies: their options, the setting's name in RouterConfig, settings.
+PRICES, TAUS = (0.3, 0.6, 0.15, 1.2, 0.2), (0.9, 0.8, 0.95, 0.7, 0.6)
+OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
+    "routesparse": ({"policy": "priced"}, "price", PRICES),
+    "routesparse_no_fallback": ({"policy": "priced", "fallback": False}, "price", PRICES),
+    "routesparse_per_head": ({"policy": "certified"}, "tau", TAUS),
+}
 INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
     "dense": (lambda _: lambda view: None, (1.0,)),
     "dense_kernel": (lambda _: Everything(), (1.0,)),
     "window": (Window, (2_048, 1_024, 4_096, 512)),
 }
-OUR_SETTINGS = (0.9, 0.8, 0.95, 0.7, 0.6)
 
 
 def takes_extras(name: str) -> bool:
@@ -93,7 +98,7 @@ def known() -> list[str]:
 def settings(name: str) -> tuple[float, ...]:
     """A method's own settings. Errors: ConfigError for an unknown name, or a trial, which has none."""
     if name in OURS:
-        return OUR_SETTINGS
+        return OURS[name][2]
     if name in INLINE:
         return INLINE[name][1]
     if name in RULES:
@@ -108,7 +113,8 @@ def find(name: str, setting: float, **others: Any) -> Method:
     Errors: ConfigError for an unknown name; ImportError or AttributeError where its file is not there.
     """
     if name in OURS:
-        return Method(name, setting, options=OURS[name])
+        options, parameter, _ = OURS[name]
+        return Method(name, setting, options={**options, parameter: setting})
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
     if name.startswith("trial:"):

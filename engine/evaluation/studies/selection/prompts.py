@@ -1,7 +1,7 @@
 """The study's prompts: windows of text, RULER's tasks, and the two tasks whose body looks things up.
 
-Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts; their documents are
-training text. Every other seed is reported, on documents of the test split, of which development sees none.
+Development (seed DEVELOPMENT_SEED): rules and their constants may be chosen on these prompts, of documents of the
+calibration split (docs have none). Every other seed is reported, on documents of the test split.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.demo_model.corpus import Document, read_archive, read_folder
+from routesparse.engine.demo_model.corpus import Document, read_folder
 from routesparse.engine.demo_model.samples import sample_rng
 from routesparse.engine.demo_model.tasks import TASKS, fit_sample
 from routesparse.engine.errors import InputError
@@ -19,9 +19,6 @@ from routesparse.engine.evaluation.studies.selection.tasks import BODY_TASKS, ma
 
 DEVELOPMENT_SEED = 0
 SEED_OFFSET = 91_000  # evaluation seeds are disjoint from training's
-ARCHIVE_CHARACTERS = (
-    10_000_000  # of an archive that are read, in whole documents: unpacking all of one takes long
-)
 DOMAINS = ("prose", "code", "dialog", "docs")
 TEXT = "text:"
 DEFAULT_TASKS = (
@@ -177,25 +174,8 @@ class Source:
 
 def documents(data: Path, domain: str, seed: int) -> tuple[str, list[Document]]:
     """The split of a seed's prompts, and its documents. Errors: InputError where the folder holds none."""
-    archive = data / "train_extra" / f"{domain}.tar.xz"
-    if seed != DEVELOPMENT_SEED:
-        split, found = "test", list(read_folder(data / domain / "test", domain))
-    elif archive.exists():
-        split, found = "train_extra", opening(archive, domain)
-    else:
-        split, found = "train", list(read_folder(data / domain / "train", domain))
+    split = "calibration" if seed == DEVELOPMENT_SEED else "test"
+    found = list(read_folder(data / domain / split, domain))
     if not found:
         raise InputError(f"{data} holds no {split} documents of {domain!r}; pass another --data or --tasks")
     return split, found
-
-
-def opening(archive: Path, domain: str) -> list[Document]:
-    """An archive's first documents."""
-    found: list[Document] = []
-    characters = 0
-    for document in read_archive(archive, domain):
-        found.append(document)
-        characters += len(document.text)
-        if characters > ARCHIVE_CHARACTERS:
-            break
-    return found

@@ -5,7 +5,7 @@
 
 --out grows by one line per method, setting and prompt; what it holds already is skipped, so the same command goes on
 where it was cut off (a failed line is tried again). Every method's first setting comes before any second one.
---seed 0: development, on training documents; any other seed: reported, on those of the test split (prompts.py).
+--seed 0: development, on documents of the calibration split; any other seed: reported, on those of test.
 --no-extras: rules as published, without what every plan of RouteSparse reads. table.py makes tables of the files.
 """
 
