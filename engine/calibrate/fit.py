@@ -1,7 +1,8 @@
 """Make a calibration (paper section 3.5): fit on fold A and freeze, take delta_q on fold B.
 
 Fold A fixes the policy. lambda starts at the configuration's and moves to tau + delta_A(lambda) where that is larger,
-at most twice, aiming at lambda - delta >= tau. alpha is the slope of the gate's flattery g - g* on the disagreement u
+at most twice, aiming at lambda - delta >= tau. Under the policy "priced" there is no lambda to fit: each unit's own
+follows from the price, and delta says only how far g flatters what was chosen. alpha is the slope of the gate's flattery g - g* on the disagreement u
 over all sparse candidates. e is the error predictor. Fold B is measured under that frozen policy: residuals g - g* of
 the candidates that it selects, in buckets by length; delta_q for q in {.9, .95, .99} by ``conformal_delta``. Of
 several groups of prompts (domains) the residuals are pooled with equal prompt weights; *robust* takes the largest
@@ -88,8 +89,13 @@ def calibrate(
 
 def fit_gate(
     fold: Sequence[Window], config: RouterConfig, measure: Measure, robust: bool = False
-) -> tuple[float, list[PromptMeasure]]:
-    """lambda on fold A, and fold A as measured with it. Errors: CalibrationError where the fold is too small."""
+) -> tuple[float | None, list[PromptMeasure]]:
+    """lambda on fold A, and fold A as measured with it; None and one measuring under the policy "priced".
+
+    Errors: CalibrationError where the fold is too small to fit lambda.
+    """
+    if config.policy == "priced":
+        return None, list(measure(fold, replace(config, gate_threshold=None), True))
     gate = config.effective_gate_threshold
     measured: list[PromptMeasure] = []
     for _ in range(GATE_ROUNDS):
@@ -139,7 +145,7 @@ def assemble(
     """The artifact from both folds as measured; config holds the frozen gate and alpha."""
     from routesparse.engine.provenance import versions
 
-    assert config.gate_threshold is not None
+    assert (config.gate_threshold is None) == (config.policy == "priced")
     both = [*measured_a, *measured_b]
     edges = histogram_edges(measured_b)
     return Calibration(

@@ -41,6 +41,9 @@ STAMPED = (  # a change of any of these changes what delta was measured on
     "beta",
     "solver",
     "tau",
+    "tau_layer",
+    "tau_head",
+    "price",
     "confidence",
     "segment_tokens",
     "tail_tokens",
@@ -57,6 +60,9 @@ STAMPED = (  # a change of any of these changes what delta was measured on
 )
 # What only eq. 6 reads: without a latency limit the gate rule alone chooses.
 RISK_ONLY = ("beta", "solver")
+# What one kind of policy reads alone. The price is not among them: it places the floors of every policy's library.
+PRICED_ONLY = ("tau_layer", "tau_head")
+PER_HEAD_ONLY = ("tau",)
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Calibration:
 
     name: str
     domain: str
-    gate_threshold: float  # lambda, chosen on fold A and frozen
+    gate_threshold: float | None  # lambda, chosen on fold A and frozen; None: policy "priced", which has no common one
     alpha: float
     model: str
     model_revision: str
@@ -170,9 +176,7 @@ class Calibration:
                 f"calibration {self.name!r} was made in {self.dtype}, this model runs in {dtype}; calibrate again "
                 "in that dtype, or pass none"
             )
-        unread: set[str] = set()
-        if config.policy == "certified" and config.budget is None:
-            unread |= {*RISK_ONLY, *policy.solver_constants()}
+        unread = unread_by(config)
         for name, value in stamp_of(config).items():
             if name not in unread and self.stamp.get(name) != value:
                 return (
@@ -220,6 +224,14 @@ def stamp_of(config: RouterConfig) -> dict[str, Any]:
     """What a calibration depends on: a part of the configuration, and the constants that steer choices."""
     values = config.to_dict()
     return {field: values[field] for field in STAMPED} | policy.constants()
+
+
+def unread_by(config: RouterConfig) -> set[str]:
+    """Names in a stamp that this configuration's policy never reads, so that they may differ."""
+    unread = {*(PER_HEAD_ONLY if config.policy == "priced" else PRICED_ONLY)}
+    if config.gates and config.budget is None:
+        unread |= {*RISK_ONLY, *policy.solver_constants()}
+    return unread
 
 
 def _remedy(name: str) -> str:

@@ -126,11 +126,13 @@ _SUMMARY = fields.record(  # of one prompt, see calibrate.fit._summary
         "density": fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1"),
     }
 )
-check_calibration = fields.record(
+_CALIBRATION = fields.record(
     {
         "name": fields.text,
         "domain": fields.text,
-        "gate_threshold": fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1"),
+        "gate_threshold": fields.optional(
+            fields.number(fields.POSITIVE, 1.0, "a number above 0 and at most 1")
+        ),
         "alpha": _RATE,
         "model": fields.text,
         "model_revision": fields.text,
@@ -161,3 +163,12 @@ check_calibration = fields.record(
         "predictor": fields.optional(check_trees),
     },
 )
+
+
+def check_calibration(value: Any, field: str) -> None:
+    """Errors: FieldError for the first value that means nothing; lambda is null under the policy "priced" alone."""
+    _CALIBRATION(value, field)
+    policy_name, gate_threshold = value["stamp"].get("policy"), value["gate_threshold"]
+    if (policy_name == "priced") != (gate_threshold is None):
+        wanted = "null" if policy_name == "priced" else "a number"
+        raise FieldError("gate_threshold", gate_threshold, f"{wanted} under the policy {policy_name!r}")

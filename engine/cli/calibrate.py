@@ -209,12 +209,13 @@ def _print_summary(made: Calibration, path: Path) -> None:
             *("none" if delta is None or math.isinf(delta) else f"{delta:.4f}" for delta in shown),
         )
     console.print(table)
+    gate = "lambda of each head's own" if made.gate_threshold is None else f"lambda {made.gate_threshold:.3f}"
     told = "no error predictor"
     if made.predictor is not None:
         r2 = made.predictor.fit.get("r2")
         told = "predictor r2 " + ("not measured (one document)" if r2 is None else f"{r2:.2f}")
     console.print(
-        f"lambda {made.gate_threshold:.3f}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
+        f"{gate}, alpha {made.alpha:.2f}, {told}; none: too few prompts for that q\n{path}",
         markup=False,
         soft_wrap=True,
     )

@@ -2,9 +2,9 @@
 
     python -m routesparse.engine.evaluation.ship_calibrations --units units --profile P.json --out data/calibrations
 
-``--units`` names what ``measure.py`` wrote. The same fitting as in `routesparse calibrate`: lambda, alpha and e
-from fold A, delta from fold B. Every window was measured at one lambda; where fold A asks for another one this stops
-and says so. alpha enters the risk alone, which this policy without a limit never reads.
+``--units`` names what ``measure.py`` wrote. The same fitting as in `routesparse calibrate`: alpha and e from fold A,
+delta from fold B. Under the policy "certified" every window was measured at one lambda; where fold A asks for another
+one this stops and says so. Under "priced" there is none to ask for. alpha enters the risk alone, which this policy without a limit never reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.calibrate.fit import GATE_STEP, Subject, assemble, fit_alpha, wanted_gate
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.data import load, measures
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
     measured = load(arguments.units)
-    config = RouterConfig(gate_threshold=measured.gate_threshold, seed=arguments.seed, break_even_tokens=0)
+    config = replace(measured.config, gate_threshold=measured.gate_threshold, seed=arguments.seed)
     told = measured.provenance
     subject = Subject(
         loaded.name, loaded.revision, loaded.dtype, device_text(told), LatencyProfile.load(arguments.profile)
@@ -56,12 +55,13 @@ def main(argv: list[str] | None = None) -> None:
     folds = [measures(*measured.part(fold)) for fold in ("A", "B")]
     for name, parts in NAMES.items():
         fold_a, fold_b = ([m for m in fold if m.domain in parts] for fold in folds)
-        wanted = wanted_gate(fold_a, config, name == "robust")
-        if abs(wanted - measured.gate_threshold) >= GATE_STEP:
-            raise CalibrationError(
-                f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at "
-                f"{measured.gate_threshold:.3f}; measure again with --gate-threshold {wanted:.3f}"
-            )
+        if measured.gate_threshold is not None:
+            wanted = wanted_gate(fold_a, config, name == "robust")
+            if abs(wanted - measured.gate_threshold) >= GATE_STEP:
+                raise CalibrationError(
+                    f"{name}: fold A asks for lambda {wanted:.3f}, the windows were measured at "
+                    f"{measured.gate_threshold:.3f}; measure again with --gate-threshold {wanted:.3f}"
+                )
         made = assemble(
             fold_a,
             fold_b,

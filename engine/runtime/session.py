@@ -84,13 +84,16 @@ class RoutingSession(AttentionRouter):
             )
         gate_threshold = config.effective_gate_threshold
         if calibration is not None:
-            if config.gate_threshold not in (None, calibration.gate_threshold):
-                raise ConfigError(
-                    f"gate_threshold {config.gate_threshold:g} contradicts calibration {calibration.name!r}, which "
-                    f"froze {calibration.gate_threshold:g}; pass one of the two"
-                )
+            frozen = calibration.gate_threshold
+            # Under the policy "priced" there is none: each unit has its own.
+            if frozen is not None:
+                if config.gate_threshold not in (None, frozen):
+                    raise ConfigError(
+                        f"gate_threshold {config.gate_threshold:g} contradicts calibration {calibration.name!r}, "
+                        f"which froze {frozen:g}; pass one of the two"
+                    )
+                gate_threshold = frozen
             config = replace(config, alpha=calibration.alpha)
-            gate_threshold = calibration.gate_threshold
         self.config = config
         depth: AuditDepth = "none" if auditor is None else auditor.depth
         self.trace = Trace(RunSettings(config, gate_threshold, calibration, profile, depth, salt))

@@ -51,6 +51,7 @@ def command(model, tmp_path):
             "profile": profile,
             "out": out,
             "model": model,
+            "policy": "certified",
             "tau": 0.3,
             "gate_threshold": 0.5,
         }

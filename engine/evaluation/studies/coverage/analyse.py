@@ -7,6 +7,7 @@ Reads what ``measure.py`` wrote and the bundled calibrations; nothing here was f
 result file, ``<name>_windows.csv`` holds one row per test window, which every rate here can be computed from again.
 Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CLUSTERS`` give none.
 
+- layer, under the policy "priced": share with the mean mass of the layer's heads >= its certificate.
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
 - row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
@@ -21,19 +22,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.artifact import STAMPED, Calibration, load_calibration, unread_by
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ProfileError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.attention_work import decompose
 from routesparse.engine.evaluation.studies.coverage.controls import controls, cover
 from routesparse.engine.evaluation.studies.coverage.data import Measured, descriptors, flattened, load
 from routesparse.engine.evaluation.studies.coverage.plan import DOMAINS
+from routesparse.engine.evaluation.studies.coverage.units import bound_error
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
 
 CONFIDENCE = 0.95
-TAU = 0.9
+WHOLE = 1e-6  # a mean mass this close to 1 is the whole
 FALLBACK_TARGET = 0.068
 WORK_TARGET = 0.35
 LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
@@ -49,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     measured = load(arguments.units)
     units, windows = measured.part("test")
     calibrations = {name: load_calibration(name) for name in (*DOMAINS, "mixed", "robust")}
-    profile = LatencyProfile.load(arguments.profile)
+    profile, config = LatencyProfile.load(arguments.profile), measured.config
     check(measured, calibrations, profile)
     result: dict[str, Any] = {
         **study.header(loaded, arguments),
@@ -57,7 +60,10 @@ def main(argv: list[str] | None = None) -> None:
         "twins": _twins(measured.part("twin")[0]),
         "profile": str(windows["profile"].iloc[0]),
         "gate_threshold": measured.gate_threshold,
+        "policy": config.policy,
+        **_settings(config),
         "confidence": CONFIDENCE,
+        "bound_error": bound_error(config),
         "fewest_clusters": FEWEST_CLUSTERS,
         "calibrations": {name: _calibration(c) for name, c in calibrations.items()},
         "domains": {},
@@ -68,28 +74,37 @@ def main(argv: list[str] | None = None) -> None:
         for domain in windows["domain"].unique():
             mine = units[inside & (units["domain"] == domain)]
             if len(mine):
-                found = _domain(mine, windows, calibrations, domain, profile)
+                found = _domain(mine, windows, calibrations, domain, profile, config)
                 result["domains"].setdefault(domain, {})[length] = found
         calibrated = units[inside & units["domain"].isin(DOMAINS)]
         if len(calibrated):
             result["mixed"][length] = _mixed(calibrated, windows)
-    result["controls"] = controls(units, measured.part("B")[0], measured.gate_threshold, calibrations)
+    result["controls"] = controls(units, measured.part("B")[0], calibrations)
     result["drift"] = _drift(units, calibrations)
-    result["family"] = _grouped(units, "pattern")
-    result["layer"] = _grouped(units, "layer")
+    result["family"] = _grouped(units, "pattern", config)
+    result["layer"] = _grouped(units, "layer", config)
     kept = arguments.out.with_name(f"{arguments.out.stem}_windows.csv")
     kept.parent.mkdir(parents=True, exist_ok=True)
-    per_window(units, windows, calibrations).to_csv(
+    per_window(units, windows, calibrations, config).to_csv(
         kept, index=False, float_format="%.6g", lineterminator="\n"
     )
     study.save(arguments.out, result)
+
+
+def _settings(config: RouterConfig) -> dict[str, float]:
+    """What the certificates had to reach, and the price under that policy."""
+    if config.policy != "priced":
+        return {"tau": config.tau}
+    return {"price": config.price, "tau_layer": config.tau_layer, "tau_head": config.tau_head}
 
 
 def check(measured: Measured, calibrations: dict[str, Calibration], profile: LatencyProfile) -> None:
     """Errors: ProfileError for another profile than the measuring's; CalibrationError where a calibration was made for
     another policy or model than was measured, or has a document in both folds or among the test documents.
     """
-    window = measured.part("test")[1].iloc[0]
+    window, config = measured.part("test")[1].iloc[0], measured.config
+    values = config.to_dict()
+    read = {name: values[name] for name in STAMPED if name not in unread_by(config)}
     if profile.name != window["profile"]:
         raise ProfileError(f"the windows were measured with profile {window['profile']}, not {profile.name}")
     for name, c in calibrations.items():
@@ -101,6 +116,12 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
                 f"calibration {name!r} has (lambda, profile, revision, dtype) {here}, the windows {there}; "
                 "ship calibrations from these windows first"
             )
+        for field, value in read.items():
+            if c.stamp.get(field) != value:
+                raise CalibrationError(
+                    f"calibration {name!r} was made with {field} {c.stamp.get(field)!r}, the windows were measured "
+                    f"with {value!r}; ship calibrations from these windows first"
+                )
         if c.overlap() or c.overlap_with(measured.part("test")[1]["document_sha256"]):
             raise CalibrationError(
                 f"calibration {name!r} shares a document between folds or with the test set"
@@ -108,10 +129,11 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
 
 
 def per_window(
-    units: pd.DataFrame, windows: pd.DataFrame, calibrations: dict[str, Calibration]
+    units: pd.DataFrame, windows: pd.DataFrame, calibrations: dict[str, Calibration], config: RouterConfig
 ) -> pd.DataFrame:
     """One row per window: what it is, its counts of units, and the share of its sparse units that each claim covers.
 
+    Under the policy "priced" also its layers: how many were certified, the least certified, and the share covered.
     alarm_<calibration>: 1 where its drift alarm goes off. NaN: no sparse unit, or no delta or no alarm for this length.
     """
     sparse = units[units["is_sparse"]]
@@ -130,7 +152,14 @@ def per_window(
     frame["sparse_units"] = by["is_sparse"].sum()
     frame["expanded_units"] = by["fallback"].agg(lambda kinds: (kinds == 1).sum())
     frame["dense_fallback_units"] = by["fallback"].agg(lambda kinds: (kinds == 2).sum())
-    frame["below_tau_units"] = (sparse["true_mass"] < TAU).groupby(sparse["number"]).sum()
+    below = sparse["true_mass"] < config.least_head_mass
+    frame["below_tau_units"] = below.groupby(sparse["number"]).sum()
+    if config.policy == "priced":
+        certified = of_layers(units).dropna(subset=["layer_lower"])
+        held = (certified["layer_true"] >= certified["layer_lower"]).astype(float)
+        frame["certified_layers"] = certified.groupby("number").size()
+        frame["least_layer_lower"] = certified.groupby("number")["layer_lower"].min()
+        frame["in_prompt_layers"] = held.groupby(certified["number"]).mean()
     for name, covered in claims.items():
         frame[name] = covered.astype(float).groupby(sparse["number"]).mean()
     values = {number: descriptors(rows)[1] for number, rows in by}
@@ -180,6 +209,7 @@ def _domain(
     calibrations: dict[str, Calibration],
     domain: str,
     profile: LatencyProfile,
+    config: RouterConfig,
 ) -> dict[str, Any]:
     """Everything about one domain's test windows of one length."""
     mine = windows.loc[units["number"].unique()]
@@ -190,7 +220,8 @@ def _domain(
         **_evidence(mine),
         "units": len(units),
         "sparse_units": len(sparse),
-        "in_prompt": _in_prompt(sparse),
+        "in_prompt": _in_prompt(units, config),
+        **({"layer": _layers(units, config)} if config.policy == "priced" else {}),
         "row": {
             "kept_at_q": cover(sparse, sparse["row_q_covered"]),
             "kept_as_recorded": cover(sparse, sparse["row_s_covered"]),
@@ -213,7 +244,7 @@ def _domain(
             "attention_work": float(work.mean()),
             "attention_work_interval": trusted_interval(work, mine["cluster"].to_numpy()),
         },
-        "work": decompose(units, float(windows["gate_threshold"].iloc[0]), profile),
+        "work": decompose(units, profile, config.tau),
         "bounds": _bounds(sparse),
     }
     return found
@@ -228,20 +259,52 @@ def _evidence(windows: pd.DataFrame) -> dict[str, int]:
     }
 
 
-def _in_prompt(sparse: pd.DataFrame) -> dict[str, Any]:
+def _in_prompt(units: pd.DataFrame, config: RouterConfig) -> dict[str, Any]:
+    """Each head's certificate. Under the policy "priced" every rung's bound is a test, whether the unit kept it or not:
+    which rungs a unit climbs depends on their bounds.
+    """
+    sparse = units[units["is_sparse"]]
+    tested, kind = (units, "rung") if config.policy == "priced" else (sparse, "test")
     tests = pd.DataFrame(
-        {
-            "lower": flattened(sparse, "test_lower"),
-            "true": flattened(sparse, "test_true"),
-        }
+        {"lower": flattened(tested, f"{kind}_lower"), "true": flattened(tested, f"{kind}_true")}
     )
     return {
         **cover(sparse, sparse["true_mass"] >= sparse["lower"]),
         "median_gap": float((sparse["true_mass"] - sparse["lower"]).median()),
         "median_gap_bernstein": float((sparse["true_mass"] - sparse["bernstein"]).median()),
-        "false_passes": int((sparse["true_mass"] < TAU).sum()),
+        "false_passes": int((sparse["true_mass"] < config.least_head_mass).sum()),
+        "median_certified": float(sparse["lower"].median()),
+        "least_certified": float(sparse["lower"].min()),
+        "least_mass": float(sparse["true_mass"].min()),
         "tests": len(tests),
         "tests_above_the_truth": int((tests["lower"] > tests["true"]).sum()),
+    }
+
+
+def of_layers(units: pd.DataFrame) -> pd.DataFrame:
+    """One row per window, layer and segment."""
+    return units.drop_duplicates(["number", "layer", "segment"])
+
+
+def _layers(units: pd.DataFrame, config: RouterConfig) -> dict[str, Any]:
+    """The layers' certificate. A rung at which every head is dense is no test: nothing can go wrong there."""
+    layers = of_layers(units)
+    kept = layers.dropna(subset=["layer_lower"])
+    lower, true = (flattened(layers, name) for name in ("layer_bounds", "layer_rung_true"))
+    tested = true < 1.0 - WHOLE
+    return {
+        **cover(kept, kept["layer_true"] >= kept["layer_lower"]),
+        "layers": len(layers),
+        "raised": float((layers["layer_rung"] > 0).mean()),
+        "dense": float(layers["layer_lower"].isna().mean()),
+        "median_gap": float((kept["layer_true"] - kept["layer_lower"]).median()),
+        "false_passes": int((kept["layer_true"] < config.tau_layer).sum()),
+        "median_certified": float(kept["layer_lower"].median()),
+        "least_certified": float(kept["layer_lower"].min()),
+        "median_mass": float(kept["layer_true"].median()),
+        "least_mass": float(kept["layer_true"].min()),
+        "tests": int(tested.sum()),
+        "tests_above_the_truth": int((lower[tested] > true[tested]).sum()),
     }
 
 
@@ -344,11 +407,11 @@ def _alarms(windows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _grouped(units: pd.DataFrame, column: str) -> dict[str, Any]:
+def _grouped(units: pd.DataFrame, column: str, config: RouterConfig) -> dict[str, Any]:
     """In-prompt coverage and the audited mass by family or layer, over all test domains."""
     sparse = units[units["is_sparse"]]
     return {
-        str(name): {**_in_prompt(part), "mean_mass": float(part["true_mass"].mean())}
+        str(name): {**_in_prompt(part, config), "mean_mass": float(part["true_mass"].mean())}
         for name, part in sparse.groupby(column)
     }
 

@@ -2,11 +2,12 @@
 
 A unit is dense by the router because no candidate reaches lambda, or because the cheapest that does costs more than
 dense: a sparse head pays for every query block whatever it reads. ``without_fixed_costs`` replays the gate rule
-where only
-the share of the tiles that are read counts, ``by_true_mass`` that with the audited truth in place of g and tau in
-place of lambda: what is left to gain from a better kernel, and from a perfect probe.
+where
+only the share of the tiles that are read counts, ``by_true_mass`` that with the audited truth in place of g and tau in
+place of lambda: what is left to gain from a better kernel, and from a perfect probe. Under the policy "priced" some
+candidate always reaches lambda, and by the truth lambda is the true mass of the candidate at the price.
 
-At 8,192 tokens the work is .43 on prose, code and dialog. A quarter of the units is dense by the router, nearly all
+Under the policy "certified" at tau .9: at 8,192 tokens the work is .43 on prose, code and dialog. A quarter of the units is dense by the router, nearly all
 because dense costs less than the cheapest candidate that passes: on the CPU a sparse head pays 160 us per query block
 whatever it reads, so it gains only below a density of .60 (.52 at 4,096 tokens, .67 at 16,384). These units sit in
 the flat heads of layers 0 and 6 (mean probe entropy 2.9 for 1.2). Without that cost the same gate would read .36;
@@ -24,18 +25,17 @@ import pandas as pd
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.evaluation.studies.coverage.controls import Candidates
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.method.router import admissible
 from routesparse.engine.method.segments import split
 
-TAU = 0.9
 
-
-def decompose(units: pd.DataFrame, gate_threshold: float, profile: LatencyProfile) -> dict[str, Any]:
-    """Shares of the units, and their attention work (dense: 1), tail excluded."""
-    candidates = Candidates(units, gate_threshold)
+def decompose(units: pd.DataFrame, profile: LatencyProfile, tau: float) -> dict[str, Any]:
+    """Shares of the units, and their attention work (dense: 1), tail excluded. tau: of the policy "certified"."""
+    candidates = Candidates(units)
+    passing = candidates.passing(candidates.gate_statistic)
+    truly = candidates.passing(candidates.target) if "priced" in units else candidates.target >= tau
     sparse, fallback = units["is_sparse"].to_numpy(), units["fallback"].to_numpy() == 2
     by_router = ~sparse & ~fallback
-    reached = (candidates.sparse & admissible(candidates.gate_statistic, gate_threshold)).any(1)
+    reached = (candidates.sparse & passing).any(1)
     read = _shares(candidates, profile)
     dense_layers = units.assign(by_router=by_router).groupby("layer")["by_router"].mean()
     return {
@@ -50,10 +50,8 @@ def decompose(units: pd.DataFrame, gate_threshold: float, profile: LatencyProfil
             "sparse": float(units["entropy"][sparse].mean()),
             "dense_by_router": float(units["entropy"][by_router].mean()) if by_router.any() else None,
         },
-        "without_fixed_costs": _least(
-            read, candidates, admissible(candidates.gate_statistic, gate_threshold)
-        ),
-        "by_true_mass": _least(read, candidates, candidates.target >= TAU),
+        "without_fixed_costs": _least(read, candidates, passing),
+        "by_true_mass": _least(read, candidates, truly),
     }
 
 

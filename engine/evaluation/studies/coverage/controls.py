@@ -50,8 +50,8 @@ MASS_EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 class Candidates:
     """Every candidate's statistics and truth over some units, and what a router would choose by them."""
 
-    def __init__(self, units: pd.DataFrame, gate_threshold: float) -> None:
-        self.units, self.gate_threshold = units, gate_threshold
+    def __init__(self, units: pd.DataFrame) -> None:
+        self.units = units
         recent = stacked(units, "recent_all")
         self.gate_statistic = gate_statistic(stacked(units, "mass_all"), recent)
         self.aligned = gate_statistic(stacked(units, "aligned_all"), recent)
@@ -62,14 +62,27 @@ class Candidates:
         self.is_dense = self.only(self.dense)
         self.sparse = (np.arange(self.cost.shape[1]) < self.dense[:, None]) & np.isfinite(self.cost)
 
+    def threshold(self, statistic: np.ndarray) -> np.ndarray:
+        """lambda of each unit, [units, 1], for a router that goes by ``statistic`` [units, C].
+
+        Under the policy "priced" it is that of the candidate at the price, and follows the statistic.
+        """
+        if "priced" in self.units:
+            return np.take_along_axis(statistic, self.units["priced"].to_numpy(np.int64)[:, None], 1)
+        return self.units["gate_threshold"].to_numpy(np.float64)[:, None]
+
+    def passing(self, statistic: np.ndarray) -> np.ndarray:
+        """bool [units, C]: what the gate admits by this statistic."""
+        return admissible(statistic, self.threshold(statistic))
+
     def choose(self, statistic: np.ndarray) -> np.ndarray:
         """int64 [units]: what the gate rule takes by another statistic than g, [units, C]."""
-        choice = np.empty(len(self.dense), np.int64)
+        choice, threshold = np.empty(len(self.dense), np.int64), self.threshold(statistic)
         # Short prompts have fewer candidates; the rule's last one is dense.
         for dense in np.unique(self.dense):
             rows, width = self.dense == dense, int(dense) + 1
             choice[rows] = cheapest_admissible(
-                statistic[rows, :width], self.cost[rows, :width], self.gate_threshold
+                statistic[rows, :width], self.cost[rows, :width], threshold[rows]
             )
         return choice
 
@@ -107,15 +120,14 @@ def cover(units: pd.DataFrame, covered: pd.Series | np.ndarray) -> dict[str, Any
 
 
 def controls(
-    units: pd.DataFrame, fold_b: pd.DataFrame, gate_threshold: float, calibrations: dict[str, Calibration]
+    units: pd.DataFrame, fold_b: pd.DataFrame, calibrations: dict[str, Calibration]
 ) -> dict[str, Any]:
     """By domain on the first length bucket: each control beside what is done right."""
     least, most = BUCKETS[0]
     tests, folds = (u[(u["tokens"] >= least) & (u["tokens"] <= most)] for u in (units, fold_b))
     found: dict[str, Any] = {
         domain: _of_domain(
-            Candidates(tests[tests["domain"] == domain], gate_threshold),
-            Candidates(folds[folds["domain"] == domain], gate_threshold),
+            Candidates(tests[tests["domain"] == domain]), Candidates(folds[folds["domain"] == domain])
         )
         for domain in DOMAINS
     }
@@ -145,7 +157,7 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     deltas = {
         "selected": conformal_delta(fold_b.residuals(fold_b.only(made)), CONFIDENCE),
         "all_admissible": conformal_delta(
-            fold_b.residuals(admissible(fold_b.gate_statistic, fold_b.gate_threshold)), CONFIDENCE
+            fold_b.residuals(fold_b.passing(fold_b.gate_statistic)), CONFIDENCE
         ),
         "all_candidates": conformal_delta(fold_b.residuals(fold_b.sparse), CONFIDENCE),
     }
@@ -157,8 +169,8 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
         "kept_choice": {name: test.coverage(kept, delta) for name, delta in deltas.items()},
         "aligned_rows": {
             **test.coverage(aligned, deltas["selected"], test.aligned),
-            "below_tau": _below(test, aligned),
-            "below_tau_random_rows": _below(test, routed),
+            "mean_mass": _mean_mass(test, aligned),
+            "mean_mass_random_rows": _mean_mass(test, routed),
             "in_prompt": cover(certified, certified["true_mass"] >= certified["aligned_lower"]),
             "in_prompt_random_rows": cover(certified, certified["true_mass"] >= certified["lower"]),
             "omitted_by_offset": np.mean(sparse["omitted_by_offset"].to_list(), axis=0).tolist(),
@@ -168,10 +180,9 @@ def _of_domain(test: Candidates, fold_b: Candidates) -> dict[str, Any]:
     }
 
 
-def _below(candidates: Candidates, choice: np.ndarray, tau: float = 0.9) -> float:
-    """Share of the chosen sparse candidates whose body mean mass is below tau."""
-    kept = candidates.only(choice) & candidates.sparse
-    return float((candidates.true[kept] < tau).mean())
+def _mean_mass(candidates: Candidates, choice: np.ndarray) -> float:
+    """Audited mass of the chosen sparse candidates."""
+    return float(candidates.true[candidates.only(choice) & candidates.sparse].mean())
 
 
 def _spread(candidates: Candidates) -> list[dict[str, float]]:

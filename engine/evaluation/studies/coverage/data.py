@@ -12,7 +12,7 @@ import pandas as pd
 
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibration.drift import KINDS
-from routesparse.engine.config import renamed
+from routesparse.engine.config import RouterConfig, renamed
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.journal import read_journal
@@ -27,7 +27,8 @@ OF_WINDOW = ("window", "domain", "document", "document_sha256", "cluster", "toke
 class Measured:
     """One or more runs of the measuring. Every planned window is in ``windows`` or in ``missing``, with the reason.
 
-    units: one row per unit with its window's domain, document, cluster and tokens; ``residual`` is g - g*.
+    units: one row per unit with its window's domain, document, cluster and tokens; ``residual`` is g - g*,
+    ``gate_threshold`` the unit's lambda.
     windows: by number.
     """
 
@@ -42,9 +43,15 @@ class Measured:
         return self.units[self.units["part"] == name], windows
 
     @property
-    def gate_threshold(self) -> float:
-        """lambda of all windows."""
-        return float(self.windows["gate_threshold"].iloc[0])
+    def gate_threshold(self) -> float | None:
+        """lambda of all windows; None under the policy "priced", where each unit has its own."""
+        found = self.windows["gate_threshold"].iloc[0]
+        return None if pd.isna(found) else float(found)
+
+    @property
+    def config(self) -> RouterConfig:
+        """What all windows were routed by."""
+        return RouterConfig.from_dict(self.studies[0]["config"])
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -121,6 +128,9 @@ def load(folders: Sequence[Path]) -> Measured:
             )
     measured = {key[:2] for key in seen}
     missing = [{**w, "reason": reasons.get(key, ENDED)} for key, w in planned.items() if key not in measured]
+    # Journals of the time before units had their own lambda have the window's alone.
+    lambdas = of["gate_threshold"].to_list()
+    units = [u if "gate_threshold" in u else u.assign(gate_threshold=lambdas[i]) for i, u in enumerate(units)]
     frame = pd.concat(units, ignore_index=True).merge(
         of[["number", "part", "device", *OF_WINDOW]], on="number"
     )
@@ -154,7 +164,7 @@ def flattened(units: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def measures(units: pd.DataFrame, windows: pd.DataFrame) -> list[PromptMeasure]:
-    """The windows as ``calibration_measures.measure_window`` would give them, in order of number."""
+    """The windows as ``calibrate.measure.measure_window`` would give them, in order of number."""
     return [_measure(windows.loc[number], rows) for number, rows in units.groupby("number", sort=True)]
 
 

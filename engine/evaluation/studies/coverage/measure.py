@@ -3,9 +3,9 @@
     python -m routesparse.engine.evaluation.studies.coverage.measure --plan plan.jsonl.gz --profile PROFILE.json \\
         --out units --gpus 4 --gpu-processes 5 --processes 40 --limit-s 530
 
-All windows are routed by the default policy at one frozen lambda in float32 (TF32 off), with one shipped latency
-profile, so that the selected candidates are those of the CPU default wherever this runs; --twins measures some windows
-on both kinds of device to show it. Each window is written as it comes (``journal.py``), failed windows with
+All windows are routed by one policy, the default one, in float32 (TF32 off), with one shipped latency profile, so that
+the selected candidates are those of the CPU default wherever this runs; --twins measures some windows on both kinds of
+device to show it. The policy "certified" has one frozen lambda; under "priced" every unit has its own. Each window is written as it comes (``journal.py``), failed windows with
 their reason. A window that fails on one kind of device is tried once on the other.
 
 CPU and GPU processes share the work. The truth of a unit is the whole body, or one row of each of 1,024 strata of it:
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, certified_mass
 from routesparse.engine.device.names import device_name
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.journal import Journal, columns, encode
@@ -57,13 +57,20 @@ class Worker:
 def main(argv: list[str] | None = None) -> None:
     """Measure, and write the journal."""
     started = time.monotonic()
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.policy == "priced" and arguments.gate_threshold is not None:
+        parser.error("--gate-threshold is of the policy certified; under priced each unit has its own lambda")
     header, planned = read_plan(arguments.plan)
     devices = [f"cuda:{i % arguments.gpus}" for i in range(arguments.gpus * arguments.gpu_processes)]
     devices += ["cpu"] * arguments.processes
     schedule = Schedule(planned, sorted({d.split(":")[0] for d in devices}), arguments.long, arguments.twins)
     config = RouterConfig(
-        tau=arguments.tau, gate_threshold=arguments.gate_threshold, seed=arguments.seed, break_even_tokens=0
+        policy=arguments.policy,
+        **certified_mass(arguments.policy, arguments.tau),
+        gate_threshold=arguments.gate_threshold,
+        seed=arguments.seed,
+        break_even_tokens=0,
     )
     journal = Journal(arguments.out)
     journal.append(encode(_study(arguments, header, planned, config)))
@@ -85,9 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = study.parser(__doc__)
     parser.add_argument("--plan", type=Path, required=True, help="what coverage.plan wrote")
     parser.add_argument("--profile", type=Path, required=True, help="latency profile (.json)")
-    parser.add_argument("--tau", type=float, default=0.9)
+    parser.add_argument("--policy", default="priced", choices=("priced", "certified"))
+    parser.add_argument("--tau", type=float, default=None, help="of a layer (priced) or a head (certified)")
     parser.add_argument(
-        "--gate-threshold", type=float, default=None, help="lambda; default: the configuration's"
+        "--gate-threshold",
+        type=float,
+        default=None,
+        help="lambda of the policy certified; default: the configuration's",
     )
     parser.add_argument("--processes", type=int, default=1, help="on CPU cores, one thread each")
     parser.add_argument("--gpus", type=int, default=0)
@@ -115,7 +126,7 @@ def _study(
         "versions": versions(),
         "git_commit": arguments.commit or git_commit(),
         "config": config.to_dict(),
-        "gate_threshold": config.effective_gate_threshold,
+        "gate_threshold": None if config.policy == "priced" else config.effective_gate_threshold,
         "plan": plan,
         "windows": [window.facts for window in planned],
     }

@@ -3,6 +3,10 @@
 The truth of a candidate is its mean mass over the whole body (GPU), or over 1,024 rows of it, one in each of as many
 equal strata (CPU). Beside the routing rows the last rows of the query blocks are drawn too, for the control that
 probes aligned rows.
+
+Under the policy "priced" a unit has rungs (``layer_fallback.py``): the router's choice and the next levels of its
+family. Every rung's certificate is recorded beside that rung's truth, and so is every rung of the layer, whose truth is
+the mean over its heads, a dense head counting 1.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from routesparse.engine.method.certificate import (
 from routesparse.engine.method.fallback import FALLBACK_KINDS
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.method.layer_fallback import levels_above, next_levels
+from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
@@ -50,9 +56,10 @@ def measure(
     auditor = UnitAuditor(errors=planned.part == "A")  # alpha and e are fitted on fold A
     session = RoutingSession(config, profile=profile, auditor=auditor, salt=planned.window.sha256)
     prefill(loaded, planned.window.token_ids, session)
+    run = session.trace.record().run
     window = {
-        "density": session.trace.record().run.density,
-        "gate_threshold": session.trace.settings.gate_threshold,
+        "density": run.density,
+        "gate_threshold": run.gate_threshold,
         "profile": profile.name,
         "dtype": loaded.dtype,
         "revision": loaded.revision,
@@ -85,8 +92,12 @@ class UnitAuditor(Auditor):
             errors = candidate_errors(inputs, decision, some).flatten(0, 1).numpy()
         audits = {a.head: a for a in audit_units(inputs, decision, AUDIT_ROWS, seed, executed=executed)}
         offset = (body % config.block_q).flatten(0, 1).cpu().numpy()
+        ladder = rungs(decision, config) if config.policy == "priced" else None
+        of_layer = {} if ladder is None else layer_claims(decision, ladder, masses.mean(1))
         for unit in range(decision.heads):
-            row = describe(decision, unit, masses[unit].mean(0))
+            row = describe(decision, unit, masses[unit].mean(0)) | of_layer
+            if ladder is not None:
+                row |= rung_claims(decision, unit, ladder[unit], masses[unit].mean(0), config)
             row |= claims(decision, unit, masses[unit], config)
             row["aligned_all"] = _resampled(decision, unit, aligned[unit], config.routing_rows, seed).mean(0)
             if errors is not None:
@@ -94,8 +105,7 @@ class UnitAuditor(Auditor):
             if unit in audits:
                 chosen = int(decision.certified.choice[unit])
                 rows = _resampled(decision, unit, aligned[unit, :, chosen], config.certificate_rows, seed)
-                error = error_of_a_test(config.confidence, config.max_tests)
-                row["aligned_lower"] = betting_lower_bound(rows, error)
+                row["aligned_lower"] = betting_lower_bound(rows, bound_error(config))
                 row["omitted_by_offset"] = omitted_by_offset(masses[unit, :, chosen], offset[unit], config)
                 row |= {name: getattr(audits[unit], name) for name in AUDITED}
                 row |= _sampled(inputs, decision, unit, seed)
@@ -148,6 +158,7 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "chosen": chosen,
         "first": int(decision.routed.choice[unit]),
         "dense": len(true) - 1,
+        "gate_threshold": decision.gate_threshold[unit],
         "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
         "density": scores.density[unit, chosen],
         "disagreement": scores.disagreement[unit, chosen],
@@ -180,8 +191,53 @@ def claims(decision: Decision, unit: int, masses: np.ndarray, config: RouterConf
         return found
     for name, level in (("row_q", config.confidence), ("row_s", config.row_level)):
         found[f"{name}_covered"] = (masses[:, chosen] >= row_lower_bound(rows[:, chosen], level)).mean()
-    error = error_of_a_test(config.confidence, config.max_tests)
-    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], error)}
+    return found | {"bernstein": bernstein_lower_bound(rows[:, chosen], bound_error(config))}
+
+
+def bound_error(config: RouterConfig) -> float:
+    """What a single bound may err: 1 - q under the policy "priced" (``certificate.kept_rung``), else a share of it."""
+    if config.policy == "priced":
+        return 1.0 - config.confidence
+    return error_of_a_test(config.confidence, config.max_tests)
+
+
+def rungs(decision: Decision, config: RouterConfig) -> np.ndarray:
+    """The candidates that step 5 may climb to, of each unit: int64 [U, s], -1 for dense."""
+    cost, choice = torch.tensor(decision.scores.kernel_us), torch.tensor(decision.routed.choice)
+    following = torch.tensor(next_levels(decision.candidates))
+    return levels_above(cost, choice, following, config.max_tests).numpy()
+
+
+def rung_claims(
+    decision: Decision, unit: int, ladder: np.ndarray, true: np.ndarray, config: RouterConfig
+) -> dict[str, Any]:
+    """The unit's rungs (ladder int64 [s]), and of those that are sparse the bound and the truth; true [C]."""
+    sparse = ladder[ladder >= 0]
+    rows = np.ascontiguousarray(decision.certificate_mass[unit][:, sparse].T)
+    lower_bound = betting_lower_bound if config.bound == "betting" else bernstein_lower_bound
+    return {
+        "priced": priced_candidate(decision.candidates),
+        "ladder": ladder,
+        "rung_lower": lower_bound(rows, bound_error(config)) if len(sparse) else np.empty(0),
+        "rung_true": true[sparse],
+    }
+
+
+def layer_claims(decision: Decision, ladder: np.ndarray, true: np.ndarray) -> dict[str, Any]:
+    """The layer's certificate beside the truth, the same for each of its units: ladder [U, s], true [U, C].
+
+    layer_true: mean over heads as they ran; layer_rung_true: with every head at a rung.
+    """
+    layer = decision.certified.layer
+    assert layer is not None
+    at_rung = np.where(ladder >= 0, np.take_along_axis(true, ladder.clip(0), 1), 1.0)
+    return {
+        "layer_lower": layer.lower_mass[0],
+        "layer_rung": int(layer.rung[0]),
+        "layer_bounds": layer.bounds[0],
+        "layer_rung_true": at_rung.mean(0),
+        "layer_true": true[np.arange(len(true)), decision.certified.choice].mean(),
+    }
 
 
 def omitted_by_offset(mass: np.ndarray, offset: np.ndarray, config: RouterConfig) -> np.ndarray:
