@@ -234,13 +234,21 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
         for number, name, sql in old:
             connection.execute(sql)
             connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
+        known = {
+            row[0]
+            for row in connection.execute(
+                "SELECT column_name FROM duckdb_columns() WHERE table_name = 'run'"
+            ).fetchall()
+        }
         run = vars(make(factory, "0ld0ld0ld0ld0ld0", None).run)
         older = {new: old for old, new in RENAMED["run"].items()}
+        named = {older.get(name, name): value for name, value in run.items()}
         row = {
             "run_key": 1,
             "bundle_id": "x",
-            **{older.get(name, name): value for name, value in run.items() if name != "owner"},
+            **{name: value for name, value in named.items() if name in known},
         }
+        assert {"owner", "price", "tau_layer"}.isdisjoint(row)
         connection.execute(
             f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
         )
@@ -249,4 +257,6 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
         assert OwnerView(store, None).run_ids() == {"0ld0ld0ld0ld0ld0"}
         assert OwnerView(store, ANN).run_ids() == set()
         assert OwnerView(store, None).rows("SELECT runs FROM model") == [(1,)]
+        found = OwnerView(store, None).rows("SELECT gate_threshold, price, tau_layer FROM run")
+        assert found == [(run["gate_threshold"], None, None)]
         store.close()
