@@ -74,7 +74,8 @@ def layer_certificates(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame
 def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     """The ``most`` dearest failed certificates: what was tested, by how much it missed, what replaced it, its price.
 
-    ``deficit`` is tau - lower_mass, both the layer's where ``scope`` is "layer" (NULL: a head's). ``from_*`` and ``to_*`` are NULL where the run recorded no candidates.
+    ``deficit`` is tau - lower_mass, both the layer's where ``scope`` is "layer" (NULL: a head's). ``from_*`` and
+    ``to_*`` are NULL where the run recorded no candidates.
     """
     return store.frame(
         f"""

@@ -215,8 +215,8 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
 
 
 def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
-    """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested, and for those
-    that were left because their layer climbed: what is stored of them is the layer's bound."""
+    """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested, and for
+    those that were left because their layer climbed: what is stored of them is the layer's bound."""
     return store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),

@@ -77,9 +77,10 @@ def make(factory, run_id, owner):
         calibration=f"calibration-{run_id}",
         profile=f"profile-{run_id}",
         device=f"device-{run_id}",
+        tau_layer=0.7,
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)
-    layers = tuple(replace(layer, forward_error=0.01) for layer in record.layers)
+    layers = tuple(replace(row, forward_error=0.01, lower_mass=0.75, raised=0) for row in record.layers)
     return replace(record, run=run, layers=layers, fallbacks=(event,))
 
 
