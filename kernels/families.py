@@ -10,7 +10,7 @@ FAMILIES = (
     "a_shape",
     "vertical_slash",
     "block_sparse",
-    "block_top_p",
+    "floor",
 )  # in the order of the kernels' branches
 DENSE = -1  # the number of a candidate that is no family's
 NEVER = 255  # in a level map: no budget of the family reads this block

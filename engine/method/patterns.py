@@ -20,7 +20,7 @@ from routesparse.engine.method.family import Family
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
 
-LIBRARY_VERSION = 3
+LIBRARY_VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ def constants() -> dict[str, float]:
         "bet_cap": BET_CAP,
         "bisections": BISECTIONS,
         "score_bins": rules.SCORE_BINS,
+        "score_rows": rules.SCORE_ROWS,
+        "variance_weight": rules.VARIANCE_WEIGHT,
+        "question_factor": rules.QUESTION_FACTOR,
         "listed_share": rules.LISTED_SHARE,
         **solver_constants(),
     }

@@ -1,4 +1,4 @@
-"""pool_g(K) of eq. 3 (paper section 3.2): read by the pooled probe and by the ranking of block-sparse."""
+"""pool_g(K) of eq. 3 (paper section 3.2): read by the pooled probe."""
 
 from __future__ import annotations
 

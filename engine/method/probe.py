@@ -47,6 +47,11 @@ class Probe:
     finite: torch.Tensor  # bool scalar: no NaN or Inf was met in the layer's queries or keys
     pooled: bool = False  # the routing and boundary rows know whole blocks only (eq. 3)
 
+    @property
+    def recent_block_mass(self) -> torch.Tensor:
+        """[B, H, recent rows, N]."""
+        return self.block_mass[:, :, self.rows.slice_of(RECENT)]
+
 
 def run_probe(inputs: AttentionInputs, segment: Segment, rows: ProbeRows, config: RouterConfig) -> Probe:
     """Probe one segment of one layer (step 1 of the paper's table). ``Probe.finite`` says whether to trust it."""

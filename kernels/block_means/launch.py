@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.block_means import naive
 from routesparse.kernels.launching import power_of_two, variant
 
 
@@ -42,9 +41,3 @@ def block_means(
         num_warps=max(1, min(4, block * power_of_two(head_size) * x.element_size() // 32_768)),
     )
     return out
-
-
-def pooled_scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
-    """The contract of the package, by the library's matrix product."""
-    grouped, halves = naive.halved(queries, keys, scale)
-    return (grouped @ halves.transpose(-1, -2)).view(*queries.shape[:3], keys.shape[2])

@@ -17,34 +17,35 @@ SLASH_CHUNK = 256
 
 def score_levels(
     scores: torch.Tensor,
+    question: torch.Tensor,
     geometry: SegmentGeometry,
     budgets: torch.Tensor,
-    shares: torch.Tensor,
-    softcap: float | None,
+    floors: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The contract of the package; top-p levels differ where sums of weights round differently."""
+    """The contract of the package."""
     from routesparse.kernels.level_maps.score_kernel import score_levels_kernel
 
     scores = scores.contiguous()
     batch, heads, query_blocks, key_blocks = scores.shape
-    if max(len(budgets), len(shares)) > MAX_LEVELS:
-        raise ValueError(f"{len(budgets)} budgets and {len(shares)} shares; {MAX_LEVELS} of each at most")
+    if max(len(budgets), len(floors)) > MAX_LEVELS:
+        raise ValueError(f"{len(budgets)} budgets and {len(floors)} floors; {MAX_LEVELS} of each at most")
     top_k = torch.empty(scores.shape, dtype=torch.uint8, device=scores.device)
-    top_p = torch.empty_like(top_k)
+    floor = torch.empty_like(top_k)
     rows = (batch, heads, query_blocks)
     top_k_count = torch.empty(*rows, len(budgets), dtype=torch.int32, device=scores.device)
-    top_p_count = torch.empty(*rows, len(shares), dtype=torch.int32, device=scores.device)
+    floor_count = torch.empty(*rows, len(floors), dtype=torch.int32, device=scores.device)
     ptx = knows_ptx()
     variant(
         score_levels_kernel, query_blocks=query_blocks, key_blocks=key_blocks, segment_keys=geometry.keys
     )[(batch * heads * query_blocks,)](
         scores,
+        question.contiguous(),
         top_k,
-        top_p,
+        floor,
         top_k_count,
-        top_p_count,
+        floor_count,
         budgets,
-        shares,
+        floors,
         geometry.first_keys,
         heads,
         query_blocks,
@@ -52,18 +53,16 @@ def score_levels(
         geometry.position,
         geometry.keys,
         len(budgets),
-        len(shares),
-        softcap or 0.0,
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
         LOCAL_BLOCKS=geometry.local_blocks,
         CHUNK=max(32 if ptx else 1, min(SCORE_CHUNK, power_of_two(key_blocks))),
         BITS=SCORE_BINS.bit_length() - 1,
-        SOFTCAP=bool(softcap),
+        FLOORS=len(floors),
         PTX=ptx,
         num_warps=1,
     )
-    return top_k, top_p, top_k_count, top_p_count
+    return top_k, floor, top_k_count, floor_count
 
 
 def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:

@@ -32,28 +32,43 @@ def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.
 
 def score_levels(
     scores: torch.Tensor,
+    question: torch.Tensor,
     geometry: SegmentGeometry,
     budgets: torch.Tensor,
-    shares: torch.Tensor,
-    softcap: float | None,
+    floors: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Top-k and top-p level maps uint8 [B, H, M, N] of pooled scores [B, H, M, N] (before the soft cap).
+    """Top-k and floor level maps uint8 [B, H, M, N] of block scores [B, H, M, N], natural logarithms.
 
     And how many blocks each query block reads at each level, int32 [B, H, M, levels] of either family.
-    budgets int32 [levels], blocks a row, forced ones included; shares float32 [levels]. A row's scores between the
-    sink and the local blocks are cut into SCORE_BINS equal bins, the best first; a bin weighs exp of its middle. A bin
-    belongs to a top-k level where it fits as a whole, so that top-k never exceeds its budget, and to a top-p level
-    while the weight of the better bins is below the share of the whole.
+    question float32 [B, H, N], a logarithm, too: no score of a head counts as less. budgets int32 [levels], blocks a
+    row, forced ones included; floors float32 [levels], logarithms, descending. A level of the floors reads the blocks
+    whose score is at least its floor. For top-k a row's scores between the sink and the local blocks are cut into
+    SCORE_BINS equal bins, the best first; a bin belongs to a level where it fits as a whole, so that top-k never
+    exceeds its budget.
 
     Errors: ValueError for more than MAX_LEVELS levels.
     """
-    if max(len(budgets), len(shares)) > MAX_LEVELS:
-        raise ValueError(f"{len(budgets)} budgets and {len(shares)} shares; {MAX_LEVELS} of each at most")
+    if max(len(budgets), len(floors)) > MAX_LEVELS:
+        raise ValueError(f"{len(budgets)} budgets and {len(floors)} floors; {MAX_LEVELS} of each at most")
     forced, causal = (mask.expand(scores.shape) for mask in forced_and_causal(geometry))
     ranked = causal & ~forced
-    score = scores.float()
-    if softcap:
-        score = softcap * (2.0 * (2.0 * score / softcap).sigmoid() - 1.0)
+    score = torch.maximum(scores.float(), question.unsqueeze(2))
+    always = forced.sum(-1, keepdim=True, dtype=torch.int32)
+
+    def mapped(levels: torch.Tensor) -> torch.Tensor:
+        return levels.to(torch.uint8).masked_fill_(forced, 0).masked_fill_(~causal, NEVER)
+
+    below = torch.zeros_like(scores, dtype=torch.uint8)
+    for floor in floors.unbind():
+        below += score < floor
+    floor_levels = mapped(below.masked_fill(below == len(floors), NEVER))
+    # Levels nest, so what a level reads is what all levels up to it begin with.
+    begins = torch.zeros(*scores.shape[:-1], len(floors) + 1, dtype=torch.int32, device=scores.device)
+    begins.scatter_add_(
+        -1, torch.where(ranked, below, len(floors)).long(), torch.ones_like(below, dtype=torch.int32)
+    )
+    floor_count = begins[..., :-1].cumsum(-1, dtype=torch.int32) + always
+
     high = score.masked_fill(~ranked, -torch.inf).amax(-1, keepdim=True)
     low = score.masked_fill(~ranked, torch.inf).amin(-1, keepdim=True)
     width = torch.where(ranked.any(-1, keepdim=True), high - low, 0.0).clamp_min(1e-20) / SCORE_BINS
@@ -62,25 +77,11 @@ def score_levels(
     counted = torch.where(ranked, bins, SCORE_BINS).long()
     count = torch.zeros(*scores.shape[:-1], SCORE_BINS + 1, dtype=torch.int32, device=scores.device)
     count = count.scatter_add_(-1, counted, torch.ones_like(counted, dtype=torch.int32))[..., :-1]
-
     up_to = count.cumsum(-1, dtype=torch.int32)
-    middle = torch.arange(SCORE_BINS, device=scores.device) + 0.5
-    weight = count * (middle * -width).exp()
-    whole = weight.cumsum(-1)
-    better = (whole - weight).clamp_min(0.0) / whole[..., -1:].clamp_min(1e-30)
-
-    always = forced.sum(-1, keepdim=True, dtype=torch.int32)
     # The number of bins that each level takes: [B, H, M, levels].
-    top_k_bins = torch.searchsorted(up_to, (budgets - always).contiguous(), right=True)
-    top_p_bins = torch.searchsorted(better, shares.expand(*better.shape[:-1], -1).contiguous())
-
-    def outcome(taken: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        read = up_to.gather(-1, (taken - 1).clamp_min(0)).masked_fill(taken == 0, 0) + always
-        each = torch.arange(SCORE_BINS, device=taken.device).expand(*taken.shape[:-1], -1).contiguous()
-        of_bin = torch.searchsorted(taken.contiguous(), each, right=True)
-        of_bin = torch.where(of_bin == taken.shape[-1], NEVER, of_bin).to(torch.uint8)
-        levels = of_bin.gather(-1, bins.long())
-        return levels.masked_fill_(forced, 0).masked_fill_(~causal, NEVER), read.int()
-
-    (top_k, top_k_count), (top_p, top_p_count) = outcome(top_k_bins), outcome(top_p_bins)
-    return top_k, top_p, top_k_count, top_p_count
+    taken = torch.searchsorted(up_to, (budgets - always).contiguous(), right=True)
+    top_k_count = up_to.gather(-1, (taken - 1).clamp_min(0)).masked_fill(taken == 0, 0) + always
+    each = torch.arange(SCORE_BINS, device=taken.device).expand(*taken.shape[:-1], -1).contiguous()
+    of_bin = torch.searchsorted(taken.contiguous(), each, right=True)
+    of_bin = torch.where(of_bin == len(budgets), NEVER, of_bin)
+    return mapped(of_bin.gather(-1, bins.long())), floor_levels, top_k_count.int(), floor_count

@@ -1,4 +1,4 @@
-"""The device code of the block-sparse families: one query block's scores binned, budgets placed at edges of bins.
+"""The device code of the ranked families: one query block's scores, binned for top-k and compared with floors.
 
 Importing this module imports Triton, so only the launcher does, inside functions. One warp works on a query
 block and walks over its row up to the diagonal. Bins are counted, and levels looked up, in shared memory by a few
@@ -17,9 +17,8 @@ import triton.language as tl
 from routesparse.kernels.device_functions import NEVER, blocks_of
 
 LANES = tl.constexpr(32)
-LEVELS = tl.constexpr(16)  # of either family, at most
-# In shared memory, 4 bytes each: 256 bins, 256 of another kind, and one word for what has no bin.
-ALLOCATE = tl.constexpr("{ .shared .align 16 .b32 bins[513]; mov.u32 $0, bins; }")
+# In shared memory, 4 bytes each: 256 bins, and one word for what has no bin.
+ALLOCATE = tl.constexpr("{ .shared .align 16 .b32 bins[257]; mov.u32 $0, bins; }")
 LOAD = tl.constexpr("ld.shared.b32 $0, [$1];")
 STORE = tl.constexpr("st.shared.b32 [$1], $2; mov.b32 $0, 0;")
 ADD = tl.constexpr("red.shared.add.u32 [$1], $2; mov.b32 $0, 0;")
@@ -28,12 +27,13 @@ ADD = tl.constexpr("red.shared.add.u32 [$1], $2; mov.b32 $0, 0;")
 @triton.jit
 def score_levels_kernel(
     scores_ptr,
+    question_ptr,
     top_k_ptr,
-    top_p_ptr,
+    floor_ptr,
     top_k_count_ptr,
-    top_p_count_ptr,
+    floor_count_ptr,
     budgets_ptr,
-    shares_ptr,
+    floors_ptr,
     first_key_ptr,
     heads,
     query_blocks,
@@ -41,33 +41,34 @@ def score_levels_kernel(
     position,
     segment_keys,
     budgets,
-    shares,
-    softcap,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
     CHUNK: tl.constexpr,
     BITS: tl.constexpr,
-    SOFTCAP: tl.constexpr,
+    FLOORS: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """One query block: bin its scores, best first, place each budget at a bin's edge, give each block its level."""
+    """One query block: bin its scores, best first, place each budget at a bin's edge, give each block its levels."""
     BINS: tl.constexpr = 1 << BITS
     row = tl.program_id(0).to(tl.int64)
     query_block = (row % query_blocks).to(tl.int32)
-    batch = row // query_blocks // heads
-    base, last, sink = blocks_of(query_block, first_key_ptr, batch, position, segment_keys, BLOCK_Q, BLOCK_K)
+    unit = row // query_blocks
+    base, last, sink = blocks_of(
+        query_block, first_key_ptr, unit // heads, position, segment_keys, BLOCK_Q, BLOCK_K
+    )
     local = tl.maximum(base - LOCAL_BLOCKS, sink)
     # Every plan reads the sink and from ``local`` to the diagonal; what the budgets rank lies between.
     forced = tl.maximum(last - local + 1, 0) + ((local > sink) & (last >= sink)).to(tl.int32)
     ranked = tl.maximum(local - sink - 1, 0)
     row_ptr = scores_ptr + row * key_blocks
+    asked_ptr = question_ptr + unit * key_blocks
     step = tl.arange(0, CHUNK)
 
     high = tl.full([CHUNK], -float("inf"), tl.float32)
     low = tl.full([CHUNK], float("inf"), tl.float32)
     for start in range(0, local, CHUNK):
-        score = scores_of(row_ptr, start + step, key_blocks, softcap, SOFTCAP)
+        score = scores_of(row_ptr, asked_ptr, start + step, key_blocks)
         if (start > sink) & (start + CHUNK <= local):
             high, low = tl.maximum(high, score), tl.minimum(low, score)
         else:
@@ -87,105 +88,119 @@ def score_levels_kernel(
         put(STORE, shared, bin_of, tl.zeros_like(bin_of))
         tl.debug_barrier()
     counted = tl.zeros([BINS], dtype=tl.int32)
+    above = (tl.zeros([CHUNK], dtype=tl.int32),) * FLOORS
     for start in range(0, local, CHUNK):
         n = start + step
-        bin_ = bins_of(scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP), high, per_width, BINS)
+        score = scores_of(row_ptr, asked_ptr, n, key_blocks)
+        if (start > sink) & (start + CHUNK <= local):
+            above = add_above(above, score, floors_ptr, FLOORS)
+        else:
+            counts = tl.where(is_ranked(n, sink, ranked), score, -float("inf"))
+            above = add_above(above, counts, floors_ptr, FLOORS)
+        bin_ = bins_of(score, high, per_width, BINS)
         if PTX:
             if (start <= sink) | (start + CHUNK > local):
-                bin_ = tl.where(is_ranked(n, sink, ranked), bin_, 2 * BINS)
+                bin_ = tl.where(is_ranked(n, sink, ranked), bin_, BINS)
             put(ADD, shared, bin_, tl.full([CHUNK], 1, tl.int32))
         else:
             open_ = is_ranked(n, sink, ranked)
             counted += tl.histogram(tl.where(open_, bin_, 0), BINS, mask=open_)
+    for floor in tl.static_range(FLOORS):
+        tl.store(floor_count_ptr + row * FLOORS + floor, forced + tl.sum(above[floor], 0))
     if PTX:
         tl.debug_barrier()
         count = word(shared, bin_of)
     else:
         count = tl.trans(tl.reshape(counted, [LANES, BINS // LANES]))
-
     up_to = sums_to(count)
-    weight = count.to(tl.float32) * tl.exp((bin_of + 0.5) * -width)
-    whole = sums_to(weight)
-    total = tl.max(tl.max(whole, 0), 0)
-    # Floats that are not negative are in the order of their bits.
-    better = (tl.maximum(whole - weight, 0.0) / tl.maximum(total, 1e-30)).to(tl.int32, bitcast=True)
 
     # One lane a level: the bins of a level are the first ones, as far as its limit goes.
     level = tl.arange(0, LANES)
-    by_share = level >= LEVELS
-    real = (level < budgets) | (by_share & (level - LEVELS < shares))
-    limit = tl.load(budgets_ptr + level, mask=level < budgets, other=0) - forced
-    share = tl.load(shares_ptr + level - LEVELS, mask=by_share & real, other=0.0)
-    limit = tl.where(by_share, share.to(tl.int32, bitcast=True) - 1, limit)
-    both = tl.zeros([2 * BINS], dtype=tl.int32)
+    real = level < budgets
+    limit = tl.load(budgets_ptr + level, mask=real, other=0) - forced
+    sums = tl.zeros([BINS], dtype=tl.int32)
     if PTX:
         put(STORE, shared, bin_of, up_to)
-        put(STORE, shared, bin_of + BINS, better)
         tl.debug_barrier()
     else:
-        both = tl.ravel(tl.trans(tl.join(tl.ravel(tl.trans(up_to)), tl.ravel(tl.trans(better)))))
+        sums = tl.ravel(tl.trans(up_to))
     bins = tl.zeros([LANES], dtype=tl.int32)
     for halving in tl.static_range(BITS + 1):
         half = tl.maximum(BINS >> (halving + 1), 1)
-        at = bins + (half - 1)
-        found = take(shared, both, at + tl.where(by_share, BINS, 0), PTX)
+        found = take(shared, sums, bins + (half - 1), PTX)
         bins += tl.where(found <= limit, half, 0)
-    at = tl.maximum(bins - 1, 0)
-    read = forced + tl.where(bins > 0, take(shared, both, at, PTX), 0)
-    tl.store(top_k_count_ptr + row * budgets + level, read, mask=level < budgets)
-    tl.store(top_p_count_ptr + row * shares + (level - LEVELS), read, mask=by_share & real)
+    read = forced + tl.where(bins > 0, take(shared, sums, tl.maximum(bins - 1, 0), PTX), 0)
+    tl.store(top_k_count_ptr + row * budgets + level, read, mask=real)
 
-    # A bin's level is the number of levels that end before it: top-k's in the lower half of a word, top-p's above.
-    one = tl.where(by_share, 65536, 1)
-    edge = tl.where(real & (bins < BINS), bins, 2 * BINS)
+    # A bin's level is the number of levels that end before it.
+    edge = tl.where(real & (bins < BINS), bins, BINS)
     if PTX:
         tl.debug_barrier()
         put(STORE, shared, bin_of, tl.zeros_like(bin_of))
         tl.debug_barrier()
-        put(ADD, shared, edge, one)
+        put(ADD, shared, edge, tl.full([LANES], 1, tl.int32))
         tl.debug_barrier()
         ends = word(shared, bin_of)
     else:
-        ends = tl.histogram(edge, BINS, mask=(edge < BINS) & (by_share == 0))
-        ends += tl.histogram(edge, BINS, mask=(edge < BINS) & by_share) * 65536
+        ends = tl.histogram(tl.where(edge < BINS, edge, 0), BINS, mask=edge < BINS)
         ends = tl.trans(tl.reshape(ends, [LANES, BINS // LANES]))
     ended = sums_to(ends)
-    top_k, top_p = ended & 65535, ended >> 16
-    found = tl.where(top_k == budgets, NEVER, top_k) | (tl.where(top_p == shares, NEVER, top_p) << 8)
+    of_bin = tl.where(ended == budgets, NEVER, ended)
     table = tl.zeros([BINS], dtype=tl.int32)
     if PTX:
-        put(STORE, shared, bin_of, found)
+        put(STORE, shared, bin_of, of_bin)
         tl.debug_barrier()
     else:
-        table = tl.ravel(tl.trans(found))
+        table = tl.ravel(tl.trans(of_bin))
 
     for start in range(0, last + 1, CHUNK):
         n = start + step
-        bin_ = bins_of(scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP), high, per_width, BINS)
+        score = scores_of(row_ptr, asked_ptr, n, key_blocks)
+        bin_ = bins_of(score, high, per_width, BINS)
+        floor_level = levels_below(score, floors_ptr, FLOORS)
         # Pieces without a forced or hidden block are spared the questions.
         if (start > sink) & (start + CHUNK <= local):
             level_of = take(shared, table, bin_, PTX)
         else:
             open_ = is_ranked(n, sink, ranked)
-            # Of the others those before the sink and beyond the diagonal are NEVER twice.
-            fixed = tl.where((n >= sink) & (n <= last), 0, NEVER * 257)
+            # Of the others those before the sink and beyond the diagonal are NEVER.
+            fixed = tl.where((n >= sink) & (n <= last), 0, NEVER)
             level_of = tl.where(open_, take(shared, table, tl.where(open_, bin_, 0), PTX), fixed)
-        tl.store(top_k_ptr + row * key_blocks + n, (level_of & 255).to(tl.uint8), mask=n < key_blocks)
-        tl.store(top_p_ptr + row * key_blocks + n, (level_of >> 8).to(tl.uint8), mask=n < key_blocks)
+            floor_level = tl.where(open_, floor_level, fixed)
+        tl.store(top_k_ptr + row * key_blocks + n, level_of.to(tl.uint8), mask=n < key_blocks)
+        tl.store(floor_ptr + row * key_blocks + n, floor_level.to(tl.uint8), mask=n < key_blocks)
     nothing = tl.full([CHUNK], NEVER, tl.uint8)
     for start in range((last // CHUNK + 1) * CHUNK, key_blocks, CHUNK):
         n = start + step
         tl.store(top_k_ptr + row * key_blocks + n, nothing, mask=n < key_blocks)
-        tl.store(top_p_ptr + row * key_blocks + n, nothing, mask=n < key_blocks)
+        tl.store(floor_ptr + row * key_blocks + n, nothing, mask=n < key_blocks)
 
 
 @triton.jit
-def scores_of(row_ptr, n, key_blocks, softcap, SOFTCAP: tl.constexpr):
-    """Scores [CHUNK] float32 of blocks n."""
+def scores_of(row_ptr, asked_ptr, n, key_blocks):
+    """Scores [CHUNK] float32 of blocks n, or what the question makes of them."""
     score = tl.load(row_ptr + n, mask=n < key_blocks, other=0.0).to(tl.float32)
-    if SOFTCAP:
-        score = softcap * (2.0 * tl.sigmoid(2.0 * score / softcap) - 1.0)
-    return score
+    return tl.maximum(score, tl.load(asked_ptr + n, mask=n < key_blocks, other=-float("inf")))
+
+
+@triton.jit
+def add_above(counts, score, floors_ptr, FLOORS: tl.constexpr):
+    """Count for each floor, [CHUNK] each, the scores that reach it."""
+    added = ()
+    for floor in tl.static_range(FLOORS):
+        reaches = (score >= tl.load(floors_ptr + floor)).to(tl.int32)
+        # A kernel can not unpack.
+        added = added + (counts[floor] + reaches,)  # type: ignore[assignment]  # noqa: RUF005
+    return added
+
+
+@triton.jit
+def levels_below(score, floors_ptr, FLOORS: tl.constexpr):
+    """The number of floors above each score, NEVER where all are."""
+    level = tl.zeros_like(score).to(tl.int32)
+    for floor in tl.static_range(FLOORS):
+        level += (score < tl.load(floors_ptr + floor)).to(tl.int32)
+    return tl.where(level == FLOORS, NEVER, level)
 
 
 @triton.jit
@@ -197,7 +212,6 @@ def is_ranked(n, sink, ranked):
 @triton.jit
 def bins_of(score, high, per_width, BINS: tl.constexpr):
     """Bins of scores up to high, 0 the best."""
-    # A fused soft cap rounds once less than high did: the best score may come out above it.
     return tl.minimum(tl.maximum(((high - score) * per_width).to(tl.int32), 0), BINS - 1)
 
 

@@ -29,7 +29,7 @@ def lower_kernel(
     closed_ptr,
     slash_ptr,
     top_k_ptr,
-    top_p_ptr,
+    floor_ptr,
     columns_ptr,
     first_key_ptr,
     blocks_ptr,
@@ -67,7 +67,7 @@ def lower_kernel(
     elif family == 2:
         levels = top_k_ptr + row * key_blocks
     else:
-        levels = top_p_ptr + row * key_blocks
+        levels = floor_ptr + row * key_blocks
     # Consecutive elements in a lane: ranks are then mostly a lane's own sums.
     step = tl.arange(0, LANES)[None, :] * OF_LANE + tl.arange(0, OF_LANE)[:, None]
     PIECE: tl.constexpr = LANES * OF_LANE

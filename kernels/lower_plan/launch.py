@@ -44,7 +44,7 @@ def lower_levels(
     block_count = torch.empty(rows, dtype=torch.int32, device=device)
     single_count = torch.empty_like(block_count)
     dense = torch.empty(rows, dtype=torch.uint8, device=device)
-    closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
+    closed, slash, top_k, floor = (levels.contiguous() for levels in families.maps)
     closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
     variant(
         lower_kernel,
@@ -60,7 +60,7 @@ def lower_levels(
         closed,
         slash,
         top_k,
-        top_p,
+        floor,
         by_key,
         geometry.first_keys,
         blocks,

@@ -45,7 +45,7 @@ def picture_kernel(
     closed_ptr,
     slash_ptr,
     top_k_ptr,
-    top_p_ptr,
+    floor_ptr,
     single_ptr,
     picture_ptr,
     masks_ptr,
@@ -94,7 +94,7 @@ def picture_kernel(
     level_row = row // BLOCK_Q * key_blocks
     own_row = unit * query_blocks * key_blocks + level_row
     closed = tl.full([MASK_COLUMNS], LAST, tl.int32)
-    slash, top_k, top_p = closed, closed, closed
+    slash, top_k, floor = closed, closed, closed
     for start in range(0, mask_pool, MASK_PARTS):
         n = cell[:, None] * mask_pool + (start + part)
         inside = (n <= reach) & (start + part < mask_pool)
@@ -106,8 +106,8 @@ def picture_kernel(
         slash = tl.minimum(slash, tl.min(tl.minimum(level.to(tl.int32), single.to(tl.int32)), 1))
         level = tl.load(top_k_ptr + own_row + n, mask=inside, other=NEVER)
         top_k = tl.minimum(top_k, tl.min(level.to(tl.int32), 1))
-        level = tl.load(top_p_ptr + own_row + n, mask=inside, other=NEVER)
-        top_p = tl.minimum(top_p, tl.min(level.to(tl.int32), 1))
+        level = tl.load(floor_ptr + own_row + n, mask=inside, other=NEVER)
+        floor = tl.minimum(floor, tl.min(level.to(tl.int32), 1))
     out = masks_ptr + (unit * 2 * drawn + picture_row) * mask_columns + cell
     tl.store(out, (closed | (slash << 4)).to(tl.uint8), mask=cell < mask_columns)
-    tl.store(out + drawn * mask_columns, (top_k | (top_p << 4)).to(tl.uint8), mask=cell < mask_columns)
+    tl.store(out + drawn * mask_columns, (top_k | (floor << 4)).to(tl.uint8), mask=cell < mask_columns)

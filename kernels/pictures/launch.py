@@ -57,7 +57,7 @@ def pictures(
     picture = torch.empty(units, len(drawn), width, dtype=torch.float16, device=mass.device)
     masks = torch.empty(units, 2, len(drawn), mask_columns, dtype=torch.uint8, device=mass.device)
     positions = torch.empty(units, len(drawn), dtype=torch.int32, device=mass.device)
-    closed, slash, top_k, top_p = (levels.contiguous() for levels in families.maps)
+    closed, slash, top_k, floor = (levels.contiguous() for levels in families.maps)
     closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
     variant(
         picture_kernel,
@@ -73,7 +73,7 @@ def pictures(
         closed,
         slash,
         top_k,
-        top_p,
+        floor,
         single,
         picture,
         masks,

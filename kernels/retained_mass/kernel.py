@@ -151,7 +151,7 @@ def cover_rows_kernel(
     closed_ptr,
     slash_ptr,
     top_k_ptr,
-    top_p_ptr,
+    floor_ptr,
     columns_ptr,
     column_mass_ptr,
     first_key_ptr,
@@ -172,7 +172,7 @@ def cover_rows_kernel(
     CLOSED: tl.constexpr,
     SLASH: tl.constexpr,
     TOP_K: tl.constexpr,
-    TOP_P: tl.constexpr,
+    FLOOR: tl.constexpr,
     POOLED: tl.constexpr,
     PIECES: tl.constexpr,
     N: tl.constexpr,
@@ -186,7 +186,7 @@ def cover_rows_kernel(
     own = (unit * query_blocks + query_block) * key_blocks
     mass_row = mass_ptr + probe_row * key_blocks
     sink_mass = tl.load(sink_mass_ptr + probe_row)
-    out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + TOP_P + 1)
+    out = out_ptr + probe_row * (CLOSED + SLASH + TOP_K + FLOOR + 1)
     step = tl.arange(0, N)
     zeros = tl.zeros([N], dtype=tl.float32)
     if tl.program_id(1) == 0:
@@ -219,17 +219,17 @@ def cover_rows_kernel(
         store_levels(out + CLOSED, in_slash, sink_mass, SLASH)
     else:
         closed = closed_ptr + unit // heads * closed_stride + query_block * key_blocks
-        in_closed, in_top_k, in_top_p = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * TOP_P
+        in_closed, in_top_k, in_floor = (zeros,) * CLOSED, (zeros,) * TOP_K, (zeros,) * FLOOR
         for start in range(0, blocks, N):
             n = start + step
             mass = tl.load(mass_row + n, mask=n < blocks, other=0.0)
             in_closed = add_levels(in_closed, mass, closed, n, blocks, CLOSED)
             in_top_k = add_levels(in_top_k, mass, top_k_ptr + own, n, blocks, TOP_K)
-            in_top_p = add_levels(in_top_p, mass, top_p_ptr + own, n, blocks, TOP_P)
+            in_floor = add_levels(in_floor, mass, floor_ptr + own, n, blocks, FLOOR)
         store_levels(out, in_closed, sink_mass, CLOSED)
         store_levels(out + (CLOSED + SLASH), in_top_k, sink_mass, TOP_K)
-        store_levels(out + (CLOSED + SLASH + TOP_K), in_top_p, sink_mass, TOP_P)
-        tl.store(out + (CLOSED + SLASH + TOP_K + TOP_P), 1.0)
+        store_levels(out + (CLOSED + SLASH + TOP_K), in_floor, sink_mass, FLOOR)
+        tl.store(out + (CLOSED + SLASH + TOP_K + FLOOR), 1.0)
 
 
 @triton.jit(do_not_specialize=["body_blocks"])
@@ -238,7 +238,7 @@ def totals_kernel(
     slash_ptr,
     columns_ptr,
     top_k_count_ptr,
-    top_p_count_ptr,
+    floor_count_ptr,
     first_key_ptr,
     scratch_ptr,
     out_ptr,
@@ -250,7 +250,7 @@ def totals_kernel(
     position,
     segment_keys,
     top_k,
-    top_p,
+    floor,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
     LOCAL_BLOCKS: tl.constexpr,
@@ -281,8 +281,8 @@ def totals_kernel(
             row = (unit * query_blocks + m) * top_k
             tiles += tl.load(top_k_count_ptr + row + level, mask=m < body_blocks, other=0)
         elif family == 3:
-            row = (unit * query_blocks + m) * top_p
-            tiles += tl.load(top_p_count_ptr + row + level, mask=m < body_blocks, other=0)
+            row = (unit * query_blocks + m) * floor
+            tiles += tl.load(floor_count_ptr + row + level, mask=m < body_blocks, other=0)
     total = tl.sum(total, 0)
     tiles = tl.sum(tiles, 0)
     columns = tiles * 0

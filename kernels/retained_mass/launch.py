@@ -38,9 +38,9 @@ def retained_mass(
     Errors: ValueError for other families than the kernels'.
     """
     check_known(families.names)
-    top_k, top_p = families.row_counts[2:]
+    top_k, floor = families.row_counts[2:]
     assert (
-        families.columns is not None and families.columns_of == 1 and top_k is not None and top_p is not None
+        families.columns is not None and families.columns_of == 1 and top_k is not None and floor is not None
     )
     by_key = families.columns.by_key
     singles = column_mass(
@@ -66,7 +66,7 @@ def retained_mass(
         probed.pooled,
         geometry,
     )
-    tiles = totals(candidates, families.maps[1], by_key, top_k, top_p, geometry)
+    tiles = totals(candidates, families.maps[1], by_key, top_k, floor, geometry)
     return RetainedMass(row_mass, *tiles.unbind(0))
 
 
@@ -160,7 +160,7 @@ def cover_rows(
 
     _, heads, count, key_blocks = mass.shape
     out = torch.empty(*mass.shape[:3], sum(depths) + 1, dtype=torch.float32, device=mass.device)
-    closed, slash, top_k, top_p = maps
+    closed, slash, top_k, floor = maps
     closed_stride = closed.stride(0) if closed.shape[0] > 1 else 0
     width = columns.shape[-1]
     variant(
@@ -176,7 +176,7 @@ def cover_rows(
         closed,
         slash,
         top_k,
-        top_p,
+        floor,
         columns,
         column_mass,
         geometry.first_keys,
@@ -195,7 +195,7 @@ def cover_rows(
         CLOSED=depths[0],
         SLASH=depths[1],
         TOP_K=depths[2],
-        TOP_P=depths[3],
+        FLOOR=depths[3],
         POOLED=pooled is not None,
         PIECES=power_of_two(-(-width // BLOCKS_AT_ONCE)),
         N=BLOCKS_AT_ONCE,
@@ -209,13 +209,13 @@ def totals(
     slash: torch.Tensor,
     columns: torch.Tensor,
     top_k_count: torch.Tensor,
-    top_p_count: torch.Tensor,
+    floor_count: torch.Tensor,
     geometry: SegmentGeometry,
 ) -> torch.Tensor:
     """Tiles, single columns and density of each candidate over the body: float32 [3, B, H, C].
 
     candidates int32 [C, 3]: family, level, and blocks of the window (dense: family 0, all blocks). slash uint8
-    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``column_mass``; top_k_count and top_p_count int32
+    [B, H, M, N] and columns int32 [B, H, V] of family 1 as in ``column_mass``; top_k_count and floor_count int32
     [B, H, M, levels].
     """
     from routesparse.kernels.retained_mass.kernel import totals_kernel
@@ -237,7 +237,7 @@ def totals(
         slash,
         columns,
         top_k_count,
-        top_p_count,
+        floor_count,
         geometry.first_keys,
         scratch,
         out,
@@ -249,7 +249,7 @@ def totals(
         geometry.position,
         geometry.keys,
         top_k_count.shape[-1],
-        top_p_count.shape[-1],
+        floor_count.shape[-1],
         BLOCK_Q=geometry.block_q,
         BLOCK_K=geometry.block_k,
         LOCAL_BLOCKS=geometry.local_blocks,

@@ -41,7 +41,7 @@ def _moved(value: Any, device: str) -> Any:
 
 def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """What the naive twins make of one problem: what kernels are given, and what they are compared with."""
-    from routesparse.engine.method.families._block_ranking import block_scores
+    from routesparse.engine.method.families._block_ranking import block_scores, question_scores
     from routesparse.engine.method.pooled_keys import pool_keys
     from routesparse.engine.method.retained_mass import candidate_mass
 
@@ -60,7 +60,8 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         "indices": indices,
         "masses": candidate_mass(inputs, segment, probe, indices, candidates),
         "keys": pool_keys(inputs, segment),
-        "scores": block_scores(inputs, segment).float(),
+        "scores": block_scores(inputs, segment),
+        "question": question_scores(probe),
         "seed": oracle.stable_seed(config.seed, 0, segment.index),
         "choices": [
             torch.tensor(
@@ -113,6 +114,7 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     from routesparse.engine.decide import heatmap
     from routesparse.engine.method.descriptors import describe
     from routesparse.engine.method.families import build_indices
+    from routesparse.engine.method.families._block_ranking import block_scores, log_floors
     from routesparse.engine.method.pooled_keys import pool_keys
     from routesparse.engine.method.probe import run_probe
     from routesparse.engine.method.probe_rows import CERTIFICATE, draw_shares, place_rows
@@ -141,18 +143,20 @@ def _steps(twin: dict[str, Any], by_table: bool, device: str) -> Tensors:
     for name in ("entropy", "local_band", "agreement"):
         found[f"describe {name}"] = getattr(described, name)
     found["pooled keys"] = pool_keys(there, segment)
+    found["block scores"] = block_scores(there, segment).float()
 
     built = build_indices(there, segment, probe, candidates)
     found["a_shape"] = built["a_shape"].levels
     found["slash levels"] = built["vertical_slash"].levels
     found["columns"] = built["vertical_slash"].columns
-    for pattern in ("block_sparse", "block_top_p"):
+    for pattern in ("block_sparse", "floor"):
         found[f"built {pattern}"] = built[pattern].levels
     budgets = torch.tensor([c.blocks for c in candidates if c.pattern == "block_sparse"], dtype=torch.int32)
-    shares = torch.tensor([c.share for c in candidates if c.pattern == "block_top_p"])
+    floors = torch.from_numpy(log_floors([c.share for c in candidates if c.pattern == "floor"]))
     geometry = segment.geometry(there.first_keys())
-    binned = score_levels(twin["scores"].to(device), geometry, budgets.to(device), shares.to(device), None)
-    for name, values in zip(("top-k", "top-p", "top-k counts", "top-p counts"), binned, strict=True):
+    scores, question = twin["scores"].to(device), twin["question"].to(device)
+    binned = score_levels(scores, question, geometry, budgets.to(device), floors.to(device))
+    for name, values in zip(("top-k", "floor", "top-k counts", "floor counts"), binned, strict=True):
         found[f"binned {name}"] = values
     for levels, counts in (binned[0::2], binned[1::2]):
         depth = counts.shape[-1]

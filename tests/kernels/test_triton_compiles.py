@@ -42,7 +42,7 @@ SMALL_STEPS = {
 DOUBLE = ("draws", "settings", "scratch", "x", "bound", "laps")
 SINGLE = ("mass", "row_mass", "tiles", "density", "entropy", "local", "agreement", "spread")
 WHOLE = ("first_key", "choice", "times", "rows", "drawn")
-BYTES = ("single", "finite", "closed", "slash", "top_k", "top_p", "masks")
+BYTES = ("single", "finite", "closed", "slash", "top_k", "floor", "masks")
 
 
 @pytest.mark.parametrize(("module", "name", "constants"), SMALL_STEPS.values(), ids=SMALL_STEPS.keys())
@@ -60,7 +60,11 @@ def test_the_kernels_of_the_small_steps_compile(module: str, name: str, constant
 
 
 INDEX_KERNELS = {
-    "score": ("level_maps.score_kernel", "score_levels_kernel", {"CHUNK": 256, "BITS": 8, "PTX": True}),
+    "score": (
+        "level_maps.score_kernel",
+        "score_levels_kernel",
+        {"CHUNK": 256, "BITS": 8, "FLOORS": 7, "PTX": True},
+    ),
     "closed": ("level_maps.kernel", "closed_levels_kernel", {"N": 2_048}),
     "slash": ("level_maps.kernel", "slash_levels_kernel", {"N": 256}),
     "by-position": ("retained_mass.kernel", "by_position_kernel", {"ROWS": 32}),
@@ -70,14 +74,14 @@ INDEX_KERNELS = {
     "lower": ("lower_plan.kernel", "lower_kernel", {"OF_LANE": 8}),
     "density": ("lower_plan.kernel", "density_kernel", {"N": 1_024}),
 }
-OF_ALL = {"BLOCK_Q": 128, "BLOCK_K": 64, "LOCAL_BLOCKS": 1, "CLOSED": 4, "SLASH": 6, "TOP_K": 6, "TOP_P": 4}
+OF_ALL = {"BLOCK_Q": 128, "BLOCK_K": 64, "LOCAL_BLOCKS": 1, "CLOSED": 4, "SLASH": 6, "TOP_K": 6, "FLOOR": 7}
 OF_ALL |= {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"}
 TYPES = {
     "*fp16": ("scores",),
     "*bf16": ("q", "k"),
-    "*fp32": ("shares", "lse", "mass", "sink_mass", "column_mass"),
+    "*fp32": ("question", "floors", "lse", "mass", "sink_mass", "column_mass"),
     "*i64": ("first_key", "row", "position", "choice"),
-    "*u8": ("band_levels", "levels", "closed", "slash", "top_k", "top_p", "dense"),
+    "*u8": ("band_levels", "levels", "closed", "slash", "top_k", "floor", "dense"),
 }
 
 

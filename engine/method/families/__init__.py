@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import PatternError
-from routesparse.engine.method.families import a_shape, block_sparse, block_top_p, vertical_slash
+from routesparse.engine.method.families import a_shape, block_sparse, floor, vertical_slash
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
 from routesparse.kernels.families import NEVER
 
@@ -31,7 +31,7 @@ _registered: tuple[Family, ...] = (
     a_shape.FAMILY,
     vertical_slash.FAMILY,
     block_sparse.FAMILY,
-    block_top_p.FAMILY,
+    floor.FAMILY,
 )
 
 

@@ -1,23 +1,27 @@
-"""The ranking of KV blocks by pooled score that block_sparse and block_top_p share; no family of its own.
+"""The ranking of KV blocks by their score that block_sparse and floor share; no family of its own.
 
-A row's scores are cut into bins of equal width, and budgets end at edges of bins (``kernels/level_maps``), so that
-neither a sort nor a top-k is needed.
+A block's score is its share of the query block's rows (``kernels/block_score``), or what the recent rows read of it,
+divided by QUESTION_FACTOR, where that is more: the last rows usually ask the question, and what they read stays in
+the plan of every row. Scores are logarithms. For top-k a row's scores are cut into bins of equal width, and budgets end
+at edges of bins (``kernels/level_maps``), so that neither a sort nor a top-k is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from routesparse.kernels.rules import SCORE_BINS
+from routesparse.kernels.rules import QUESTION_FACTOR, SCORE_BINS, SCORE_ROWS
 
 if TYPE_CHECKING:
     import torch
 
     from routesparse.engine.method.family import Context
     from routesparse.engine.method.inputs import AttentionInputs
+    from routesparse.engine.method.probe import Probe
     from routesparse.engine.method.segments import Segment
 
 
@@ -25,47 +29,64 @@ class RankedLevels(NamedTuple):
     """Level maps uint8 [B, H, M, N], and int32 [B, H, M, levels]: blocks that a query block reads at each level."""
 
     top_k: torch.Tensor
-    top_p: torch.Tensor
+    floor: torch.Tensor
     top_k_counts: torch.Tensor
-    top_p_counts: torch.Tensor
+    floor_counts: torch.Tensor
 
 
 def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
-    """Mean query of each query block x mean key of each KV block, scaled, before a soft cap: float16 [B, H, M, N]."""
-    from routesparse.engine.method.pooled_keys import pool_keys
-    from routesparse.kernels.block_means import block_means, pooled_scores
+    """Logarithm of each KV block's share of each query block's rows: float16 [B, H, M, N]."""
+    from routesparse.kernels.block_score import block_score
 
-    queries = block_means(inputs.q, segment.first, segment.rows, segment.block_q, table=inputs.table)
-    return pooled_scores(queries, pool_keys(inputs, segment), inputs.scale)
+    return block_score(
+        inputs.q,
+        inputs.k,
+        segment.first,
+        segment.geometry(inputs.first_keys()),
+        rows=SCORE_ROWS,
+        scale=inputs.scale,
+        softcap=inputs.softcap,
+        sinks=inputs.sinks,
+        table=inputs.table,
+    )
+
+
+def question_scores(probe: Probe) -> torch.Tensor:
+    """Logarithm of the most that a recent row reads of each KV block, over QUESTION_FACTOR: float32 [B, H, N]."""
+    return (probe.recent_block_mass.amax(2) / QUESTION_FACTOR).log()
+
+
+def log_floors(shares: Sequence[float]) -> np.ndarray:
+    """float32 logarithms of shares, as scores are compared with."""
+    return np.log(np.array(shares, dtype=np.float64)).astype(np.float32)
 
 
 def ranked(context: Context) -> RankedLevels:
-    """Levels of block_sparse and block_top_p from one pass; one without budgets has a level that nobody reads."""
+    """Levels of block_sparse and floor from one pass; one without budgets has a level that nobody reads."""
     from routesparse.engine.device.constants import constant
     from routesparse.kernels.level_maps import score_levels
 
     device = context.inputs.q.device
     blocks = [c.blocks for c in context.budgets("block_sparse")] or [1]
-    shares = [c.share for c in context.budgets("block_top_p")] or [1.0]
+    shares = [c.share for c in context.budgets("floor")] or [1.0]
     found = score_levels(
         block_scores(context.inputs, context.segment),
+        question_scores(context.probe),
         context.geometry,
         constant(np.array(blocks, dtype=np.int32), device),
-        constant(np.array(shares, dtype=np.float32), device),
-        context.inputs.softcap,
+        constant(log_floors(shares), device),
     )
     return RankedLevels(*found)
 
 
 @dataclass(frozen=True)
 class RankedRow:
-    """One query block's ranking, for definitions. free: the KV blocks that budgets rank; bins: of each, best first."""
+    """One query block's ranking, for definitions. free: the KV blocks that budgets rank."""
 
     forced: int  # blocks that the row reads anyway
     free: np.ndarray  # int64
-    bins: np.ndarray  # int64
-    count: np.ndarray  # int64 [SCORE_BINS], blocks in each bin
-    weight: np.ndarray  # float64 [SCORE_BINS], count times exp of the bin's middle below the row's best score
+    score: np.ndarray  # float32, of each free block
+    bins: np.ndarray  # int64, of each free block, best first
 
     def best(self, taken: int) -> list[int]:
         """The blocks in the best ``taken`` bins."""
@@ -78,15 +99,17 @@ def ranked_row(context: Context, unit: tuple[int, int], i: int) -> RankedRow:
     batch, head = unit
     forced, causal = (mask[min(batch, len(mask) - 1), 0, i].numpy() for mask in context.forced_and_causal)
     free = np.flatnonzero(causal & ~forced)
-    score = context.once(_capped_scores)[batch, head, i].numpy()[free]
+    score = context.once(_scores)[batch, head, i].float().numpy()
+    score = np.maximum(score, context.once(_question)[batch, head].numpy())[free]
     best = score.max(initial=-np.inf)
     width = np.float32(max(best - score.min(initial=np.inf), 1e-20)) / SCORE_BINS
     bins = np.minimum((best - score) * (np.float32(1.0) / width), SCORE_BINS - 1).astype(np.int64)
-    count = np.bincount(bins, minlength=SCORE_BINS)
-    weight = count * np.exp(-(np.arange(SCORE_BINS) + 0.5) * float(width))
-    return RankedRow(int(forced.sum()), free, bins, count, weight)
+    return RankedRow(int(forced.sum()), free, score, bins)
 
 
-def _capped_scores(context: Context) -> torch.Tensor:
-    scores, softcap = block_scores(context.inputs, context.segment).float(), context.inputs.softcap
-    return softcap * (scores / softcap).tanh() if softcap else scores
+def _scores(context: Context) -> torch.Tensor:
+    return block_scores(context.inputs, context.segment)
+
+
+def _question(context: Context) -> torch.Tensor:
+    return question_scores(context.probe)

@@ -1,12 +1,15 @@
-"""Block-sparse: per query block, the KV blocks with the highest pooled score (paper section 3.1, MInference)."""
+"""Block-sparse: per query block, the KV blocks with the highest score (paper section 3.1, MInference)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from routesparse.engine.method.families._block_ranking import ranked, ranked_row
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
+from routesparse.kernels.rules import SCORE_BINS
 
 if TYPE_CHECKING:
     from routesparse.engine.method.patterns import Candidate
@@ -28,7 +31,8 @@ def text(budget: Candidate) -> str:
 def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) -> list[int]:
     """The best bins of score that fit as a whole beside the forced blocks, so that a row never exceeds its budget."""
     row = ranked_row(context, unit, i)
-    fitting = int((row.count.cumsum() <= budget.blocks - row.forced).sum())
+    count = np.bincount(row.bins, minlength=SCORE_BINS)
+    fitting = int((count.cumsum() <= budget.blocks - row.forced).sum())
     return row.best(fitting)
 
 
@@ -46,4 +50,5 @@ FAMILY = Family(
     build=build,
     reads=reads,
     stamp=(DENSITIES,),
+    needs_probe=True,
 )

@@ -125,6 +125,9 @@ def test_every_kernel_computes_what_its_twin_computes(pairs):
         if name.startswith(("binned", "built")):
             # A score on a bin's edge may round to either side.
             assert (twin == fused).float().mean() > 0.995, name
+        elif name == "block scores":
+            # Half precision of logarithms down to -20.
+            torch.testing.assert_close(fused, twin, atol=0.02, rtol=0)
         elif name == "columns":
             assert torch.equal(twin.sort(-1).values, fused.sort(-1).values)
         elif name.startswith(EXACT):

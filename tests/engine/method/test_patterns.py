@@ -12,6 +12,7 @@ import pytest
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.method import families, patterns
+from routesparse.engine.method.families import floor
 from routesparse.engine.method.patterns import library, library_hash
 from routesparse.engine.method.segments import blocks_for_density, split
 
@@ -29,7 +30,8 @@ def test_budgets_of_a_family_are_strictly_nested(tokens):
         family = [c for c in candidates if c.pattern == pattern]
         assert [c.level for c in family] == list(range(len(family)))
         for small, large in itertools.pairwise(family):
-            pairs = [(small.blocks, large.blocks), (small.columns, large.columns), (small.share, large.share)]
+            # A share is the least that a block must hold: it falls.
+            pairs = [(small.blocks, large.blocks), (small.columns, large.columns), (large.share, small.share)]
             assert all(a <= b for a, b in pairs)
             assert any(a < b for a, b in pairs)
 
@@ -43,7 +45,7 @@ def test_candidates_are_numbered_in_order_with_dense_last_and_once(tokens):
 
 def test_at_full_length_there_are_about_twenty_candidates_of_every_family():
     counts = Counter(c.pattern for c in library(last_segment(131_072)))
-    assert counts == {"a_shape": 4, "vertical_slash": 6, "block_sparse": 6, "block_top_p": 4, "dense": 1}
+    assert counts == {"a_shape": 4, "vertical_slash": 6, "block_sparse": 6, "floor": 7, "dense": 1}
 
 
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.1, 0.33, 0.5, 1.0])
@@ -65,13 +67,19 @@ def test_columns_stay_under_a_sixteenth_of_the_keys_and_the_gather_limit(tokens)
     assert min(columns) >= 16
 
 
+def test_the_priced_level_of_the_floor_is_the_segments_own():
+    segment = last_segment(131_072)
+    shares = [c.share for c in library(segment) if c.pattern == "floor"]
+    assert shares[floor.PRICED_LEVEL] == segment.floor_share
+
+
 def test_every_budget_is_told_in_words_with_its_unit():
     words = {c.pattern: c.budget for c in library(last_segment(16_384))}
     assert words["dense"] == "all"
     assert words["a_shape"].startswith("sink 64 + local ") and words["a_shape"].endswith(" tokens")
     assert "columns" in words["vertical_slash"] and "slash bands of 64" in words["vertical_slash"]
     assert words["block_sparse"].endswith(" blocks of 64 a row")
-    assert words["block_top_p"] == "blocks to 0.98 of the score"
+    assert words["floor"] == "blocks that hold 0.117 % of the rows or more"
 
 
 @pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)

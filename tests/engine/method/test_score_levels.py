@@ -1,4 +1,4 @@
-"""Levels of pooled scores: bins counted in shared memory against Triton's own histogram. Needs a GPU."""
+"""Levels of block scores: bins counted in shared memory against Triton's own histogram. Needs a GPU."""
 
 import pytest
 import torch
@@ -9,9 +9,8 @@ from routesparse.kernels.level_maps import launch
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@pytest.mark.parametrize("softcap", [None, 4.0], ids=["plain", "softcap"])
 @pytest.mark.parametrize("position", [0, 9_600], ids=["whole", "chunk"])
-def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, position, softcap):
+def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, position):
     """Rows of several pieces, of which some lie between the sink and the local blocks; one prompt is padded."""
     rows, keys = 8_900, 8_900 + position
     first_keys = torch.tensor([0, 1_234], device="cuda")
@@ -21,16 +20,18 @@ def test_bins_in_shared_memory_are_those_of_the_portable_kernel(monkeypatch, pos
     scores = torch.randn(shape, device="cuda", generator=generator).half()
     scores[0, 0, :, 5] = 30.0
     scores[0, 1] = 1.0
+    question = torch.randn(2, 3, place.key_blocks, device="cuda", generator=generator) - 1.0
     budgets = torch.tensor([3, 17, 40, 90], dtype=torch.int32, device="cuda")
-    shares = torch.tensor([0.5, 0.9, 0.98], device="cuda")
+    floors = torch.tensor([1.5, 0.5, -0.7], device="cuda")
     found = []
     for ptx in (True, False):
         monkeypatch.setattr(launch, "knows_ptx", lambda ptx=ptx: ptx)
-        found.append(launch.score_levels(scores, place, budgets, shares, softcap))
+        found.append(launch.score_levels(scores, question, place, budgets, floors))
     for ours, portable in zip(*found, strict=True):
         assert (ours == portable).float().mean() > 0.999
-    top_k, _, top_k_count, _ = found[0]
-    counted = torch.stack([(top_k <= level).sum(-1) for level in range(len(budgets))], -1)
-    assert torch.equal(counted.int(), top_k_count)
+    top_k, floor, top_k_count, floor_count = found[0]
+    for levels, counts in ((top_k, top_k_count), (floor, floor_count)):
+        counted = torch.stack([(levels <= level).sum(-1) for level in range(counts.shape[-1])], -1)
+        assert torch.equal(counted.int(), counts)
     # A row that must read more than a budget's blocks reads those alone.
     assert (top_k_count <= budgets.clamp_min(4)).all()

@@ -24,12 +24,12 @@ def case(oracle):
     return inputs, segment, probe, candidates, indices
 
 
-def with_floor(candidates, indices):
-    """A family more, with its index: the candidates of top-p under another name, behind top-p's."""
-    more = [replace(c, pattern="floor") for c in candidates if c.pattern == "block_top_p"]
+def with_fifth(candidates, indices):
+    """A family more, with its index: the candidates of the floor under another name, behind the floor's."""
+    more = [replace(c, pattern="fifth") for c in candidates if c.pattern == "floor"]
     numbered = enumerate([*candidates[:-1], *more, candidates[-1]])
-    index = replace(indices["block_top_p"], pattern="floor")
-    return tuple(replace(c, index=i) for i, c in numbered), {**indices, "floor": index}
+    index = replace(indices["floor"], pattern="fifth")
+    return tuple(replace(c, index=i) for i, c in numbered), {**indices, "fifth": index}
 
 
 def choice_of(candidates, pattern):
@@ -45,16 +45,16 @@ def test_the_kernels_know_the_registered_families_in_their_order():
     ("names", "told"),
     [
         (
-            (*kernel_families.FAMILIES, "floor"),
-            r"do not know pattern 'floor', only a_shape, .*block_top_p; add it to",
+            (*kernel_families.FAMILIES, "fifth"),
+            r"do not know pattern 'fifth', only a_shape, .*floor; add it to",
         ),
-        (kernel_families.FAMILIES[::-1], r"do not know block_top_p, .* alone or in this order, only a_shape"),
+        (kernel_families.FAMILIES[::-1], r"do not know floor, .* alone or in this order, only a_shape"),
         (("a_shape",), r"do not know a_shape alone or in this order"),
     ],
     ids=["a fifth", "another order", "one alone"],
 )
 def test_the_kernels_path_refuses_families_that_it_would_take_for_others(names, told):
-    """lower_kernel's last branch would read top-p's map for them."""
+    """lower_kernel's last branch would read the floor's map for them."""
     maps = FamilyMaps(names, (), None, None)
     with pytest.raises(ValueError, match=told):
         lower_plan.launch.lower_levels(None, None, maps, None, key_start=None, softcap=None, sinks=None)
@@ -67,9 +67,9 @@ def test_the_kernels_path_refuses_families_that_it_would_take_for_others(names, 
 
 def test_a_family_that_is_not_registered_is_refused(case):
     inputs, segment, probe, candidates, indices = case
-    candidates, indices = with_floor(candidates, indices)
-    choice = choice_of(candidates, "floor")
-    told = r"pattern 'floor' is not registered, only a_shape, .*block_top_p; add its family"
+    candidates, indices = with_fifth(candidates, indices)
+    choice = choice_of(candidates, "fifth")
+    told = r"pattern 'fifth' is not registered, only a_shape, .*floor; add its family"
     with pytest.raises(PatternError, match=told):
         candidate_mass(inputs, segment, probe, indices, candidates)
     with pytest.raises(PatternError, match=told):
@@ -81,7 +81,7 @@ def test_a_family_that_is_not_registered_is_refused(case):
 def test_a_candidate_without_an_index_is_not_scored_or_run_as_dense(case):
     inputs, segment, probe, candidates, indices = case
     without = {name: index for name, index in indices.items() if name != "block_sparse"}
-    told = r"pattern 'block_sparse' has no index among a_shape, block_top_p, vertical_slash; build one"
+    told = r"pattern 'block_sparse' has no index among a_shape, floor, vertical_slash; build one"
     with pytest.raises(PatternError, match=told):
         candidate_mass(inputs, segment, probe, without, candidates)
     with pytest.raises(PatternError, match=told):
@@ -103,15 +103,15 @@ def test_candidates_out_of_the_kernels_order_are_refused(case, order):
 def test_a_budget_of_an_unknown_family_has_no_words(case):
     segment = case[1]
     assert library(segment)[-1].budget == "all"
-    with pytest.raises(PatternError, match="'floor' is not registered"):
-        replace(library(segment)[0], pattern="floor").budget  # noqa: B018
+    with pytest.raises(PatternError, match="'fifth' is not registered"):
+        replace(library(segment)[0], pattern="fifth").budget  # noqa: B018
 
 
 @pytest.mark.parametrize(
-    ("name", "letter"), [("floor", "P"), ("floor", "D"), ("dense", "F"), ("a_shape", "F")]
+    ("name", "letter"), [("fifth", "F"), ("fifth", "D"), ("dense", "X"), ("a_shape", "X")]
 )
 def test_two_families_of_one_name_or_letter_are_refused(name, letter):
-    family = families.find("block_top_p")
+    family = families.find("floor")
     more = replace(family, name=name, look=replace(family.look, letter=letter))
     with (
         pytest.raises(PatternError, match="two pattern families have the"),

@@ -132,7 +132,7 @@ def test_prompts_are_windows_of_texts_that_are_in_one_half_alone(tiny_model, tmp
 
 
 def test_synthetic_plans_are_those_of_the_library_on_inputs_with_structure():
-    """The mix of a number is the same at every length, and what top-p keeps is neither little nor everything."""
+    """The mix of a number is the same at every length, and what the floor keeps is neither little nor everything."""
     generator = torch.Generator().manual_seed(0)
     shares = []
     for n in (1_024, 2_048):

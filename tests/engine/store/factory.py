@@ -44,10 +44,10 @@ LIBRARY: tuple[tuple[str, str, float], ...] = (
     ("block_sparse", "48 blocks", 0.260),
     ("block_sparse", "64 blocks", 0.330),
     ("block_sparse", "96 blocks", 0.480),
-    ("block_top_p", "cumulative 0.80", 0.070),
-    ("block_top_p", "cumulative 0.90", 0.120),
-    ("block_top_p", "cumulative 0.95", 0.210),
-    ("block_top_p", "cumulative 0.98", 0.340),
+    ("floor", "blocks that hold 0.8 % of the rows or more", 0.070),
+    ("floor", "blocks that hold 0.4 % of the rows or more", 0.120),
+    ("floor", "blocks that hold 0.2 % of the rows or more", 0.210),
+    ("floor", "blocks that hold 0.1 % of the rows or more", 0.340),
     ("dense", "all keys", 1.0),
 )
 DENSE = len(LIBRARY) - 1
@@ -344,7 +344,7 @@ def _priced_audit(row, choice):
 
 def _unit(key, taste, hardness, body, segment, is_last, random):
     """Scores, the choice of policy "certified" and its fallbacks for one unit."""
-    families = ("a_shape", "vertical_slash", "block_sparse", "block_top_p")
+    families = ("a_shape", "vertical_slash", "block_sparse", "floor")
     difficulty = float(np.clip(random.normal(hardness, 0.25), 0.02, 1.1))
     masses, recents, costs = [], [], []
     for pattern, _, density in LIBRARY:

@@ -32,7 +32,7 @@ def stored(store, small, home):
 
 
 def test_the_pages_and_the_engine_call_the_same_units_uncertified(stored):
-    pairs = [(pattern, mass) for pattern in ("a_shape", "block_top_p", "dense") for mass in MASSES]
+    pairs = [(pattern, mass) for pattern in ("a_shape", "floor", "dense") for mass in MASSES]
     record, view = stored(pairs)
     shown = queries.choices(view, record.run.run_id, 0)["uncertified"].tolist()
     told = [is_uncertified(pattern, mass, TAU) for pattern, mass in pairs]
@@ -42,7 +42,7 @@ def test_the_pages_and_the_engine_call_the_same_units_uncertified(stored):
 
 
 def test_every_count_is_the_sum_of_these_units(stored):
-    record, view = stored([("a_shape", 0.5), ("block_top_p", 0.95), ("dense", None), ("a_shape", 0.89)])
+    record, view = stored([("a_shape", 0.5), ("floor", 0.95), ("dense", None), ("a_shape", 0.89)])
     run_id = record.run.run_id
     assert len(record.uncertified) == 2
     assert queries.runs(view)["uncertified_units"].tolist() == [2]

@@ -1,0 +1,21 @@
+"""Block scores (METHOD 13.2): what share of a query block's rows each KV block holds, estimated without reading keys.
+
+A few sampled rows of each query block meet a description of each KV block: the mean of its keys and their variance.
+The logit of row q and KV block b is that of a key drawn from a normal distribution of this mean and variance,
+
+    scale q . mean_b + VARIANCE_WEIGHT / 2 sum_d (scale q_d)^2 var_bd + ln(keys in b),
+
+where the variance counts a little less than it would for normal keys. A softmax over the KV blocks that start at or
+before the row gives shares, and the score is their root mean square over the sampled rows: a mean would let one row
+in a hundred lose all that it reads.
+"""
+
+from __future__ import annotations
+
+from routesparse.kernels.block_score import launch, naive
+from routesparse.kernels.block_score.naive import LEAST_SCORE
+from routesparse.kernels.common import dispatched
+
+__all__ = ["LEAST_SCORE", "block_score"]
+
+block_score = dispatched(naive.block_score, launch.block_score)
