@@ -94,7 +94,7 @@ def runs(
         fell_back = f"{row['dense_fallback_units']} of {row['units']}"
         uncertified = f"{row['uncertified']} of {row['units']}"
         if row["uncertified_layers"]:
-            uncertified += f", {row['uncertified_layers']} layers"
+            uncertified += f", layers {row['uncertified_layers']}"
         # Of a priced run the layer's: its heads' own is only a floor.
         tau = f"{row['tau']:g}" if row["tau_layer"] is None else f"{row['tau_layer']:g} a layer"
         numbers = (f"{row['tokens']:,}", row["policy"], tau, density, fell_back, uncertified)

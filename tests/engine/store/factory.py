@@ -53,9 +53,7 @@ LIBRARY: tuple[tuple[str, str, float], ...] = (
 DENSE = len(LIBRARY) - 1
 TAU = 0.9
 GATE = 0.925
-# Policy "priced": the floor's budgets in place of top-p's, and the candidate that is the floor at the price.
-FLOORS = tuple(f"blocks that hold {share} % of the rows or more" for share in ("2.4", "1.2", "0.6", "0.3"))
-PRICED = DENSE - 2
+PRICED = DENSE - 2  # policy "priced": the floor at the price
 PRICE, TAU_LAYER, TAU_HEAD = 0.3, 0.7, 0.4
 PROBE_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
 
@@ -148,15 +146,12 @@ def rename(record: RunRecord, run_id: str) -> RunRecord:
 
 
 def priced(record: RunRecord, raised: tuple[int, ...] = (1,)) -> RunRecord:
-    """The same scores decided by the policy "priced": floor in place of top-p, a certificate per layer and per head.
+    """The same scores decided by the policy "priced": a floor at the price, a certificate per layer and per head.
 
     ``raised``: layers whose certificate fails at first, so that all their sparse heads climb.
     """
     scores: dict[tuple[int, ...], list[CandidateScoreRow]] = {}
     for row in record.candidates:
-        if row.pattern == "block_top_p":
-            level = len([c for c in LIBRARY[: row.candidate] if c[0] == "block_top_p"])
-            row = replace(row, pattern="floor", budget=FLOORS[level])
         scores.setdefault((row.layer, row.segment, row.head), []).append(row)
     groups: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for unit in scores:
