@@ -46,6 +46,14 @@ def is_uncertified(pattern: str, lower_mass: float | None, tau: float) -> bool:
     return pattern != "dense" and not (lower_mass is not None and lower_mass >= tau)
 
 
+def is_layer_uncertified(lower_mass: float | None, tau_layer: float | None, sparse: bool) -> bool:
+    """Whether a layer with sparse units ran although its own certificate does not reach tau_layer.
+
+    False under other policies than "priced", which certify no layer. Pages have the macro layer_uncertified.
+    """
+    return tau_layer is not None and sparse and not (lower_mass is not None and lower_mass >= tau_layer)
+
+
 @dataclass(frozen=True)
 class RunRow:
     """One analysed prompt (table run): what was asked, on what, and the totals."""
@@ -300,3 +308,12 @@ class RunRecord:
     def uncertified(self) -> tuple[HeadChoiceRow, ...]:
         """The units that ran uncertified."""
         return tuple(c for c in self.choices if is_uncertified(c.pattern, c.lower_mass, self.run.tau))
+
+    @property
+    def uncertified_layers(self) -> tuple[int, ...]:
+        """Policy "priced": the layers that ran although their own certificate does not reach tau_layer."""
+        sparse = {choice.layer for choice in self.choices if choice.pattern != "dense"}
+        tau = self.run.tau_layer
+        return tuple(
+            row.layer for row in self.layers if is_layer_uncertified(row.lower_mass, tau, row.layer in sparse)
+        )

@@ -51,7 +51,7 @@ def header(run: RunRow, title: str) -> None:
         f"{run.tokens:,} tokens",
         run.model,
         numbers.device(run.device),
-        f"policy {run.policy}, τ {run.tau:.2f}, Tℓ {numbers.limit(run.budget)}",
+        f"{policy_words(run)}, Tℓ {numbers.limit(run.budget)}",
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]
@@ -59,6 +59,14 @@ def header(run: RunRow, title: str) -> None:
         f'<div class="rs-title">{escape(title)}</div><div class="rs-sub"><b>{escape(run.prompt_name)}</b> · '
         f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
     )
+
+
+def policy_words(run: RunRow) -> str:
+    """How candidates were chosen: "policy certified, τ 0.90" or "policy priced, price 0.3, τ layer 0.70"."""
+    if run.tau_layer is None:
+        return f"policy {run.policy}, τ {run.tau:.2f}"
+    price = "" if run.price is None else f", price {run.price:g}"
+    return f"policy {run.policy}{price}, τ layer {run.tau_layer:.2f}, τ head {run.tau:.2f}"
 
 
 def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:

@@ -6,8 +6,14 @@ from html import escape
 
 # Stands wherever a certificate is shown.
 CERTIFICATE_SCOPE = (
-    "A certificate speaks about one head of one layer, given the Q, K and V that this layer received. It does not "
-    "speak about all heads jointly, nor about the network's output: what earlier layers lost is not in it."
+    "A certificate speaks about one head of one layer, or under the policy priced about the mean over one layer's "
+    "heads, given the Q, K and V that this layer received. It does not speak about all layers jointly, nor about the "
+    "network's output: what earlier layers lost is not in it."
+)
+# Stands wherever a head's certificate of a priced run is shown.
+HEAD_FLOOR = (
+    "Under the policy priced a head's certificate is a safety floor, so that no head is given up: reaching it says "
+    "nothing about quality. The layer's certificate is the statement about what was kept."
 )
 
 TERMS: dict[str, str] = {
@@ -29,12 +35,27 @@ TERMS: dict[str, str] = {
     "3.4, step 6).",
     "retained_mass": "m: the share of a row's softmax attention that falls on the keys it still reads; m̂ is its "
     "mean over the routing rows, a random sample of the body (equation 4).",
-    "tau": "τ: the retained mass that a certificate must reach before a sparse plan is trusted (section 3.4, step "
-    "5).",
+    "tau": "τ: the retained mass that a certificate must reach before a sparse plan is trusted; the policy priced has "
+    "one for the mean of a layer, τ layer, and a lower one for each head, τ head (section 3.4, step 5).",
+    "tau_layer": "τ layer: the mean retained mass over a layer's heads that the layer's certificate must reach under "
+    "the policy priced, .7 by default; until it does, the whole layer climbs to larger budgets (ours).",
+    "tau_head": "τ head: the retained mass that every single head's certificate must reach under the policy priced, .4 "
+    "by default. A safety floor, so that no head is given up; reaching it says nothing about quality (ours).",
+    "price": "What a KV block must be worth to be read: the share of a query block's attention that it must hold, "
+    "scaled to the prompt's length. One price for all heads and layers of a run, so a head pays for what it uses; a "
+    "higher price reads less (ours).",
+    "floor": "A pattern family: for every query block, all KV blocks that hold at least a given share of the block's "
+    "attention. Under the policy priced the price sets that share; its budgets are multiples of it (ours).",
+    "layer_certificate": "Lower bound on the mean retained mass over all heads and body rows of one layer, from the "
+    "random rows of all heads together; heads that run dense count as 1. It is a mean: single heads and rows may lose "
+    "far more, and a rare row everything. Policy priced only (ours).",
+    "raised": "How many budgets dearer than the router's choice the heads of a layer run, because the layer's "
+    "certificate was below τ layer; past the last allowed one the layer is dense (ours).",
     "gate_statistic": "g = min(m̂, recent mean): the probe's mean retained mass over the routing rows or over the "
     "last 64 rows, whichever is smaller (equation 4 has m̂ alone).",
-    "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered; it lies above τ, "
-    "so that few certificate tests are wasted (section 3.4).",
+    "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered. One for all heads, "
+    "above τ, so that few certificate tests are wasted; under the policy priced each head's own: the g of its floor at "
+    "the price (section 3.4).",
     "disagreement": "u: how far the recent, body and boundary rows differ in retained mass, as the standard "
     "deviation of their means; high where some rows need other keys (equation 4).",
     "risk": "R = 1 − g + α u + β e: what the router weighs against predicted time (equation 4).",
@@ -53,25 +74,29 @@ TERMS: dict[str, str] = {
     "(equation 3).",
     "probe": "A few query rows, measured against all keys before anything is decided; all candidates of a head are "
     "scored with them (equation 3).",
-    "policy": "certified: the cheapest candidate that reaches λ. budgeted: the least total risk within Tℓ (equation "
-    "6). strict: as budgeted, and fallback may not exceed Tℓ either.",
+    "policy": "priced: the floor at the price, or a cheaper candidate that keeps as much; the layer's certificate "
+    "guards the mean over its heads. certified: each head's cheapest candidate that reaches λ. budgeted: the least "
+    "total risk within Tℓ (equation 6). strict: as budgeted, and fallback may not exceed Tℓ either.",
     "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
     "microseconds (800us) (equation 6).",
     "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
-    "in-prompt certificate decides alone (section 3.5).",
+    "in-prompt certificate decides alone. The policy priced does not use λ (section 3.5).",
     "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
     "full: on all rows, and on the next token (section 4.2).",
     "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
-    "(expanded), and after the last allowed test it reads all keys (dense) (section 3.4, step 5).",
+    "(expanded), and after the last allowed test it reads all keys (dense). Where a layer's certificate fails, all its "
+    "sparse heads do (section 3.4, step 5).",
     "fallback_limit": "The paper counts a run as a failure when more of its units than this became dense by "
     "fallback: quality is kept, the speedup is lost (section 4.3).",
-    "expanded": "The certificate of the router's choice failed and a more expensive candidate passed: the unit is "
-    "still sparse (section 3.4, step 5).",
+    "expanded": "The certificate of the router's choice, or of its layer, failed and a more expensive candidate "
+    "passed: the unit is still sparse (section 3.4, step 5).",
     "dense_router": "The router itself chose dense attention, because no sparse candidate reached λ or was predicted "
     "to be faster; nothing was tested (section 3.4, step 4).",
     "paid": "Predicted kernel time that fallback added to the plan (section 3.4, step 5).",
     "over_budget": "The plan's predicted time exceeds Tℓ, because fallback may exceed it or because no plan was fast "
     "enough (equation 6).",
+    "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: fallback "
+    "was off. That their mean mass reaches τ layer is not certified (ours).",
     "uncertified": "Sparse units whose in-prompt certificate is below τ: policy strict had no time in Tℓ to expand "
     "them, or fallback was off. That their mass reaches τ is not certified (section 3.4, step 5).",
     "unmet": "Policy strict: a certificate failed, Tℓ left no time for a more expensive candidate, and the unit ran "
@@ -113,7 +138,12 @@ _NAMES = {
     "retained_mass": "m, retained mass",
     "tau": "τ, required mass",
     "gate_statistic": "g, gate statistic",
+    "tau_layer": "τ layer, required of a layer's mean",
+    "tau_head": "τ head, floor of each head",
     "gate_threshold": "λ, gate threshold",
+    "layer_certificate": "certificate of a layer",
+    "raised": "raised layer",
+    "uncertified_layers": "uncertified layers",
     "disagreement": "u, disagreement",
     "risk": "R, risk",
     "certificate": "certificate, in-prompt",

@@ -108,6 +108,11 @@ def uncertified(count: float, units: float) -> str:
     return f"{int(count):,} of {several(int(units), 'unit')} ran uncertified"
 
 
+def uncertified_layers(count: float, layers: float) -> str:
+    """How many layers ran uncertified: "1 of 8 layers ran uncertified"."""
+    return f"{int(count):,} of {several(int(layers), 'layer')} ran uncertified"
+
+
 def several(count: int, noun: str) -> str:
     """A number with its noun: "1 earlier job", "3 earlier jobs"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

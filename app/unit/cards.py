@@ -18,9 +18,14 @@ _FULL_HEIGHT = 420
 
 
 def reason_card(
-    run: RunRow, choice: pd.Series, picked: tuple[int, int], events: pd.DataFrame, candidates: pd.DataFrame
+    run: RunRow,
+    choice: pd.Series,
+    picked: tuple[int, int],
+    events: pd.DataFrame,
+    candidates: pd.DataFrame,
+    layers: pd.DataFrame,
 ) -> None:
-    """Why this unit took this pattern; the arrow keys move to its neighbours."""
+    """Why this unit took this pattern; the arrow keys move to its neighbours. layers: rows of queries.layers."""
     with st.container(border=True, key="card-reason", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
         layer, head = picked
@@ -43,7 +48,10 @@ def reason_card(
         st.html(f'<div class="rs-sub">{escape(choice["reason"])}</div>')
         if len(events):
             st.html(panel.fallback_html(events, candidates))
-        st.html(panel.facts_html(choice, run))
+        own = layers[layers["layer"] == layer]
+        st.html(panel.facts_html(choice, run, None if own.empty else own.iloc[0]))
+        if run.tau_layer is not None:
+            st.html(f'<div class="rs-note">{escape(glossary.HEAD_FLOOR)}</div>')
 
 
 def candidate_card(
@@ -181,7 +189,7 @@ def _part(shown: queries.Heatmap) -> str:
     return f"shown: rows {shown.first_row + 1} to {shown.first_row + rows}, key blocks {shown.first_block} to {end - 1}"
 
 
-def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:
+def scatter_card(run: RunRow, choice: pd.Series, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:
     """Risk against predicted time."""
     if candidates.empty:
         return
@@ -189,16 +197,16 @@ def scatter_card(run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int])
         st.html('<div class="rs-h">Risk against predicted time</div>')
         name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
         st.plotly_chart(
-            charts.scatter(candidates, run, design.current_theme()),
+            charts.scatter(candidates, panel.gate_threshold(choice, run), run.tau, design.current_theme()),
             key="scatter",
             theme=None,
             config=design.chart_config(name),
         )
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = τ "
-            f"without disagreement. n = {len(candidates)} candidates · source: candidate_score of run "
-            f"{queries.label(run.run_id)}",
+            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = "
+            f"{'τ' if run.tau_layer is None else 'τ head, a safety floor,'} without disagreement. "
+            f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,
             "scatter",
             chart="scatter",

@@ -10,11 +10,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from routesparse.app.ui import design
-from routesparse.engine.rows import RunRow
 
 
-def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Figure:
-    """Risk against predicted time: filled where g >= lambda, the lower hull dotted, the choice ringed."""
+def scatter(
+    candidates: pd.DataFrame, gate_threshold: float | None, tau: float, theme: design.Theme
+) -> go.Figure:
+    """Risk against predicted time: filled where g >= lambda, the lower hull dotted, the choice ringed.
+
+    gate_threshold: lambda of the unit, None where it was not recorded; tau: of its own certificate.
+    """
     positive = candidates.loc[candidates["risk"] > 0, "risk"]
     floor = max(float(positive.min()) * 0.5 if len(positive) else 0.005, 1e-4)
     shown = candidates.assign(height=candidates["risk"].clip(lower=floor))
@@ -68,11 +72,12 @@ def scatter(candidates: pd.DataFrame, run: RunRow, theme: design.Theme) -> go.Fi
         }
     )
     lines, labels = [], []
-    for value, name, color, side in (
-        (1 - run.gate_threshold, "1 − λ", theme.accent, "top"),
-        (1 - run.tau, "1 − τ", theme.warn, "bottom"),
+    for at, name, color, side in (
+        (gate_threshold, "1 − λ", theme.accent, "top"),
+        (tau, "1 − τ", theme.warn, "bottom"),
     ):
-        if value > 0:
+        if at is not None and at < 1:
+            value = 1 - at
             across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
             lines.append({**across, "line": {"color": color, "width": 1.2}})
             place = {"x": 1, "xref": "paper", "xanchor": "right", "y": math.log10(value), "yanchor": side}

@@ -19,19 +19,45 @@ def title(choice: pd.Series) -> str:
     return f"Layer {choice['layer']}, head {choice['head']}: why {design.name(choice['pattern'])}?"
 
 
-def facts_html(choice: pd.Series, run: RunRow) -> str:
-    """The numbers that decided; a certificate does not apply to dense units."""
+def gate_threshold(choice: pd.Series, run: RunRow) -> float | None:
+    """lambda of this unit: its own under the policy "priced", else the run's; None where neither was recorded."""
+    own = choice["gate_threshold"]
+    return run.gate_threshold if numbers.is_missing(own) else float(own)
+
+
+def layer_verdict(layer: Any, run: RunRow) -> str:
+    """The layer's certificate in words: "0.731, raised 1 level"; what is missing says so."""
+    if numbers.is_missing(layer["lower_mass"]):
+        shown = "none" if layer["layer_uncertified"] else "all dense"
+    else:
+        shown = numbers.mass(layer["lower_mass"])
+    if not numbers.is_missing(layer["raised"]) and layer["raised"] > 0:
+        shown += f", raised {numbers.several(int(layer['raised']), 'level')}"
+    return f"{shown}, ran uncertified" if layer["layer_uncertified"] else shown
+
+
+def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
+    """The numbers that decided; a certificate does not apply to dense units. layer: its row of queries.layers."""
     sparse = choice["pattern"] != "dense"
+    threshold = gate_threshold(choice, run)
+    own = " of this head" if run.tau_layer is not None else ""
+    certified = (
+        (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate")
+        if run.tau_layer is None
+        else (f"certified mass, floor τ head = {run.tau:.2f}", _certified(choice), "tau_head")
+    )
     return facts.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
+            *([("price", f"{run.price:g}", "price")] if run.price is not None else []),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (
-                f"gate statistic g, λ = {run.gate_threshold:.3f}",
+                "gate statistic g" + ("" if threshold is None else f", λ{own} = {threshold:.3f}"),
                 numbers.mass(choice["gate_statistic"]),
                 "gate_statistic",
             ),
-            (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate"),
+            certified,
+            *_layer_facts(layer, run),
             ("conformal lower bound", _conformal(choice, run, sparse), "conformal"),
             (
                 f"retained by {run.confidence:.0%} of rows",
@@ -52,7 +78,7 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
     names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
     steps = [
-        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} certified {row.lower_mass:.3f} &lt; "
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} {row.lower_mass:.3f} &lt; "
         f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
         for row in events.itertuples()
@@ -109,6 +135,22 @@ def candidates_html(candidates: pd.DataFrame) -> str:
 def _certified(choice: pd.Series) -> str:
     value = _sparse(choice["lower_mass"], choice["pattern"] != "dense")
     return f"{value}, ran uncertified" if choice["uncertified"] else value
+
+
+def _whose(scope: object) -> str:
+    return "left with its layer, whose certificate was" if scope == "layer" else "certified"
+
+
+def _layer_facts(layer: pd.Series | None, run: RunRow) -> list[tuple[str, str, str]]:
+    if run.tau_layer is None or layer is None:
+        return []
+    return [
+        (
+            f"layer’s certified mean, τ layer = {run.tau_layer:.2f}",
+            layer_verdict(layer, run),
+            "layer_certificate",
+        )
+    ]
 
 
 def _sparse(value: Any, sparse: bool) -> str:

@@ -40,7 +40,11 @@ def analyze(
     calibration: Annotated[
         str | None, typer.Option(help="prose, code, dialog, mixed, or a .json file; without: in-prompt only.")
     ] = None,
+<<<<<<< HEAD
     policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = "priced",
+=======
+    policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = RouterConfig.policy,
+>>>>>>> wf
     budget: Annotated[
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
@@ -141,6 +145,8 @@ def analyze(
             f"{run.dense_fallback_units} of {run.units} units fell back to dense, more than "
             f"{config.fallback_limit:.0%}: this prompt does not suit the library or tau"
         )
+    if record.uncertified_layers:
+        report.warn(uncertified_layers_text(record))
     if record.uncertified:
         report.warn(uncertified_text(record))
     if json_output:
@@ -281,9 +287,35 @@ def uncertified_text(record: RunRecord) -> str:
         for choice in units[:MOST_NAMED]
     ]
     more = f" and {len(units) - MOST_NAMED} more" if len(units) > MOST_NAMED else ""
+    tau = f"tau {run.tau:g}" if run.tau_layer is None else f"tau_head {run.tau:g}"
     return (
-        f"{len(units)} of {run.units} units ran uncertified, with a certificate below tau {run.tau:g} ({why}): "
+        f"{len(units)} of {run.units} units ran uncertified, with a certificate below {tau} ({why}): "
         f"{', '.join(names)}{more}"
+    )
+
+
+def uncertified_layers_text(record: RunRecord) -> str:
+    """Policy "priced": which layers ran although their own certificate is below tau_layer."""
+    run, layers = record.run, record.uncertified_layers
+    more = f" and {len(layers) - MOST_NAMED} more" if len(layers) > MOST_NAMED else ""
+    return (
+        f"{len(layers)} of {run.layers} layers ran uncertified, with a certificate of their mean mass below tau_layer "
+        f"{run.tau_layer:g} (fallback was off): layer {', '.join(map(str, layers[:MOST_NAMED]))}{more}"
+    )
+
+
+def layers_text(record: RunRecord) -> str:
+    """Policy "priced": the least certified layer, how many climbed for it, and what a head's certificate is worth."""
+    run = record.run
+    certified = [row for row in record.layers if row.lower_mass is not None]
+    if not certified:
+        return f"price {run.price:g}: every layer is dense, so no layer needs a certificate"
+    least = min(certified, key=lambda row: row.lower_mass or 0.0)
+    raised = sum(bool(row.raised) for row in record.layers)
+    return (
+        f"price {run.price:g}; least certified layer mass {least.lower_mass:.3f} (layer {least.layer}, tau_layer "
+        f"{run.tau_layer:g}), {raised} of {run.layers} layers raised, {len(record.uncertified_layers)} uncertified; "
+        f"tau_head {run.tau:g} is a floor for single heads, not a measure of quality"
     )
 
 
@@ -322,6 +354,8 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
             f"kernels {run.kernel_ms:,.1f} ms; prefill {run.total_ms:,.0f} ms"
             + ("" if run.dense_ms is None else f", dense {run.dense_ms:,.0f} ms"),
         ]
+        if run.tau_layer is not None:
+            lines.insert(1, layers_text(record))
         if run.coverage is not None:
             lines.append(
                 f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "

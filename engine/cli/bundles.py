@@ -24,7 +24,7 @@ from routesparse.engine import paths
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
 from routesparse.engine.errors import BundleError, InputError, StoreError
-from routesparse.engine.rows import is_uncertified
+from routesparse.engine.rows import is_layer_uncertified, is_uncertified
 
 MAX_UNPACKED_BYTES = 1 << 30
 
@@ -93,7 +93,11 @@ def runs(
         names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
         fell_back = f"{row['dense_fallback_units']} of {row['units']}"
         uncertified = f"{row['uncertified']} of {row['units']}"
-        numbers = (f"{row['tokens']:,}", row["policy"], f"{row['tau']:g}", density, fell_back, uncertified)
+        if row["uncertified_layers"]:
+            uncertified += f", layers {row['uncertified_layers']}"
+        # Of a priced run the layer's: its heads' own is only a floor.
+        tau = f"{row['tau']:g}" if row["tau_layer"] is None else f"{row['tau_layer']:g} a layer"
+        numbers = (f"{row['tokens']:,}", row["policy"], tau, density, fell_back, uncertified)
         table.add_row(*names, *numbers, row["place"])
     out_console().print(table)
 
@@ -147,13 +151,21 @@ def _runs() -> Iterator[dict[str, Any]]:
     for place, path in _bundles():
         try:
             row = tables.from_arrow("run", pq.read_table(path / "run.parquet"))[0]
-            units = pq.read_table(path / "head_choice.parquet", columns=["pattern", "lower_mass"]).to_pylist()
+            units = pq.read_table(
+                path / "head_choice.parquet", columns=["layer", "pattern", "lower_mass"]
+            ).to_pylist()
+            layers = tables.from_arrow("layer_run", pq.read_table(path / "layer_run.parquet"))
         except (OSError, pa.ArrowException, IndexError, TypeError, KeyError, ValueError) as error:
             problem = f"unreadable: {type(error).__name__}"
             yield {"run_id": path.name, "problem": problem, "place": place, "bundle": str(path)}
         else:
-            uncertified = sum(is_uncertified(**unit, tau=row.tau) for unit in units)
+            uncertified = sum(is_uncertified(unit["pattern"], unit["lower_mass"], row.tau) for unit in units)
+            sparse = {unit["layer"] for unit in units if unit["pattern"] != "dense"}
+            missed = [
+                is_layer_uncertified(each.lower_mass, row.tau_layer, each.layer in sparse) for each in layers
+            ]
             known = {**dataclasses.asdict(row), "uncertified": uncertified}
+            known["uncertified_layers"] = None if row.tau_layer is None else sum(missed)
             yield {**known, "place": place, "bundle": str(path)}
 
 

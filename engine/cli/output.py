@@ -42,6 +42,7 @@ _CHOICE_FIELDS = (
     "kernel_us",
     "fallback",
     "reason",
+    "gate_threshold",
 )
 
 
@@ -117,7 +118,23 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
         "layers": run.layers,
         "heads": run.heads,
         "segments": run.segments,
+        "policy": run.policy,
+        "tau": run.tau,
+        "tau_layer": run.tau_layer,
+        "price": run.price,
         "uncertified": len(record.uncertified),
+        "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
+        "layer_certificates": None
+        if run.tau_layer is None
+        else [
+            {
+                "layer": row.layer,
+                "lower_mass": row.lower_mass,
+                "raised": row.raised,
+                "uncertified": row.layer in record.uncertified_layers,
+            }
+            for row in record.layers
+        ],
         "choices": [
             {
                 **{name: getattr(choice, name) for name in _CHOICE_FIELDS},

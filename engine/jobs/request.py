@@ -37,7 +37,7 @@ class RunRequest:
 
     model: str = "demo"
     calibration: str | None = None  # a bundled name; None: the in-prompt certificate alone
-    policy: Policy = "priced"
+    policy: Policy = RouterConfig.policy
     budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
     tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
     price: float | None = None  # of a block under the policy "priced"; None: the default

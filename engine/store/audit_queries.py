@@ -77,6 +77,39 @@ def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
+def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run and layer of the policy "priced": the layer's certificate and the audited truth beside it.
+
+    ``lower_mass`` is the least claim of the layer's segments and prompts, ``audited_mass`` the least mean over heads
+    (dense heads count 1), NULL where a sparse head was not audited; ``covered`` NULL where either is missing.
+    """
+    return store.frame(
+        """
+        WITH chosen AS (
+            SELECT run_key, run_id, prompt_name, tau_layer, created_at FROM run
+            WHERE tau_layer IS NOT NULL AND list_contains(?::VARCHAR[], run_id)
+        ), truth AS (
+            SELECT run_key, layer, CASE WHEN bool_and(mean_mass IS NOT NULL) THEN min(mean_mass) END AS audited_mass,
+                   sum(sparse) AS sparse_units
+            FROM (
+                SELECT c.run_key, c.layer, count(*) FILTER (WHERE c.pattern <> 'dense') AS sparse,
+                       CASE WHEN bool_and(c.pattern = 'dense' OR a.mass IS NOT NULL)
+                            THEN avg(CASE WHEN c.pattern = 'dense' THEN 1.0 ELSE a.mass END) END AS mean_mass
+                FROM chosen JOIN head_choice c USING (run_key)
+                LEFT JOIN audit a USING (run_key, batch_index, layer, head, segment)
+                GROUP BY c.run_key, c.layer, c.segment, c.batch_index
+            ) GROUP BY run_key, layer
+        )
+        SELECT r.run_id, r.prompt_name, l.layer, l.lower_mass, r.tau_layer, l.raised, t.audited_mass,
+               t.audited_mass >= l.lower_mass AS covered, t.sparse_units,
+               coalesce(layer_uncertified(l.lower_mass, r.tau_layer, t.sparse_units > 0), false) AS uncertified
+        FROM chosen r JOIN layer_run l USING (run_key) LEFT JOIN truth t USING (run_key, layer)
+        ORDER BY r.run_id, l.layer
+        """,
+        [list(run_ids)],
+    )
+
+
 def gaps(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """One row: median and 95th percentile of truth minus claim, and of bound over error for both error bounds.
 

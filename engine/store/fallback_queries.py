@@ -33,10 +33,12 @@ def kinds_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
 
 
 def paid_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
-    """Per run and layer: failed certificates (``events``) and the predicted time that their steps added."""
+    """Per run and layer: failed certificates (``events``; ``layer_events``: of the layer, not of the head) and the
+    predicted time that their steps added."""
     return store.frame(
         f"""
-        SELECT r.run_id, f.layer, count(*) AS events, sum(f.paid_us) AS paid_us
+        SELECT r.run_id, f.layer, count(*) AS events, count(*) FILTER (WHERE f.scope = 'layer') AS layer_events,
+               sum(f.paid_us) AS paid_us
         FROM {_CHOSEN} JOIN fallback_event f USING (run_key) GROUP BY ALL ORDER BY r.run_id, f.layer
         """,
         [list(run_ids)],
@@ -54,10 +56,26 @@ def layer_budgets(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
 
+def layer_certificates(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Per run and layer of the policy "priced": the layer's certificate, its tau, how many levels the layer climbed."""
+    return store.frame(
+        f"""
+        SELECT r.run_id, l.layer, l.lower_mass, p.tau_layer, l.raised,
+               coalesce(layer_uncertified(l.lower_mass, p.tau_layer, c.sparse > 0), false) AS uncertified
+        FROM {_CHOSEN} JOIN run p USING (run_key) JOIN layer_run l USING (run_key)
+        LEFT JOIN (SELECT run_key, layer, count(*) FILTER (WHERE pattern <> 'dense') AS sparse
+                   FROM head_choice GROUP BY run_key, layer) c USING (run_key, layer)
+        WHERE p.tau_layer IS NOT NULL ORDER BY r.run_id, l.layer
+        """,
+        [list(run_ids)],
+    )
+
+
 def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     """The ``most`` dearest failed certificates: what was tested, by how much it missed, what replaced it, its price.
 
-    ``deficit`` is tau - lower_mass. ``from_*`` and ``to_*`` are NULL where the run recorded no candidates.
+    ``deficit`` is tau - lower_mass, both the layer's where ``scope`` is "layer" (NULL: a head's). ``from_*`` and
+    ``to_*`` are NULL where the run recorded no candidates.
     """
     return store.frame(
         f"""
@@ -68,7 +86,7 @@ def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
             SELECT run_key, batch_index, layer, head, segment, candidate, pattern, budget FROM candidate_score
             WHERE run_key IN (SELECT run_key FROM chosen)
         )
-        SELECT c.run_id, c.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.test, c.lower_mass, c.tau,
+        SELECT c.run_id, c.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.test, c.scope, c.lower_mass, c.tau,
                c.tau - c.lower_mass AS deficit, c.kind, a.pattern AS from_pattern, a.budget AS from_budget,
                b.pattern AS to_pattern, b.budget AS to_budget, c.paid_us
         FROM chosen c

@@ -72,7 +72,8 @@ class Prompt:
 
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
-    """All runs that pass, newest first, with ``speedup``, ``fallback_share`` and ``uncertified_units``."""
+    """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
+    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified)."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
@@ -94,10 +95,21 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
+               uncertified_layers, least_layer_mass,
                origin = 'sample' AS is_sample
         FROM run JOIN ingested_bundle USING (bundle_id)
         LEFT JOIN (
             SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice GROUP BY run_key
+        ) USING (run_key)
+        LEFT JOIN (
+            SELECT run_key, min(l.lower_mass) AS least_layer_mass,
+                   count(*) FILTER (WHERE layer_uncertified(l.lower_mass, p.tau_layer, c.sparse > 0))
+                   AS uncertified_layers
+            FROM (SELECT run_key, tau_layer FROM run WHERE tau_layer IS NOT NULL) p
+            JOIN layer_run l USING (run_key)
+            JOIN (SELECT run_key, layer, count(*) FILTER (WHERE pattern <> 'dense') AS sparse
+                  FROM head_choice GROUP BY run_key, layer) c USING (run_key, layer)
+            GROUP BY run_key
         ) USING (run_key)
         WHERE {" AND ".join(where)}
         ORDER BY created_at DESC, run_key DESC
@@ -160,17 +172,22 @@ def short_id(store: OwnerView, run_id: str) -> str:
 
 
 def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
-    """Planned and measured time per layer, with its units and fallbacks (over all segments)."""
+    """Per layer planned and measured time, units and fallbacks (over all segments), and the layer's own certificate.
+
+    ``uncertified`` counts units; ``layer_uncertified`` says whether the layer's certificate is below tau_layer.
+    """
     return store.frame(
         """
-        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified
-        FROM layer_run l
+        SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified,
+               coalesce(layer_uncertified(l.lower_mass, r.tau_layer, c.sparse > 0), false) AS layer_uncertified
+        FROM layer_run l JOIN run r USING (run_key)
         LEFT JOIN (
-            SELECT layer, count(*) AS units, count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
+            SELECT layer, count(*) AS units, count(*) FILTER (WHERE pattern <> 'dense') AS sparse,
+                   count(*) FILTER (WHERE outcome = 'expanded') AS expanded,
                    count(*) FILTER (WHERE outcome = 'dense by fallback') AS dense_fallback,
                    count(*) FILTER (WHERE outcome = 'dense by the router') AS dense_router,
                    count(*) FILTER (WHERE uncertified) AS uncertified
-            FROM (SELECT layer, uncertified, outcome(pattern, fallback) AS outcome
+            FROM (SELECT layer, pattern, uncertified, outcome(pattern, fallback) AS outcome
                   FROM head_choice WHERE run_key = ?)
             GROUP BY layer
         ) c USING (layer)
@@ -198,7 +215,8 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
 
 
 def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
-    """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested."""
+    """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested, and for
+    those that were left because their layer climbed: what is stored of them is the layer's bound."""
     return store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
@@ -206,7 +224,8 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
                coalesce(f.lower_mass, CASE WHEN s.chosen THEN h.lower_mass END) AS lower_mass
         FROM (SELECT * FROM candidate_score WHERE {unit}) s
         LEFT JOIN (SELECT candidate, lower_mass FROM head_choice WHERE {unit}) h USING (candidate)
-        LEFT JOIN (SELECT from_candidate, lower_mass FROM fallback_event WHERE {unit}) f
+        LEFT JOIN (SELECT from_candidate, lower_mass FROM fallback_event
+                   WHERE {unit} AND scope IS DISTINCT FROM 'layer') f
                ON f.from_candidate = s.candidate
         ORDER BY s.candidate
         """.replace("{unit}", _UNIT),

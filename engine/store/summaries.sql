@@ -4,6 +4,8 @@ CREATE OR REPLACE MACRO visible.gate_statistic(mass, recent_mass) AS  -- method/
 CREATE OR REPLACE MACRO visible.outcome(pattern, fallback) AS  -- rows.py
     CASE WHEN fallback = 'dense' THEN 'dense by fallback' WHEN fallback = 'expand' THEN 'expanded'
          WHEN pattern = 'dense' THEN 'dense by the router' ELSE 'kept' END;
+CREATE OR REPLACE MACRO visible.layer_uncertified(lower_mass, tau_layer, sparse) AS  -- rows.py
+    tau_layer IS NOT NULL AND sparse AND (lower_mass IS NULL OR isnan(lower_mass) OR lower_mass < tau_layer);
 
 -- Derived from one owner's rows, so that they can't go stale when a run is deleted.
 CREATE OR REPLACE VIEW visible.model AS

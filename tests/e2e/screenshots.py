@@ -41,6 +41,14 @@ PAGES = {
     "map-without-masks": "/map?run=b81c44aa&layer=3&head=3",
     "head-zoomed": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11&zoom=40,104,60,140",
     "map-32x32": "/map?run=32b32b32&layer=17&head=20",
+    "map-priced": "/map?run=9a1ced9a&layer=1&head=2",
+    "map-priced-32x32": "/map?run=32b9a1ce&layer=17&head=20&metric=lower_mass",
+    "map-priced-uncertified": "/map?run=9a1cebad&layer=2&head=1",
+    "head-priced": "/head?run=9a1ced9a&layer=1&head=2",
+    "fallbacks-priced": "/fallbacks?run=9a1ced9a",
+    "audit-priced": "/audit?run=9a1ced9a",
+    "compare-priced": "/compare?runs=3f9a1c20,9a1ced9a",
+    "new-priced": "/new?source=Sample&sample=needles.txt&with_policy=priced",
     "map-bad-link": "/map?run=deadbeef",
     "runs-baseline": "/?baseline=d4e5b678",
     "new-sample": "/new?source=Sample&sample=needles.txt",
@@ -97,6 +105,24 @@ def fill(home: Path) -> None:
         ),
         spool,
     )
+    priced = factory.priced(make_record("9a1ced9a90e1f007", hardness=0.9), raised=(1, 5))
+    write_bundle(priced, spool)
+    below = rename(priced, "9a1cebad90e1f008")
+    layers = tuple(replace(row, lower_mass=0.66) if row.layer == 2 else row for row in below.layers)
+    write_bundle(replace(below, layers=layers), spool)
+    large = make_record(
+        "32b9a1ce90e1f009",
+        name="contract-128k.txt",
+        domain="prose",
+        layers=32,
+        heads=32,
+        segments=1,
+        tokens=131_072,
+        seed=8,
+        probe_columns=32,
+        hardness=0.8,
+    )
+    write_bundle(factory.priced(large, raised=(3, 17)), spool)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
     shutil.copytree(bad, spool / bad.name)

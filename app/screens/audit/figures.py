@@ -48,8 +48,11 @@ def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
     return _layout(chart, theme)
 
 
-def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> go.Figure:
-    """Audited retained mass of the body against the in-prompt certificate; a point below y = x is not covered."""
+def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme, name: str = "τ") -> go.Figure:
+    """Audited retained mass of the body against the in-prompt certificate; a point below y = x is not covered.
+
+    tau: the line, None for none; name: what it is called.
+    """
     known = units.dropna(subset=["lower_mass"])
     chart = go.Figure()
     values = pd.concat([known["lower_mass"], known["audited_mass"]])
@@ -65,7 +68,7 @@ def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme) -> 
             yref="paper",
             xanchor="left",
             xshift=4,
-            text=f"τ = {tau:.2f}",
+            text=f"{name} = {tau:.2f}",
             showarrow=False,
             font={"size": 11, "color": theme.warn},
         )

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.audit import claims, figures, worst_heads
+from routesparse.app.screens.audit import claims, figures, layer_claims, worst_heads
 from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
@@ -42,11 +42,19 @@ def render() -> None:
         told = numbers.uncertified(missed, int(shown.runs["units"].sum()))
         states.problem(told, [glossary.TERMS["uncertified"]])
     _notes(shown.run, shown.everything, coverage["executed_error"].max())
+    layers = audit_queries.layer_claims(store, shown.run_ids)
+    without = int(layers["uncertified"].sum())
+    if without:
+        told = numbers.uncertified_layers(without, len(layers))
+        states.problem(told, [glossary.TERMS["uncertified_layers"]])
     _kpis(coverage, gaps)
+    if len(layers):
+        layer_claims.card(shown, layers)
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
         st.html(claims.cards_html(coverage, shown.runs, gaps, shown.run.confidence))
-        st.html(f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE)}</div>')
+        floor = f" {glossary.HEAD_FLOOR}" if len(layers) else ""
+        st.html(f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE + floor)}</div>')
         exports.chart_foot(
             f"claims-{shown.name}",
             "share of selected sparse units whose audited truth is at least the claim; mean over prompts, 95 % "
@@ -187,11 +195,14 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     known = units.dropna(subset=["lower_mass"])
     few = figures.drawn(known)
     below = int((known["covered"] == False).sum())  # noqa: E712  NULL is not below
-    one_tau = shown.runs["tau"].nunique() == 1
+    # One line needs one meaning: under the policy priced it is the floor of each head.
+    priced = shown.runs["tau_layer"].notna()
+    one_tau = shown.runs["tau"].nunique() == 1 and priced.nunique() == 1
+    name = "τ head, a floor," if priced.all() else "τ"
     with st.container(border=True, key="card-mass", gap="xsmall"):
         st.html('<div class="rs-h">Audited against certified retained mass</div>')
         event: Any = st.plotly_chart(
-            figures.mass_figure(few, float(shown.runs["tau"].iloc[0]) if one_tau else None, theme),
+            figures.mass_figure(few, float(shown.runs["tau"].iloc[0]) if one_tau else None, theme, name),
             key=f"audit-mass-{shown.name}",
             theme=None,
             on_select="rerun",

@@ -49,7 +49,8 @@ def _chosen() -> list[Calibration]:
         states.empty(
             "No calibrations yet",
             [
-                "Everything works without one: λ follows from τ, and the in-prompt certificate decides alone.",
+                "Everything works without one: λ follows from τ, or under the policy priced from the "
+                "price, and the in-prompt certificates decide alone.",
                 "A calibration adds the conformal claim for prompts like its own.",
             ],
             "routesparse calibrate demo FILE... --domain NAME",

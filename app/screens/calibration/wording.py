@@ -13,6 +13,7 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.method.patterns import library_hash
 
 QUANTILES = ("0.9", "0.95", "0.99")
+_NO_PRICE = "Runs with the policy priced do not use it: there the price decides."
 
 
 def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
@@ -29,7 +30,7 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 def _asks(one: Calibration) -> str:
     return (
         f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate_threshold:.3f}: by the probe, the plan "
-        "must retain that share of the head’s attention."
+        f"must retain that share of the head’s attention. {_NO_PRICE}"
     )
 
 
@@ -48,13 +49,13 @@ def _compare_gates(first: Calibration, second: Calibration) -> str:
     if abs(first.gate_threshold - second.gate_threshold) < 5e-4:
         return (
             f"Both try a sparse plan for a head only if g ≥ {first.gate_threshold:.3f}: by the probe, the plan must "
-            "retain that share of the head’s attention."
+            f"retain that share of the head’s attention. {_NO_PRICE}"
         )
     strict, lax = (first, second) if first.gate_threshold > second.gate_threshold else (second, first)
     return (
         f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate_threshold:.3f}, {lax.name} for "
         f"{lax.gate_threshold:.3f}, before a head tries a sparse plan. On the same prompt it therefore reads "
-        "at least as many keys."
+        f"at least as many keys. {_NO_PRICE}"
     )
 
 

@@ -86,6 +86,11 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
+    if run.tau_layer is not None:
+        problems.append(
+            "This run’s policy, priced, uses no λ of a calibration. Shown is what the policy certified would have "
+            "chosen from the same scores, not what the run did."
+        )
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:

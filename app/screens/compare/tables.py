@@ -39,11 +39,15 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "tokens": run.tokens,
                 "calibration": side.key if side.calibration else run.calibration,
                 "lambda": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
+                "price": None if replayed else run.price,
                 "kept": float(side.choices["density"].mean()) if len(side.choices) else None,
                 "sparse_units": len(sparse),
                 "units": len(side.choices),
                 "planned_us": float(side.choices["kernel_us"].sum()),
-                "conformal_at_tau": _share(sparse["conformal_lower_mass"], run.tau),
+                # tau_head would make a priced run look better than the others.
+                "conformal_at_tau": None
+                if run.tau_layer is not None
+                else _share(sparse["conformal_lower_mass"], run.tau),
                 "dense_fallback": None if replayed or not run.units else run.dense_fallback_units / run.units,
                 "uncertified": None if replayed else int(side.choices["uncertified"].sum()),
                 "coverage": None if replayed else run.coverage,
@@ -63,9 +67,11 @@ def sides_html(sides: Sides) -> str:
         if sides.replayed
         else "<th>fallback</th><th>uncertified</th><th>coverage</th><th>error</th><th>prefill</th><th>vs baseline</th>"
     )
+    priced = rows["price"].notna().any()
     head = (
         '<th class="l">side</th><th class="l">domain</th><th>tokens</th><th class="l">calibration</th><th>λ</th>'
-        f"<th>kept</th><th>sparse units</th><th>predicted time</th><th>conformal ≥ τ</th>{measured}"
+        f"{'<th>price</th>' if priced else ''}<th>kept</th><th>sparse units</th><th>predicted time</th>"
+        f"<th>conformal ≥ τ</th>{measured}"
     )
     body = []
     for side, row in zip(sides.all, rows.to_dict("records"), strict=True):
@@ -83,7 +89,8 @@ def sides_html(sides: Sides) -> str:
         body.append(
             f'<tr class="{"pick" if row["baseline"] else ""}"><td class="l w">{escape(side.label)}{pin}</td>'
             f'<td class="l">{escape(_dash(row["domain"], str))}</td><td>{row["tokens"]:,}</td>'
-            f'<td class="l">{escape(_dash(row["calibration"], str))}</td><td>{row["lambda"]:.3f}</td>'
+            f'<td class="l">{escape(_dash(row["calibration"], str))}</td>'
+            f"<td>{_lambda(row, side)}</td>{_price(row) if priced else ''}"
             f"<td>{_dash(row['kept'], numbers.share)}</td><td>{row['sparse_units']:,} of {row['units']:,}</td>"
             f"<td>{numbers.micros(row['planned_us'])}</td>"
             f"<td>{_dash(row['conformal_at_tau'], numbers.share)}</td>{more}</tr>"
@@ -184,6 +191,17 @@ def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme)
         f'<div class="rs-legend"><span>{show(-largest)}</span><span><i style="width:130px;margin:0;'
         f'background:linear-gradient(90deg,{stops})"></i></span><span>{show(largest)}</span>{grey}</div>'
     )
+
+
+def _lambda(row: dict[str, Any], side: Side) -> str:
+    """Under the policy priced every head has its own."""
+    if numbers.is_missing(row["lambda"]):
+        return "per head" if side.run.tau_layer is not None else "–"
+    return f"{row['lambda']:.3f}"
+
+
+def _price(row: dict[str, Any]) -> str:
+    return f"<td>{_dash(row['price'], lambda value: f'{value:g}')}</td>"
 
 
 def _side(sides: Sides, key: str) -> Side:

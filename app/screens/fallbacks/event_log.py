@@ -26,7 +26,7 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
             f'<div class="rs-h">Failed certificates, the most expensive first{glossary.mark("fallback")}</div>'
         )
         if not total:
-            told = "Every certificate that was tested reached τ: nothing fell back."
+            told = "Every certificate that was tested reached its τ: nothing fell back."
             if uncertified:
                 told = f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran uncertified."
             st.html(f'<div class="rs-sub">{told}</div>')
@@ -60,6 +60,8 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
         letters = events[f"{side}_pattern"].map(design.letter)
         return letters + " · " + events[f"{side}_budget"]
 
+    # Who writes no scope knows heads' certificates only.
+    whose = {"of": events["scope"].fillna("head")} if (events["scope"] == "layer").any() else {}
     run = {"run": events["run_id"].map(queries.label), "prompt": events["prompt_name"]} if with_run else {}
     return pd.DataFrame(
         {
@@ -68,6 +70,7 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "head": events["head"],
             "segment": events["segment"] + 1,
             "test": events["test"],
+            **whose,
             "tested": candidate("from"),
             "certified": events["lower_mass"],
             "tau": events["tau"],
@@ -88,6 +91,11 @@ def _columns() -> dict[str, Any]:
         "head": column.NumberColumn("Head", width=60),
         "segment": column.NumberColumn("Segment", width=70),
         "test": column.NumberColumn("Test", width=50, help="Which of the head's certificate tests this was"),
+        "of": column.TextColumn(
+            "Of",
+            width=58,
+            help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
+        ),
         "tested": column.TextColumn("Tested", width=190),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]

@@ -36,8 +36,9 @@ def render() -> None:
     limit = _limit(shown.run)
     kinds = fallback_queries.kinds_by_layer(store, shown.run_ids)
     paid = fallback_queries.paid_by_layer(store, shown.run_ids)
-    _banner(kinds, limit)
-    _kpis(store, shown, kinds, paid)
+    certificates = fallback_queries.layer_certificates(store, shown.run_ids)
+    _banner(kinds, certificates, limit)
+    _kpis(store, shown, kinds, paid, certificates)
     measure = switch.chosen("by", _MEASURES)
     left, right = st.columns([1.35, 1], gap="small")
     with left:
@@ -75,7 +76,12 @@ def _limit(run: RunRow) -> float:
     return float(json.loads(run.config_json).get("fallback_limit", RouterConfig.fallback_limit))
 
 
-def _banner(kinds: pd.DataFrame, limit: float) -> None:
+def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> None:
+    without = int(certificates["uncertified"].sum())
+    if without:
+        states.problem(
+            numbers.uncertified_layers(without, len(certificates)), [glossary.TERMS["uncertified_layers"]]
+        )
     missed = int(kinds["uncertified"].sum())
     if missed:
         states.problem(
@@ -90,13 +96,18 @@ def _banner(kinds: pd.DataFrame, limit: float) -> None:
             [
                 "The paper calls a high fallback rate a failure, not a safe result: quality is kept, the speedup is "
                 "lost.",
-                "Raise λ or pass a calibration of this domain, so that fewer candidates are tested in vain; allow "
+                "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
+                "attention for such prompts."
+                if len(certificates)
+                else "Raise λ or pass a calibration of this domain, so that fewer candidates are tested in vain; allow "
                 "larger budgets; or accept dense attention for such prompts.",
             ],
         )
 
 
-def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame) -> None:
+def _kpis(
+    store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame, certificates: pd.DataFrame
+) -> None:
     budgets = fallback_queries.layer_budgets(store, shown.run_ids)
     limited = budgets["limit_us"].notna()
     total = kinds["kernel_us"].sum()
@@ -124,6 +135,26 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
             "paid",
         )
     )
+    if len(certificates):
+        raised = certificates["raised"]
+        boxes.append(
+            (
+                "Raised layers",
+                numbers.NOT_MEASURED
+                if raised.isna().all()
+                else f"{int((raised > 0).sum())} of {len(certificates)}",
+                "climbed because the layer’s certificate failed",
+                "raised",
+            )
+        )
+        boxes.append(
+            (
+                "Uncertified layers",
+                f"{int(certificates['uncertified'].sum())}",
+                _least(certificates["lower_mass"]),
+                "uncertified_layers",
+            )
+        )
     over = int(budgets["over_budget"].sum())
     boxes.append(
         (
@@ -143,15 +174,21 @@ def _kpis(store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFram
         )
     )
     unmet = kinds["unmet"]
-    boxes.append(
-        (
-            "Unmet",
-            numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}",
-            "escalations that Tℓ left no time for",
-            "unmet",
+    if not len(certificates):
+        boxes.append(
+            (
+                "Unmet",
+                numbers.NOT_MEASURED if unmet.isna().all() else f"{int(unmet.sum()):,}",
+                "escalations that Tℓ left no time for",
+                "unmet",
+            )
         )
-    )
     st.html(facts.boxes_html(boxes))
+
+
+def _least(masses: pd.Series) -> str:
+    known = masses.dropna()
+    return "all layers dense" if known.empty else f"least certified mean {numbers.mass(known.min())}"
 
 
 def _share(kinds: pd.DataFrame, kind: str, column: str) -> float:
@@ -207,7 +244,7 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
         )
         st.html(
             '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
-            f"Failed certificates: {int(paid['events'].sum()):,}. Tail rows and prompts below break-even are dense "
+            f"Failed certificates: {_events(paid)}. Tail rows and prompts below break-even are dense "
             "by design and not counted.</div>"
         )
         st.session_state["limit-choice"] = round(100 * limit)
@@ -225,6 +262,14 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
                 width=120,
                 on_change=lambda: view.write(limit=st.session_state["limit-choice"]),
             )
+
+
+def _events(paid: pd.DataFrame) -> str:
+    """How many, and how many of them were a layer's."""
+    total, of_layers = int(paid["events"].sum()), int(paid["layer_events"].sum())
+    if not of_layers:
+        return f"{total:,}"
+    return f"{total:,}, of which {of_layers:,} of heads that climbed with their layer"
 
 
 def _groups_card(shown: Scope, by: str, limit: float) -> None:

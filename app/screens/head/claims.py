@@ -11,26 +11,34 @@ from routesparse.app.ui import glossary, numbers
 from routesparse.engine.rows import RunRow
 
 
-def claims_html(choice: pd.Series, run: RunRow) -> str:
-    """Four boxes; dense units read every key and need no certificate."""
+def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
+    """Four boxes, and one for the layer where the policy certifies it; dense units need no certificate of their own.
+
+    layer: its row of queries.layers.
+    """
+    of_layer = [] if run.tau_layer is None or layer is None else [_layer(layer, run)]
     if choice["pattern"] == "dense":
-        return '<div class="rs-sub">This unit is dense: it reads every key, so no certificate applies.</div>'
+        told = '<div class="rs-sub">This unit is dense: it reads every key, so no certificate applies.</div>'
+        return told + (f'<div class="rs-claims rs-three">{of_layer[0]}</div>' if of_layer else "")
     confidence = f"{run.confidence:.0%}"
     none = "no calibration" if run.calibration is None else "no δ for this length"
+    floor = "" if run.tau_layer is None else " τ head is a safety floor, not a statement of quality."
     boxes = [
+        *of_layer,
         _box(
-            f"In-prompt certificate{glossary.mark('certificate')}",
+            f"In-prompt certificate{', head' if of_layer else ''}{glossary.mark('certificate')}",
             choice["lower_mass"],
             numbers.NOT_MEASURED,
-            _verdict(choice["lower_mass"], run.tau),
+            _verdict(choice["lower_mass"], run.tau, "τ head" if of_layer else "τ"),
             f"The body rows of this head retain at least this mass on average, with {confidence} confidence over the "
-            "draw of the sampled rows. Says nothing about single rows.",
+            f"draw of the sampled rows. Says nothing about single rows.{floor}",
         ),
         _box(
             f"Conformal, head{glossary.mark('conformal')}",
             choice["conformal_lower_mass"],
             none,
-            _verdict(choice["conformal_lower_mass"], run.tau),
+            # tau_head would make any bound look good.
+            "" if of_layer else _verdict(choice["conformal_lower_mass"], run.tau),
             f"g − δ, with δ from calibration {run.calibration}: true for {confidence} of the selected units on prompts "
             f"like its own.{_true_gate(choice)}"
             if run.calibration
@@ -48,7 +56,23 @@ def claims_html(choice: pd.Series, run: RunRow) -> str:
         _truth(choice, run),
     ]
     scope = f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE)}</div>'
-    return f'<div class="rs-claims">{"".join(boxes)}</div>{scope}'
+    columns = " rs-three" if of_layer else ""
+    return f'<div class="rs-claims{columns}">{"".join(boxes)}</div>{scope}'
+
+
+def _layer(layer: pd.Series, run: RunRow) -> str:
+    """The certificate of the unit's layer."""
+    raised = 0 if numbers.is_missing(layer["raised"]) else int(layer["raised"])
+    climbed = f" Its heads climbed {numbers.several(raised, 'level')} until it did." if raised else ""
+    verdict = _verdict(layer["lower_mass"], float(run.tau_layer or 0.0), "τ layer")
+    return _box(
+        f"Layer {layer['layer']}{glossary.mark('layer_certificate')}",
+        layer["lower_mass"],
+        "not certified" if layer["layer_uncertified"] else "all dense",
+        verdict,
+        f"All heads of this layer together retain at least this mass on average, with {run.confidence:.0%} confidence "
+        f"in each segment; the least of them. One head may lose more.{climbed}",
+    )
 
 
 def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: str = "") -> str:
@@ -58,10 +82,10 @@ def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: st
     return f'<div class="{style}"><span>{name}</span>{shown}{told}<small>{escape(note)}</small></div>'
 
 
-def _verdict(value: Any, tau: float) -> str:
+def _verdict(value: Any, tau: float, name: str = "τ") -> str:
     if numbers.is_missing(value):
         return ""
-    return f"<em>≥ τ {tau:.2f}</em>" if value >= tau else f'<em class="bad">&lt; τ {tau:.2f}</em>'
+    return f"<em>≥ {name} {tau:.2f}</em>" if value >= tau else f'<em class="bad">&lt; {name} {tau:.2f}</em>'
 
 
 def _true_gate(choice: pd.Series) -> str:

@@ -58,14 +58,17 @@ def render() -> None:
 def _unit(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) -> None:
     picked = (unit.layer, unit.head)
     candidates = queries.candidates(store, unit)
+    layers = queries.layers(store, run.run_id)
     left, right = st.columns([1.75, 1], gap="small")
     with left:
         cards.full_probe_card(store, run, unit, candidates)
         with st.container(border=True, key="card-claims", gap="xsmall"):
-            st.html('<div class="rs-h">Certificates and the truth</div>' + claims.claims_html(choice, run))
+            own = layers[layers["layer"] == unit.layer]
+            told = claims.claims_html(choice, run, None if own.empty else own.iloc[0])
+            st.html(f'<div class="rs-h">Certificates and the truth</div>{told}')
     with right:
-        cards.reason_card(run, choice, picked, queries.fallbacks(store, unit), candidates)
-        cards.scatter_card(run, candidates, picked)
+        cards.reason_card(run, choice, picked, queries.fallbacks(store, unit), candidates, layers)
+        cards.scatter_card(run, choice, candidates, picked)
     cards.candidate_card(run, candidates, picked, key="card-all-candidates")
     if run.segments > 1:
         _segments(store, run, unit)

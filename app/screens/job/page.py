@@ -143,8 +143,7 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
         facts.append(("attempt", f"{job.attempt}, after {numbers.several(job.losses, 'lost worker')}"))
     settings = [
         f"model {Path(request.model).name}",
-        f"policy {request.policy}",
-        f"τ {request.tau:g}",
+        *_policy(request),
         f"Tℓ {numbers.limit(request.config().to_dict()['budget'])}",
         "segment by the device" if request.segment is None else f"segment {request.segment:,}",
         f"calibration {request.calibration or 'none'}",
@@ -152,6 +151,14 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
         "text kept" if request.keep_text else "hash only",
     ]
     return [*facts, ("settings", ", ".join(settings))]
+
+
+def _policy(request: RunRequest) -> list[str]:
+    """The policy and what it must reach, the defaults included."""
+    config = request.config()
+    if config.policy == "priced":
+        return ["policy priced", f"price {config.price:g}", f"τ layer {config.tau_layer:g}"]
+    return [f"policy {config.policy}", f"τ {config.tau:g}"]
 
 
 def _done(opened: Access, job: Job) -> None:

@@ -19,7 +19,7 @@ from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES
+from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
@@ -69,8 +69,9 @@ def _request(label: str) -> RunRequest | None:
         )
         wishes["model"] = models[named]
         wishes["policy"] = st.selectbox(
-            "Policy", POLICIES, key="with_policy", bind="query-params", help=TERMS["policy"]
+            "Policy", _policies(), key="with_policy", bind="query-params", help=TERMS["policy"]
         )
+        priced = wishes["policy"] == "priced"
         wishes["audit"] = st.selectbox(
             "Audit", AUDIT_DEPTHS, 1, key="audit", bind="query-params", help=TERMS["audit"]
         )
@@ -93,8 +94,26 @@ def _request(label: str) -> RunRequest | None:
         )
     with three:
         wishes["tau"] = st.number_input(
-            "τ", value=0.9, step=0.01, format="%.2f", key="tau", bind="query-params", help=TERMS["tau"]
+            "τ layer" if priced else "τ",
+            value=None,
+            step=0.01,
+            format="%.2f",
+            key="tau",
+            bind="query-params",
+            placeholder=f"{RouterConfig.tau_layer if priced else RouterConfig.tau:.2f}",
+            help=TERMS["tau_layer" if priced else "tau"],
         )
+        if priced:
+            wishes["price"] = st.number_input(
+                "Price",
+                value=None,
+                step=0.05,
+                format="%.3g",
+                key="price",
+                bind="query-params",
+                placeholder=f"{RouterConfig.price:g}",
+                help=TERMS["price"],
+            )
         wishes["segment"] = st.number_input(
             "Segment, tokens",
             value=None,
@@ -143,6 +162,11 @@ def _request(label: str) -> RunRequest | None:
         states.field_error(str(error))
         return None
     return request
+
+
+def _policies() -> list[str]:
+    """The default first."""
+    return sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
 
 
 def _calibrations() -> list[str]:

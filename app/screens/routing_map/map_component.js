@@ -2,18 +2,21 @@
 // A chart library spends a second on 1,024 letters and targets; this draws them as a few paths. All text arrives
 // as data and is escaped or set as text, never as markup.
 
-const LEFT = 26, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30;
+const LEFT = 26, TOP = 24, GRID_SHARE = 0.74, GAP_SHARE = 0.03, RIGHT = 8, FALLEN = 30,
+  CERTIFICATE = 58;
 
 const escape = (text) => String(text).replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);
 const px = (value) => Math.round(value * 10) / 10;
 
 function geometry(data, width) {
   const [layers, heads] = data.shape;
-  const gridRight = LEFT + (width - LEFT - RIGHT) * GRID_SHARE;
+  // The column of the layers' certificates takes its room from both sides, and none where there are none.
+  const column = data.times.rows.some((row) => row.certificate) ? CERTIFICATE : 0;
+  const gridRight = LEFT + (width - LEFT - RIGHT - column) * GRID_SHARE;
   const cell = (gridRight - LEFT) / heads;
   return {
     layers, heads, width, cell, row: data.row_px, gridRight, height: TOP + layers * data.row_px + 4,
-    timesLeft: gridRight + width * GAP_SHARE, timesRight: width - RIGHT - FALLEN,
+    column, timesLeft: gridRight + column + width * GAP_SHARE, timesRight: width - RIGHT - FALLEN,
     x: (head) => LEFT + head * cell, y: (layer) => TOP + layer * data.row_px,
   };
 }
@@ -97,12 +100,22 @@ function times(data, g) {
   return `<g font-size="11">${out}</g>`;
 }
 
+function certificates(data, g) {
+  if (!g.column) return "";
+  const right = px(g.gridRight + g.column), theme = data.theme;
+  let out = `<text x="${right}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}">certified</text>`;
+  for (const { layer, certificate } of data.times.rows)
+    out += `<text x="${right}" y="${px(g.y(layer) + g.row / 2 + 4)}" text-anchor="end" ` +
+      `${certificate.bad ? `font-weight="650" fill="${theme.warn}"` : `fill="${theme.ink}"`}>${escape(certificate.text)}</text>`;
+  return `<g font-size="11" style="font-variant-numeric:tabular-nums">${out}</g>`;
+}
+
 function draw(root, data, width) {
   const g = geometry(data, width);
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="${escape(data.label)}" width="${width}" ` +
     `height="${g.height}" viewBox="0 0 ${width} ${g.height}" font-family="${escape(data.theme.font)}">` +
-    axis(data, g) + cells(data, g) + times(data, g) +
+    axis(data, g) + cells(data, g) + certificates(data, g) + times(data, g) +
     `<rect class="ring" fill="none" stroke="${data.theme.ink}" stroke-width="2.2" rx="3"/></svg>`;
   root.geometry = g;
 }
@@ -120,7 +133,7 @@ function under(root, event) {
   if (layer < 0 || layer >= g.layers || x < LEFT) return null;
   const head = Math.floor((x - LEFT) / g.cell);
   if (head < g.heads) return root.shown.letters[layer * g.heads + head] === " " ? null : [layer, head];
-  return x >= g.timesLeft ? [layer, null] : null;
+  return x >= (g.column ? g.gridRight : g.timesLeft) ? [layer, null] : null;
 }
 
 function tip(root, event) {

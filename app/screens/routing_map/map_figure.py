@@ -87,10 +87,12 @@ def drawing(
     theme: design.Theme,
     shape: tuple[int, int],
     sprite: str | None = None,
+    tau_layer: float | None = None,
 ) -> tuple[dict[str, Any], Cells]:
     """The map of one segment and, per layer, measured and planned time against T_l.
 
-    ``sprite``: a picture that covers all cells, instead of letters.
+    ``sprite``: a picture that covers all cells, instead of letters. ``tau_layer``: policy "priced"; the layers'
+    certificates stand in a column beside the map.
     ``version`` changes with everything but ``picked``: the browser then only moves the ring.
     """
     layers, heads = shape
@@ -104,7 +106,7 @@ def drawing(
     marks[at] = [_MARKS.get(str(fallback), " ") for fallback in choices["fallback"]]
     marks[at] = np.where(choices["uncertified"], "u", marks[at])
     tips = np.full(shape, None, object)
-    tips[at] = list(_hovers(choices, metric))
+    tips[at] = list(_hovers(choices, metric, None if tau_layer is None else layer_rows))
     data: dict[str, Any] = {
         "shape": [layers, heads],
         "row_px": row_px,
@@ -122,7 +124,7 @@ def drawing(
         "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
         "sprite": sprite,
         "tips": tips.ravel().tolist(),
-        "times": map_times.times(layer_rows),
+        "times": map_times.times(layer_rows, tau_layer),
     }
     data["version"] = zlib.crc32(json.dumps(data).encode())
     data["picked"] = list(picked)
@@ -136,7 +138,10 @@ def _values(shown: Cells, metric: str) -> list[str] | None:
     return ["–" if np.isnan(value) else value_text(metric, value) for value in shown.values.ravel()]
 
 
-def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
+def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) -> Iterator[str]:
+    """certified: the layers, where the policy certifies them."""
+    of_layer = {} if certified is None else {row.layer: row.lower_mass for row in certified.itertuples()}
+    tau = "τ" if certified is None else "τ head"
     for row in choices.itertuples():
         lines = [
             f"layer {row.layer}, head {row.head} · {design.name(row.pattern)}",
@@ -149,5 +154,8 @@ def _hovers(choices: pd.DataFrame, metric: str) -> Iterator[str]:
         if row.fallback in _MARKS:
             lines.append(outcome(row.pattern, row.fallback))
         if row.uncertified:
-            lines.append("ran uncertified: its certificate is below τ")
+            lines.append(f"ran uncertified: its certificate is below {tau}")
+        if row.layer in of_layer:
+            known = not numbers.is_missing(of_layer[row.layer])
+            lines.append(f"layer’s certified mean {numbers.mass(of_layer[row.layer]) if known else 'none'}")
         yield "\n".join(lines)

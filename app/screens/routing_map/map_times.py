@@ -1,4 +1,4 @@
-"""The routing map's margin: measured and predicted time per layer against T_l, and how many units fell back."""
+"""The routing map's margin: a layer's certificate, its measured and predicted time against T_l, its fallbacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pandas as pd
 from routesparse.app.ui import numbers
 
 
-def times(rows: pd.DataFrame) -> dict[str, Any]:
-    """Per layer milliseconds measured, planned and allowed; the axis they share; the hover's lines."""
+def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
+    """Per layer milliseconds measured, planned and allowed; the axis they share; the hover's lines.
+
+    With tau_layer also the layer's ``certificate``: its text, and whether it ran uncertified.
+    """
     parts = ("probe_us", "index_us", "route_us", "kernel_us")
     measured = sum((rows[part] for part in parts), pd.Series(0.0, rows.index)) / 1000
     planned, limit = rows["planned_us"] / 1000, rows["limit_us"].astype(float) / 1000
@@ -28,14 +31,39 @@ def times(rows: pd.DataFrame) -> dict[str, Any]:
                 "planned_ms": round(row.planned_us / 1000, 4),
                 "limit_ms": None if numbers.is_missing(row.limit_us) else round(row.limit_us / 1000, 4),
                 "fallen": int(np.nan_to_num(row.dense_fallback) + np.nan_to_num(row.expanded)),
-                "tip": _hover(row, float(m)),
+                "certificate": None if tau_layer is None else _certificate(row),
+                "tip": "\n".join([*_hover(row, float(m)), *_certified(row, tau_layer)]),
             }
             for row, m in zip(rows.itertuples(), measured, strict=True)
         ],
     }
 
 
-def _hover(row: Any, measured_ms: float) -> str:
+def _certificate(row: Any) -> dict[str, Any]:
+    """What stands beside the layer's row: mass and climbed levels."""
+    if numbers.is_missing(row.lower_mass):
+        return {"text": "none" if row.layer_uncertified else "–", "bad": bool(row.layer_uncertified)}
+    climbed = 0 if numbers.is_missing(row.raised) else int(row.raised)
+    # Rounding must not lift a mass over tau.
+    text = f"{np.floor(1000 * row.lower_mass) / 1000:.3f}".lstrip("0") if row.lower_mass < 1 else "1"
+    return {"text": text + (f" ↑{climbed}" if climbed else ""), "bad": bool(row.layer_uncertified)}
+
+
+def _certified(row: Any, tau_layer: float | None) -> list[str]:
+    """The layer's certificate in the hover."""
+    if tau_layer is None:
+        return []
+    climbed = 0 if numbers.is_missing(row.raised) else int(row.raised)
+    if numbers.is_missing(row.lower_mass):
+        lines = ["no certificate" if row.layer_uncertified else "all heads dense: no certificate needed"]
+    else:
+        lines = [f"certified mean mass {numbers.mass(row.lower_mass)} · τ layer {tau_layer:.2f}"]
+    if climbed:
+        lines.append(f"raised {numbers.several(climbed, 'level')} by its certificate")
+    return [*lines, "the layer ran uncertified"] if row.layer_uncertified else lines
+
+
+def _hover(row: Any, measured_ms: float) -> list[str]:
     limit = "none" if numbers.is_missing(row.limit_us) else numbers.micros(row.limit_us)
     lines = [
         f"layer {row.layer}",
@@ -51,7 +79,7 @@ def _hover(row: Any, measured_ms: float) -> str:
         )
         if row.uncertified:
             lines.append(numbers.uncertified(row.uncertified, row.units))
-    return "\n".join(lines)
+    return lines
 
 
 def _round_step(longest: float) -> float:

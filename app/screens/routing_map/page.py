@@ -62,10 +62,10 @@ def render() -> None:
         if found.empty:
             states.empty("This unit was not routed", ["Pick another cell of the map."])
             return
-        cards.reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates)
+        cards.reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates, layers)
         navigate.link("Open this head", "head", **view.address_of(store, unit))
         cards.probe_card(store, run, unit)
-        cards.scatter_card(run, candidates, picked)
+        cards.scatter_card(run, found.iloc[0], candidates, picked)
         cards.audit_card(found.iloc[0])
 
 
@@ -96,7 +96,9 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             numbers.share(certified, 0),
             "of sparse units, each alone",
             "certificate",
-        ),
+        )
+        if run.tau_layer is None
+        else _layers_box(run, layers, certified),
         (
             "Audited coverage",
             numbers.share(run.coverage),
@@ -106,8 +108,29 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
+    without = int(layers["layer_uncertified"].sum())
+    if without:
+        told = numbers.uncertified_layers(without, run.layers)
+        states.field_error(f"{told}: {glossary.TERMS['uncertified_layers']}")
     if missed:
         states.field_error(f"{numbers.uncertified(missed, run.units)}: {glossary.TERMS['uncertified']}")
+
+
+def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None) -> tuple[str, ...]:
+    """How many layers reach tau_layer; the share of heads above their floor is no more than a note."""
+    claimed = layers["lower_mass"].dropna()
+    uncertified = layers["layer_uncertified"]
+    shown = layers["lower_mass"].notna() | uncertified
+    least = "no layer is sparse" if claimed.empty else f"least {numbers.mass(claimed.min())}"
+    heads = (
+        ""
+        if heads_certified is None
+        else f" · {numbers.share(heads_certified, 0)} of heads above their floor"
+    )
+    value = (
+        f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}" if shown.any() else "does not apply"
+    )
+    return (f"Layers certified ≥ {run.tau_layer:.2f}", value, f"{least}{heads}", "layer_certificate")
 
 
 def _map_card(
@@ -125,13 +148,20 @@ def _map_card(
         drawing, cells = remembered(
             "map",
             (run.run_id, shown.segment, shown.batch_index, shown.metric, theme, access().store.generation),
-            lambda: map_figure.drawing(choices, layers, shown.metric, picked, theme, shape, picture),
+            lambda: map_figure.drawing(
+                choices, layers, shown.metric, picked, theme, shape, picture, run.tau_layer
+            ),
         )
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
             'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> predicted, '
             f'<b style="color:{theme.warn}">|</b> Tℓ; right: units that fell back</span></div>'
         )
+        if run.tau_layer is not None:
+            st.html(
+                f'<div class="rs-note">Beside the map: certified mean mass of the layer{glossary.mark("tau_layer")} '
+                f"(must reach {run.tau_layer:.2f}; ↑: levels that the layer climbed for it; –: all dense)</div>"
+            )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":
             st.html(map_legend.pattern_legend(choices, theme))

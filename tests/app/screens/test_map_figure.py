@@ -106,7 +106,8 @@ def test_figures_have_only_properties_that_plotly_knows(stored):
     heatmap, candidates = queries.probe_full(stored, unit), queries.candidates(stored, unit)
     for theme in (design.LIGHT, design.DARK):
         for chart in (
-            charts.scatter(queries.candidates(stored, unit), run, theme),
+            charts.scatter(queries.candidates(stored, unit), run.gate_threshold, run.tau, theme),
+            charts.scatter(queries.candidates(stored, unit), None, run.tau, theme),
             readers_figure.figure(readers, theme, 64, 4),
             probe.figure(heatmap, theme, 64, 300, masks.overlay(heatmap, candidates, 64, 0, 20)),
         ):

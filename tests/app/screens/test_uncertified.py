@@ -93,7 +93,7 @@ def test_without_a_fallback_event_the_fallbacks_page_does_not_call_it_calm(stric
     html = text_of(open_page("fallbacks", run=RUN))
     assert f"Nothing fell back, but {len(strict.uncertified)} units ran uncertified." in html
     assert "nothing fell back" not in html
-    assert "reached τ: nothing fell back" in text_of(open_page("fallbacks", run=OTHER))
+    assert "reached its τ: nothing fell back" in text_of(open_page("fallbacks", run=OTHER))
 
 
 def test_compare_has_them_side_by_side(strict, open_page):

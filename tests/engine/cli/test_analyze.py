@@ -39,6 +39,7 @@ CHOICE_KEYS = [
     "kernel_us",
     "fallback",
     "reason",
+    "gate_threshold",
     "uncertified",
 ]
 
@@ -95,7 +96,13 @@ class TestAnalyze:
             "layers",
             "heads",
             "segments",
+            "policy",
+            "tau",
+            "tau_layer",
+            "price",
             "uncertified",
+            "uncertified_layers",
+            "layer_certificates",
             "choices",
             "timings",
             "audit",

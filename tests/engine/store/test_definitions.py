@@ -1,12 +1,13 @@
 """The store's macros compute what the engine's definitions compute. CPU only."""
 
+import math
 from itertools import product
 
 import numpy as np
 
 from routesparse.engine.method import families
 from routesparse.engine.method.scores import gate_statistic
-from routesparse.engine.rows import OUTCOMES, outcome
+from routesparse.engine.rows import OUTCOMES, is_layer_uncertified, outcome
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -33,3 +34,15 @@ def test_the_macro_of_the_outcome_is_the_definition(store):
     )
     assert [row[0] for row in found] == [outcome(*pair) for pair in pairs]
     assert {row[0] for row in found} == set(OUTCOMES)
+
+
+def test_the_macro_of_an_uncertified_layer_is_the_definition(store):
+    cases = list(product((None, math.nan, 0.0, 0.69, 0.7, 1.0), (None, 0.7), (True, False)))
+    masses, taus, sparse = map(list, zip(*cases, strict=True))
+    found = OwnerView(store, None).rows(
+        "SELECT layer_uncertified(mass, tau, sparse) "
+        "FROM (SELECT unnest(?::DOUBLE[]) AS mass, unnest(?::DOUBLE[]) AS tau, unnest(?::BOOLEAN[]) AS sparse)",
+        [masses, taus, sparse],
+    )
+    assert [row[0] for row in found] == [is_layer_uncertified(*case) for case in cases]
+    assert sum(row[0] for row in found) == 4

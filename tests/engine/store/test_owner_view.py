@@ -77,9 +77,10 @@ def make(factory, run_id, owner):
         calibration=f"calibration-{run_id}",
         profile=f"profile-{run_id}",
         device=f"device-{run_id}",
+        tau_layer=0.7,
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)
-    layers = tuple(replace(layer, forward_error=0.01) for layer in record.layers)
+    layers = tuple(replace(row, forward_error=0.01, lower_mass=0.75, raised=0) for row in record.layers)
     return replace(record, run=run, layers=layers, fallbacks=(event,))
 
 
@@ -234,13 +235,21 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
         for number, name, sql in old:
             connection.execute(sql)
             connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
+        known = {
+            row[0]
+            for row in connection.execute(
+                "SELECT column_name FROM duckdb_columns() WHERE table_name = 'run'"
+            ).fetchall()
+        }
         run = vars(make(factory, "0ld0ld0ld0ld0ld0", None).run)
         older = {new: old for old, new in RENAMED["run"].items()}
+        named = {older.get(name, name): value for name, value in run.items()}
         row = {
             "run_key": 1,
             "bundle_id": "x",
-            **{older.get(name, name): value for name, value in run.items() if name != "owner"},
+            **{name: value for name, value in named.items() if name in known},
         }
+        assert {"owner", "price", "tau_layer"}.isdisjoint(row)
         connection.execute(
             f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
         )
@@ -249,4 +258,6 @@ def test_store_of_an_older_version_gets_owners_and_keeps_its_runs(factory, tmp_p
         assert OwnerView(store, None).run_ids() == {"0ld0ld0ld0ld0ld0"}
         assert OwnerView(store, ANN).run_ids() == set()
         assert OwnerView(store, None).rows("SELECT runs FROM model") == [(1,)]
+        found = OwnerView(store, None).rows("SELECT gate_threshold, price, tau_layer FROM run")
+        assert found == [(run["gate_threshold"], None, None)]
         store.close()

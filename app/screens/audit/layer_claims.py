@@ -1,0 +1,69 @@
+"""The certificates of layers (policy priced) beside the audited mean mass of their heads."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell.scope import Scope
+from routesparse.app.ui import exports, glossary, numbers
+
+MOST = 32
+
+
+def card(shown: Scope, layers: pd.DataFrame) -> None:
+    """Layer by layer, the least certified first; layers: rows of audit_queries.layer_claims."""
+    rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
+    known = layers["covered"].dropna()
+    audited = f"{int(known.sum())} of {len(known)} hold" if len(known) else numbers.NOT_MEASURED
+    with st.container(border=True, key="card-layer-claims", gap="xsmall"):
+        st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
+        st.html(
+            f'<div class="rs-sub">Certified means against audited ones: {audited}. A mean over heads and rows: one '
+            "head or one row may lose far more.</div>" + _table(rows, shown.everything)
+        )
+        exports.chart_foot(
+            f"layer-certificates-{shown.name}",
+            f"n = {len(layers)} layers of runs with policy priced"
+            + (f", the {MOST} least certified shown" if len(layers) > len(rows) else "")
+            + " · share of 1, least over segments; audited: mean over all heads, dense ones count 1 · source: "
+            f"layer_run, head_choice and audit of {shown.words}",
+            layers,
+            "layer-claims",
+        )
+
+
+def _table(rows: pd.DataFrame, with_run: bool) -> str:
+    heading = glossary.heading
+    head = (
+        f"{'<th class=l>prompt</th>' if with_run else ''}<th>layer</th>{heading('certified', 'layer_certificate')}"
+        f"{heading('τ layer', 'tau_layer')}{heading('raised', 'raised')}<th>audited mean</th>"
+        '<th>sparse units</th><th class="l">verdict</th>'
+    )
+    body = []
+    for row in rows.itertuples():
+        prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
+        raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
+        certified = "–" if numbers.is_missing(row.lower_mass) else numbers.mass(row.lower_mass)
+        audited = "–" if numbers.is_missing(row.audited_mass) else numbers.mass(row.audited_mass)
+        units = "–" if numbers.is_missing(row.sparse_units) else f"{int(row.sparse_units)}"
+        body.append(
+            f"<tr>{prompt}<td>{row.layer}</td><td>{certified}</td><td>{row.tau_layer:.2f}</td><td>{raised}</td>"
+            f'<td>{audited}</td><td>{units}</td><td class="l">{_verdict(row)}</td></tr>'
+        )
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _verdict(row: Any) -> str:
+    if row.uncertified:
+        return '<span class="rs-warn">ran uncertified</span>'
+    if numbers.is_missing(row.lower_mass):
+        return "all dense" if not row.sparse_units else "not certified"
+    if numbers.is_missing(row.covered):
+        return "reaches τ layer; not audited"
+    return (
+        "reaches τ layer; the bound holds" if row.covered else '<span class="rs-warn">below the bound</span>'
+    )

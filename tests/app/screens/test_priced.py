@@ -1,0 +1,202 @@
+"""Every page with a run of the policy "priced": the layer stands beside the head, and a floor is called one. No GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.screens.routing_map import map_figure
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.engine.config import POLICIES, RouterConfig
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import bundle, queries
+
+RUN = "9a1ced9a1ced0001"
+CERTIFIED = "3f9a1c20d4e5b678"
+
+
+@pytest.fixture(scope="session")
+def priced(factory, record):
+    """The session's run under the policy "priced"; its second layer climbed."""
+    return factory.priced(factory.rename(record, RUN))
+
+
+@pytest.fixture
+def stored(home, priced, record):
+    """A home with that run and the one of the policy "certified"."""
+    bundle.write_bundle(record, home / "spool")
+    bundle.write_bundle(priced, home / "spool")
+    return home
+
+
+@pytest.fixture
+def without(home, priced):
+    """The run as if its fallback had been off: layer 2 is below its tau."""
+    layers = tuple(replace(row, lower_mass=0.6) if row.layer == 2 else row for row in priced.layers)
+    bundle.write_bundle(replace(priced, layers=layers), home / "spool")
+    return home
+
+
+def text_of(page) -> str:
+    assert not page.exception
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def sparse(record, layer=1):
+    return next(c for c in record.choices if c.layer == layer and c.segment == 0 and c.pattern != "dense")
+
+
+@pytest.mark.parametrize("name", ["routing_map", "head"])
+def test_the_header_names_price_and_both_taus(stored, open_page, name):
+    html = text_of(open_page(name, run=RUN))
+    assert "policy priced, price 0.3, τ layer 0.70, τ head 0.40" in html
+    assert "policy certified, τ 0.90" in text_of(open_page(name, run=CERTIFIED))
+
+
+def test_the_head_shows_its_own_lambda_and_its_layer_s_certificate(stored, priced, open_page):
+    choice = sparse(priced)
+    html = text_of(open_page("head", run=RUN, layer="1", head=str(choice.head)))
+    assert f"λ of this head = {choice.gate_threshold:.3f}" in html
+    assert f"<b>{priced.layers[1].lower_mass:.3f}</b><em>≥ τ layer 0.70</em>" in html
+    assert "raised 1 level" in html and "climbed 1 level" in html
+    assert "safety floor" in html and "≥ τ head 0.40" in html
+    assert "certified mass, τ = " not in html and not re.search(r"≥ τ 0\.40", html)
+
+
+def test_a_dense_head_of_a_priced_run_still_shows_its_layer(home, priced, open_page):
+    choices = tuple(
+        replace(c, pattern="dense", lower_mass=None) if (c.layer, c.head) == (0, 0) else c
+        for c in priced.choices
+    )
+    bundle.write_bundle(replace(priced, choices=choices), home / "spool")
+    html = text_of(open_page("head", run=RUN, layer="0", head="0"))
+    assert "no certificate applies" in html and "τ layer 0.70</em>" in html
+
+
+def test_a_head_that_climbed_with_its_layer_says_whose_certificate_failed(stored, priced, open_page):
+    event = next(e for e in priced.fallbacks if e.scope == "layer" and e.segment == 0)
+    html = text_of(open_page("head", run=RUN, layer=str(event.layer), head=str(event.head)))
+    assert f"left with its layer, whose certificate was {event.lower_mass:.3f} &lt; 0.70" in html
+
+
+def test_the_map_has_a_column_of_layer_certificates(stored, priced, open_page):
+    html = text_of(open_page("routing_map", run=RUN))
+    assert "Layers certified ≥ 0.70" in html and "4 of 4" in html and "Beside the map" in html
+    assert "Certified ≥ 0.40" not in html, "a floor is no headline"
+    view, shape = access().store, (4, 4)
+    arguments = (
+        queries.choices(view, RUN, 0),
+        queries.layers(view, RUN),
+        "pattern",
+        (0, 0),
+        design.LIGHT,
+        shape,
+    )
+    data, _ = map_figure.drawing(*arguments, tau_layer=0.7)
+    column = [row["certificate"] for row in data["times"]["rows"]]
+    assert column[1]["text"].endswith(" ↑1") and not any(cell["bad"] for cell in column)
+    assert "raised 1 level" in data["times"]["rows"][1]["tip"]
+    assert all("layer’s certified mean" in tip for tip in data["tips"])
+    plain, _ = map_figure.drawing(*arguments)
+    assert {row["certificate"] for row in plain["times"]["rows"]} == {None}
+    json.dumps(data, allow_nan=False)
+
+
+def test_rounding_lifts_no_layer_over_its_tau(without, open_page):
+    open_page("runs")
+    rows = queries.layers(access().store, RUN).assign(lower_mass=0.69999, layer_uncertified=True)
+    data, _ = map_figure.drawing(
+        queries.choices(access().store, RUN, 0), rows, "pattern", (0, 0), design.DARK, (4, 4), tau_layer=0.7
+    )
+    assert data["times"]["rows"][0]["certificate"] == {"text": ".699", "bad": True}
+
+
+@pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
+def test_a_layer_below_its_tau_is_told_on_every_page(without, open_page, name):
+    assert "1 of 4 layers ran uncertified" in text_of(open_page(name, run=RUN))
+
+
+@pytest.mark.parametrize("name", ["routing_map", "fallbacks", "audit"])
+def test_a_certified_layer_says_nothing_of_the_kind(stored, open_page, name):
+    assert "layers ran uncertified" not in text_of(open_page(name, run=RUN))
+
+
+def test_fallbacks_tell_layers_from_heads(stored, priced, open_page):
+    page = open_page("fallbacks", run=RUN)
+    html = text_of(page)
+    of_layers = sum(event.scope == "layer" for event in priced.fallbacks)
+    raised = sum(bool(row.raised) for row in priced.layers)
+    assert f"of which {of_layers:,} of heads that climbed with their layer" in html
+    assert "Raised layers" in html and f"{raised} of 4" in html
+    assert set(page.dataframe[0].value["of"]) <= {"head", "layer"}
+    assert "of" not in open_page("fallbacks", run=CERTIFIED).dataframe[0].value
+
+
+def test_the_audit_sets_the_layers_beside_their_truth(stored, priced, open_page):
+    html = text_of(open_page("audit", run=RUN))
+    assert "Certificates of the layers" in html and "reaches τ layer; the bound holds" in html
+    assert "safety floor" in html
+    assert "Certificates of the layers" not in text_of(open_page("audit", run=CERTIFIED))
+
+
+def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, open_page):
+    assert not open_page("audit", run=RUN, scope="all").exception
+
+
+def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
+    html = text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
+    assert "<th>price</th>" in html and "<td>per head</td><td>0.3</td>" in html
+
+
+def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
+    stored, open_page, make_calibration, tmp_path, monkeypatch
+):
+    for name, gate in (("prose", 0.9), ("code", 0.95)):
+        make_calibration(name, gate, 0.01).save(tmp_path / "no-samples" / "calibrations")
+    html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
+    assert "Calibrations against the baseline" in html and "uses no λ of a calibration" in html
+
+
+def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_runs):
+    table = open_runs().dataframe[0].value.set_index("run")
+    assert table.loc[RUN[-8:], ["tau_layer", "price"]].tolist() == [0.7, 0.3]
+    assert table["tau"].isna().tolist() == [run == RUN[-8:] for run in table.index]
+
+
+def test_the_default_policy_comes_first_on_new_run(demo_home, open_page):
+    assert open_page("new_run").selectbox(key="with_policy").options[0] == RouterConfig.policy
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_field_tau_shows_the_default_of_its_policy(demo_home, open_page, policy):
+    page = open_page("new_run", with_policy=policy, limit="0.5")
+    assert not page.exception
+    wanted = RouterConfig.tau_layer if policy == "priced" else RouterConfig.tau
+    assert page.number_input(key="tau").placeholder == f"{wanted:.2f}"
+    assert ("price" in {field.key for field in page.number_input}) == (policy == "priced")
+
+
+def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, went):
+    page = open_page("new_run", source="Paste", with_policy="priced", tau="0.75", price="0.5")
+    page.text_area(key="pasted").set_value("The harbour master writes a ledger of vessels. " * 40).run()
+    page.button(key="submit").click().run()
+    assert not page.exception
+    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    assert (asked.policy, asked.tau, asked.price) == ("priced", 0.75, 0.5)
+    assert (asked.config().tau_layer, asked.config().price) == (0.75, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (RunRequest(policy="priced"), "policy priced, price 0.3, τ layer 0.7,"),
+        (RunRequest(policy="certified"), "policy certified, τ 0.9,"),
+    ],
+)
+def test_the_job_names_the_defaults_that_it_will_use(home, queue, open_page, request_, told):
+    job = queue.submit(request_, "text " * 100)
+    assert told in text_of(open_page("job", job=job))

@@ -1,0 +1,99 @@
+"""What the command line says of a run of the policy "priced". Synthetic records: no model, no GPU."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.cli import analyze, bundles
+from routesparse.engine.cli.output import analysis_object
+from routesparse.engine.store.bundle import write_bundle
+
+FACTORY = Path(__file__).parents[1] / "store" / "factory.py"
+
+
+@pytest.fixture(scope="module")
+def factory():
+    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def other(factory):
+    return factory.make_record(
+        layers=3, heads=4, segments=1, tokens=2048, probe=False, prompt=False, hardness=0.9
+    )
+
+
+@pytest.fixture(scope="module")
+def priced(factory, other):
+    return factory.priced(other)
+
+
+@pytest.fixture
+def without(priced):
+    """As if fallback had been off: layer 2 is below its tau."""
+    return replace(priced, layers=(*priced.layers[:2], replace(priced.layers[2], lower_mass=0.6)))
+
+
+def test_the_json_object_has_price_taus_and_a_certificate_of_every_layer(priced):
+    found = analysis_object(priced, Path("bundle"))
+    assert (found["policy"], found["price"], found["tau"], found["tau_layer"]) == ("priced", 0.3, 0.4, 0.7)
+    assert found["layer_certificates"] == [
+        {"layer": row.layer, "lower_mass": row.lower_mass, "raised": row.raised, "uncertified": False}
+        for row in priced.layers
+    ]
+    assert found["uncertified_layers"] == 0
+    assert [c["gate_threshold"] for c in found["choices"]] == [c.gate_threshold for c in priced.choices]
+
+
+def test_other_policies_have_null_where_only_priced_measures(other):
+    found = analysis_object(other, Path("bundle"))
+    names = ("price", "tau_layer", "uncertified_layers", "layer_certificates")
+    assert {name: found[name] for name in names} == dict.fromkeys(names)
+    assert found["tau"] == 0.9
+
+
+def test_the_summary_names_the_least_certified_layer_and_what_a_floor_is(priced, capsys):
+    analyze._print_summary(priced, Path("bundle"))
+    out = capsys.readouterr().out
+    least = min(row.lower_mass for row in priced.layers)
+    assert f"price 0.3; least certified layer mass {least:.3f}" in out and "1 of 3 layers raised" in out
+    assert "tau_head 0.4 is a floor for single heads, not a measure of quality" in out
+
+
+def test_the_summary_of_other_policies_has_no_such_line(other, capsys):
+    analyze._print_summary(other, Path("bundle"))
+    assert "layer mass" not in capsys.readouterr().out
+
+
+def test_a_layer_below_its_tau_is_counted_and_named(without, capsys):
+    assert "1 of 3 layers ran uncertified" in analyze.uncertified_layers_text(without)
+    assert analyze.uncertified_layers_text(without).endswith("layer 2")
+    found = analysis_object(without, Path("bundle"))
+    assert found["uncertified_layers"] == 1 and found["layer_certificates"][2]["uncertified"]
+    analyze._print_summary(without, Path("bundle"))
+    assert "least certified layer mass 0.600 (layer 2" in capsys.readouterr().out
+
+
+def test_a_run_of_dense_layers_says_that_none_needs_a_certificate(priced):
+    layers = tuple(replace(row, lower_mass=None) for row in priced.layers)
+    choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in priced.choices)
+    record = replace(priced, layers=layers, choices=choices)
+    assert "no layer needs a certificate" in analyze.layers_text(record)
+    assert record.uncertified_layers == ()
+
+
+def test_the_list_of_runs_shows_the_layer_s_tau_not_the_floor(without, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    write_bundle(without, tmp_path / "spool")
+    bundles.runs(limit=5, json_output=False)
+    out = capsys.readouterr().out
+    assert "0.7 a layer" in out and "layers 1" in out
+    bundles.runs(limit=5, json_output=True)
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["price"], run["tau_layer"], run["uncertified_layers"]) == (0.3, 0.7, 1)

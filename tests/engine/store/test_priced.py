@@ -1,0 +1,140 @@
+"""Runs of the policy "priced" in the store: a layer's certificate, its climbs, and what older stores lack."""
+
+from dataclasses import replace
+
+import duckdb
+import pytest
+
+from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries, spool
+from routesparse.engine.store.duckdb_store import Store, migrations
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.tables import arrow_schema
+
+
+@pytest.fixture(scope="module")
+def made(factory):
+    """A priced run of four layers, whose second layer climbed."""
+    return factory.priced(
+        factory.make_record(layers=4, heads=4, segments=2, tokens=4096, probe_columns=16, hardness=0.9)
+    )
+
+
+@pytest.fixture
+def view(store, made, home):
+    """The store with that run in it."""
+    bundle.write_bundle(made, home / "spool")
+    assert spool.ingest_spool(store).ingested == [made.run.run_id]
+    return OwnerView(store, None)
+
+
+def test_a_priced_run_comes_back_as_it_was_written(made, view, tmp_path):
+    assert bundle.read_bundle(bundle.write_bundle(made, tmp_path)).run == made.run
+    found = queries.run(view, made.run.run_id)
+    assert found == made.run
+    assert (found.gate_threshold, found.price, found.tau_layer, found.tau) == (None, 0.3, 0.7, 0.4)
+
+
+def test_layers_carry_their_certificate_and_how_far_they_climbed(made, view):
+    rows = queries.layers(view, made.run.run_id)
+    assert rows["raised"].tolist() == [row.raised for row in made.layers]
+    assert rows["raised"][1] == 1 and (rows["lower_mass"] >= 0.7).all()
+    assert not rows["layer_uncertified"].any() and made.uncertified_layers == ()
+    run = queries.runs(view).iloc[0]
+    assert (run["uncertified_layers"], run["least_layer_mass"]) == (0, rows["lower_mass"].min())
+
+
+@pytest.mark.parametrize("mass", [None, 0.69])
+def test_a_layer_below_its_tau_is_counted_everywhere(made, store, home, mass):
+    layers = (made.layers[0], replace(made.layers[1], lower_mass=mass), *made.layers[2:])
+    record = replace(made, layers=layers)
+    bundle.write_bundle(record, home / "spool")
+    spool.ingest_spool(store)
+    view, run_id = OwnerView(store, None), made.run.run_id
+    assert record.uncertified_layers == (1,)
+    assert queries.layers(view, run_id)["layer_uncertified"].tolist() == [False, True, False, False]
+    assert queries.runs(view)["uncertified_layers"].tolist() == [1]
+    assert fallback_queries.layer_certificates(view, [run_id])["uncertified"].sum() == 1
+    assert audit_queries.layer_claims(view, [run_id])["uncertified"].sum() == 1
+
+
+def test_a_layer_is_audited_by_the_mean_over_its_heads(made, view):
+    rows = audit_queries.layer_claims(view, [made.run.run_id])
+    dense = {(c.layer, c.head, c.segment) for c in made.choices if c.pattern == "dense"}
+    for row in rows.itertuples():
+        means = []
+        for segment in range(2):
+            masses = [
+                1.0 if (a.layer, a.head, a.segment) in dense else a.mass
+                for a in made.audits
+                if (a.layer, a.segment) == (row.layer, segment)
+            ]
+            means.append(sum(masses) / len(masses))
+        assert row.audited_mass == pytest.approx(min(means))
+        assert row.covered == (row.audited_mass >= row.lower_mass)
+
+
+def test_a_layer_with_a_sparse_head_that_was_not_audited_has_no_truth(made, store, home):
+    unit = next(c for c in made.choices if c.pattern != "dense" and c.layer == 2)
+    key = (unit.layer, unit.head, unit.segment)
+    audits = tuple(a for a in made.audits if (a.layer, a.head, a.segment) != key)
+    bundle.write_bundle(replace(made, audits=audits), home / "spool")
+    spool.ingest_spool(store)
+    rows = audit_queries.layer_claims(OwnerView(store, None), [made.run.run_id])
+    assert rows["audited_mass"].isna().tolist() == [False, False, True, False]
+    assert rows["covered"].isna().tolist() == [False, False, True, False]
+
+
+def test_events_say_whose_certificate_failed(made, view):
+    found = fallback_queries.events(view, [made.run.run_id], 1000)
+    assert set(found["scope"]) <= {"head", "layer"} and "layer" in set(found["scope"])
+    assert set(found.loc[found["scope"] == "layer", "tau"]) == {0.7}
+    paid = fallback_queries.paid_by_layer(view, [made.run.run_id])
+    assert paid["layer_events"].sum() == (found["scope"] == "layer").sum() > 0
+
+
+def test_a_candidate_does_not_carry_its_layer_s_bound_as_its_own(made, view):
+    event = next(event for event in made.fallbacks if event.scope == "layer")
+    unit = queries.Unit(made.run.run_id, event.layer, event.head, event.segment)
+    rows = queries.candidates(view, unit).set_index("candidate")
+    assert rows["lower_mass"].isna()[event.from_candidate]
+
+
+def test_other_policies_certify_no_layer(small, store, home):
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    view = OwnerView(store, None)
+    assert queries.runs(view)["uncertified_layers"].isna().all()
+    assert not queries.layers(view, small.run.run_id)["layer_uncertified"].any()
+    assert fallback_queries.layer_certificates(view, [small.run.run_id]).empty
+    assert audit_queries.layer_claims(view, [small.run.run_id]).empty
+
+
+def test_a_store_of_the_version_before_prices_keeps_its_runs_and_takes_priced_ones(small, made, home):
+    """As version 5 left it, with a run in it whose rows had to have a lambda."""
+    file = home / "routesparse.duckdb"
+    older = [entry for entry in migrations() if entry[0] <= 5]
+    with duckdb.connect(str(file)) as connection:
+        connection.execute(
+            "CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT, applied_at TIMESTAMP)"
+        )
+        for number, name, sql in older:
+            connection.execute(sql)
+            connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
+        names = [name for name in arrow_schema("run").names if name not in ("price", "tau_layer")]
+        values = [1, "x", *(getattr(small.run, name) for name in names)]
+        connection.execute(
+            f"INSERT INTO run (run_key, bundle_id, {', '.join(names)}) VALUES ({', '.join('?' * len(values))})",
+            values,
+        )
+    bundle.write_bundle(made, home / "spool")
+    store = Store(file)
+    try:
+        assert OwnerView(store, None).rows("SELECT gate_threshold, price, tau_layer FROM run") == [
+            (0.925, None, None)
+        ]
+        with store._connection.cursor() as cursor:  # run keys go on where the older version stopped
+            cursor.execute("SELECT nextval('run_key_sequence')")
+        assert spool.ingest_spool(store).ingested == [made.run.run_id]
+        assert queries.run(OwnerView(store, None), made.run.run_id) == made.run
+    finally:
+        store.close()
