@@ -110,7 +110,9 @@ class Calibration:
 
     name: str
     domain: str
-    gate_threshold: float | None  # lambda, chosen on fold A and frozen; None: policy "priced", which has no common one
+    gate_threshold: (
+        float | None
+    )  # lambda, chosen on fold A and frozen; None: policy "priced", which has no common one
     alpha: float
     model: str
     model_revision: str

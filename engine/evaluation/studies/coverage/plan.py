@@ -74,14 +74,20 @@ class Planned:
         }
 
 
-def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1.0) -> list[Planned]:
+def plan(
+    tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1.0, test_scale: float = 1.0
+) -> list[Planned]:
     """All windows in order of need: short calibration, tests at 4K, 8K and 16K, long calibration.
 
-    scale: the share of every count that is taken (at least one window), for a first look.
+    scale: the share of every count that is taken (at least one window), for a first look; test_scale: of that of test
+    windows, where time is short.
     """
 
     def some(count: int) -> int:
         return max(1, round(scale * count))
+
+    def some_tests(count: int) -> int:
+        return some(max(1, round(test_scale * count)))
 
     calibration, tests = (
         _read(data, "calibration", DOMAINS, tokenizer),
@@ -92,15 +98,15 @@ def plan(tokenizer: Any, data: Path, seed: int, test_seed: int, scale: float = 1
         found = [
             w
             for documents in tests.values()
-            for w in cut(documents, some(TESTS), tokens, tokens, tokenizer, test_seed)
+            for w in cut(documents, some_tests(TESTS), tokens, tokens, tokenizer, test_seed)
         ]
         lots.append(
-            [("test", w) for w in [*found, *_needles(data, tokens, some(TESTS), tokenizer, test_seed)]]
+            [("test", w) for w in [*found, *_needles(data, tokens, some_tests(TESTS), tokenizer, test_seed)]]
         )
     tiled = [tile(documents, LONG, tokenizer, test_seed) for documents in tests.values()]
-    long = [w for windows in tiled for w in windows[: some(len(windows))]]
+    long = [w for windows in tiled for w in windows[: some_tests(len(windows))]]
     lots.append(
-        [("test", w) for w in [*long, *_needles(data, LONG, some(LONG_NEEDLES), tokenizer, test_seed)]]
+        [("test", w) for w in [*long, *_needles(data, LONG, some_tests(LONG_NEEDLES), tokenizer, test_seed)]]
     )
     lots.append(list(_folds(calibration, 1, seed, tokenizer, some)))
     ordered = [entry for lot in lots for entry in _in_turn(lot)]
@@ -221,9 +227,11 @@ def main(argv: list[str] | None = None) -> None:
         "--test-seed", type=int, required=True, help="of the test windows; not one used before"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the windows, for a first look")
+    parser.add_argument("--test-scale", type=float, default=1.0, help="share of the test windows")
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model, device="cpu")
-    windows = plan(loaded.tokenizer, arguments.data, arguments.seed, arguments.test_seed, arguments.scale)
+    seeds, scales = (arguments.seed, arguments.test_seed), (arguments.scale, arguments.test_scale)
+    windows = plan(loaded.tokenizer, arguments.data, *seeds, *scales)
     header = {**study.header(loaded, arguments), "test_seed": arguments.test_seed}
     write_plan(arguments.out, header, windows)
     tokens = sum(w.window.tokens for w in windows)
