@@ -40,11 +40,7 @@ def analyze(
     calibration: Annotated[
         str | None, typer.Option(help="prose, code, dialog, mixed, or a .json file; without: in-prompt only.")
     ] = None,
-<<<<<<< HEAD
-    policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = "priced",
-=======
     policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = RouterConfig.policy,
->>>>>>> wf
     budget: Annotated[
         str | None, typer.Option(help="T_l per layer: a share of dense (0.25) or a time (800us).")
     ] = None,
