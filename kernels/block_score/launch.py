@@ -9,7 +9,7 @@ from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants, variant
 from routesparse.kernels.rules import VARIANCE_WEIGHT
 
-LAUNCH = (128, 64, 4, 3)  # rows and KV blocks of a tile, warps, stages; as measured on an H200
+LAUNCH = (128, 64, 8, 2)  # rows and KV blocks of a tile, warps, stages; as measured on an H200
 # Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
 SHARED_BYTES = 163_840
 
