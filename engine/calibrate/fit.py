@@ -2,11 +2,11 @@
 
 Fold A fixes the policy. lambda starts at the configuration's and moves to tau + delta_A(lambda) where that is larger,
 at most twice, aiming at lambda - delta >= tau. Under the policy "priced" there is no lambda to fit: each unit's own
-follows from the price, and delta says only how far g flatters what was chosen. alpha is the slope of the gate's flattery g - g* on the disagreement u
-over all sparse candidates. e is the error predictor. Fold B is measured under that frozen policy: residuals g - g* of
-the candidates that it selects, in buckets by length; delta_q for q in {.9, .95, .99} by ``conformal_delta``. Of
-several groups of prompts (domains) the residuals are pooled with equal prompt weights; *robust* takes the largest
-delta over the groups instead, valid for each of them and their mixtures.
+follows from the price, and delta says only how far g flatters what was chosen. alpha is the slope of the gate's
+flattery g - g* on the disagreement u over all sparse candidates. e is the error predictor. Fold B is measured under
+that frozen policy: residuals g - g* of the candidates that it selects, in buckets by length; delta_q for q in {.9,
+.95, .99} by ``conformal_delta``. Of several groups of prompts (domains) the residuals are pooled with equal prompt
+weights; *robust* takes the largest delta over the groups instead, valid for each of them and their mixtures.
 """
 
 from __future__ import annotations

@@ -9,20 +9,33 @@ from routesparse.engine.evaluation.result_files import read, write_page
 
 CALIBRATED = ("prose", "code", "dialog")
 SCOPE = (
-    "**What a certificate says.** It is about one layer's own Q, K and V, and about each head alone: how much of the "
-    "attention mass of that layer's dense attention the plan keeps, on inputs that earlier sparse layers have already "
-    "changed. It says nothing about the model's output or its answers. It is about the mean over the rows of a "
-    "segment's body (all rows but the tail, the last 128, which are always dense), so a single row may lose more."
+    "**What a certificate says.** It is about one layer's own Q, K and V: how much of the attention mass of that "
+    "layer's dense attention the plan keeps, on inputs that earlier sparse layers have already changed. It says "
+    "nothing about the model's output or its answers. It is about the mean over the rows of a segment's body (all "
+    "rows but the tail, the last 128, which are always dense), so a single row may lose more."
+)
+OF_HEADS = "Each head has a certificate of its own, about that head alone."
+PRICED = (
+    "There are two kinds. A *layer's* certificate is about the mean over its heads (a dense head keeps all), so a "
+    "single head may lose more than the layer is certified to. A *head's* is about that head alone; what it must "
+    "reach is lower, and only keeps a head from being given up. Each claims at the full confidence for itself: at q "
+    ".95 at most one in twenty is wrong in the long run, and nothing is claimed for all of them at once."
 )
 
 
 def write() -> None:
     """Replace data/results/TRUST.md."""
+    priced = is_priced(read("coverage.json"))
     write_page(
         "TRUST.md",
         "What the certificates promised, and what the audit found",
-        [SCOPE, "", _audit(), "", *in_prompt(), *conformal()],
+        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal()],
     )
+
+
+def is_priced(result: dict[str, Any]) -> bool:
+    """Whether the windows were routed under one price; results from before that policy name none."""
+    return result.get("policy") == "priced"
 
 
 def _audit() -> str:
@@ -48,8 +61,9 @@ def in_prompt() -> list[str]:
     result = read("coverage.json")
     lines = [
         "**In-prompt certificate**: a lower confidence bound from the prompt's own random rows, nothing calibrated. "
-        f"tau .9, q {result['confidence']:g}, windows of test documents. {_tests(result)}",
+        f"{_reached(result)}, q {result['confidence']:g}, windows of test documents. {_tests(result)}",
         "",
+        *(_layers(result) if is_priced(result) else ()),
         "Intervals (95 %) resample clusters: the project of a code or docs document, otherwise the document itself (a "
         f"book, a meeting). Fewer than {result['fewest_clusters']} clusters have no interval."
         + (f" Amended: {result['amended']}." if "amended" in result else ""),
@@ -57,9 +71,9 @@ def in_prompt() -> list[str]:
         "Columns: *coverage* is the share of selected sparse units whose audited mean mass is at least the certified "
         "one, mean over prompts, and *lowest prompt* its minimum; coverage near 1 is a property of a conservative "
         "bound, not of quality. *Gap* is audited mass minus bound, median. *Kept below tau* counts sparse units that "
-        "passed although their audited mass is below tau. *Row statement* is the share of audited rows at or above "
-        "the mass that the certificate states for a random row. *Attention work* is the kept share of the causal "
-        "area, the dense tail included.",
+        f"passed although their audited mass is below {'tau_head' if is_priced(result) else 'tau'}. *Row statement* is "
+        "the share of audited rows at or above the mass that the certificate states for a random row. *Attention work* "
+        "is the kept share of the causal area, the dense tail included.",
         "",
         "| test windows of | tokens | windows (documents, clusters) | sparse units | coverage | lowest prompt | "
         "gap, betting / Bernstein | kept below tau | row statement | expanded / dense by fallback / dense by the "
@@ -82,15 +96,56 @@ def in_prompt() -> list[str]:
 def _tests(result: dict[str, Any]) -> str:
     """How often a bound exceeded the truth, against how often it might have."""
     above, tests, allowed = bound_errors(result)
-    return f"Of {tests:,} bounds that were tested, {above} exceeded the audited mass; up to {allowed:.0f} were allowed."
+    of = "bounds of heads" if is_priced(result) else "bounds"
+    told = f"Of {tests:,} {of} that were tested, {above} exceeded the audited mass; up to {allowed:.0f} were allowed."
+    if is_priced(result):
+        above, tests, allowed = bound_errors(result, "layer")
+        told += f" Of {tests:,} bounds of layers, {above} did; up to {allowed:.0f} were allowed."
+    return told
 
 
-def bound_errors(result: dict[str, Any]) -> tuple[int, int, float]:
-    """Bounds above the audited mass, bounds tested, and how many the confidence level would have allowed."""
-    held = [row["in_prompt"] for _, _, row in _rows(result)]
+def _reached(result: dict[str, Any]) -> str:
+    """What the certificates had to reach."""
+    if not is_priced(result):
+        return "tau .9"
+    return (
+        f"Policy `priced` at price {result['price']:g}: tau_layer {result['tau_layer']:g} for a layer, tau_head "
+        f"{result['tau_head']:g} for each head"
+    )
+
+
+def _layers(result: dict[str, Any]) -> list[str]:
+    """The layers' certificate by domain and length, under one price."""
+    lines = [
+        "*Layers*: one certificate for each layer of a window. *Coverage* is the share whose audited mean mass over "
+        "all heads is at least the certified one; *raised* had all heads climb to a dearer rung, *dense* ended dense "
+        "as a whole and claim nothing.",
+        "",
+        "| test windows of | tokens | layers | coverage | lowest prompt | certified, median / least | audited, median "
+        "/ least | gap | kept below tau_layer | raised / dense |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for domain, tokens, row in _rows(result):
+        held = row["layer"]
+        lines.append(
+            f"| {domain} | {tokens:,} | {held['layers']:,} | {_share(held, 4)} | {held['minimum']:.3f} | "
+            f"{held['median_certified']:.3f} / {held['least_certified']:.3f} | {held['median_mass']:.3f} / "
+            f"{held['least_mass']:.3f} | {held['median_gap']:.3f} | {held['false_passes']} | {held['raised']:.1%} / "
+            f"{held['dense']:.1%} |"
+        )
+    return [*lines, "", "*Heads*, of the same windows:", ""]
+
+
+def bound_errors(result: dict[str, Any], kind: str = "in_prompt") -> tuple[int, int, float]:
+    """Bounds above the audited mass, bounds tested, and how many the confidence level would have allowed.
+
+    kind: "in_prompt" of heads, "layer" of layers.
+    """
+    held = [row[kind] for _, _, row in _rows(result)]
     tests = sum(row["tests"] for row in held)
-    # At most max_tests = 3 tests a unit share the error 1 - q between them.
-    return sum(row["tests_above_the_truth"] for row in held), tests, tests * (1 - result["confidence"]) / 3
+    # Results that do not tell are of at most 3 tests a unit that share the error 1 - q between them.
+    error = result.get("bound_error", (1 - result["confidence"]) / 3)
+    return sum(row["tests_above_the_truth"] for row in held), tests, tests * error
 
 
 def _work(result: dict[str, Any]) -> list[str]:
@@ -120,10 +175,11 @@ def _work(result: dict[str, Any]) -> list[str]:
         )
         for name in ("paper", "tight")
     )
+    because = "" if is_priced(result) else f", and {none:.1%} because none passes"
     return [
         f"Prose, code and dialog with equal weights. {mixed}. At 8,192 tokens {dearer:.0%} of the units are dense "
-        "because dense costs less on this machine than the cheapest candidate that passes the gate, "
-        f"and {none:.1%} because none passes. Without the fixed costs of a sparse head the work would be {free:.2f}; "
+        f"because dense costs less on this machine than the cheapest candidate that passes the gate{because}. "
+        f"Without the fixed costs of a sparse head the work would be {free:.2f}; "
         f"if the router knew the audited mass instead of the probe's estimate, {true:.2f}.",
         "",
         f"Error bounds on a body row's output: {sum(b['violations'] for b in bounds)} violations in "
@@ -144,7 +200,7 @@ def conformal() -> list[str]:
     )
     lines = [
         "**Conformal certificate**: the gate statistic g minus delta, where delta is a quantile over calibration "
-        f"prompts; valid for prompts like those. q .95; lambda {result['gate_threshold']:.3f} and delta were frozen "
+        f"prompts; valid for prompts like those. q .95; {_frozen(result)} frozen "
         "before the test windows were drawn, which are those of the table above. No calibration document is in both "
         "folds or among the test documents. Fold B, which gives delta, has so many prompts (documents), of 4,096 to "
         f"8,192 and of 8,193 to 16,384 tokens: {counts}. Windows of one document overlap where it is short.",
@@ -165,6 +221,12 @@ def conformal() -> list[str]:
                 f"| {held['median_mass_gap']:.3f} | {held['zero_bounds']} |"
             )
     return [*lines, "", *_controls(result), ""]
+
+
+def _frozen(result: dict[str, Any]) -> str:
+    if is_priced(result):
+        return "the price, which sets each unit's lambda, and delta were"
+    return f"lambda {result['gate_threshold']:.3f} and delta were"
 
 
 def _controls(result: dict[str, Any]) -> list[str]:

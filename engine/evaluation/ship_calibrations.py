@@ -4,7 +4,8 @@
 
 ``--units`` names what ``measure.py`` wrote. The same fitting as in `routesparse calibrate`: alpha and e from fold A,
 delta from fold B. Under the policy "certified" every window was measured at one lambda; where fold A asks for another
-one this stops and says so. Under "priced" there is none to ask for. alpha enters the risk alone, which this policy without a limit never reads.
+one this stops and says so. Under "priced" there is none to ask for. alpha enters the risk alone, which this policy
+without a limit never reads.
 """
 
 from __future__ import annotations

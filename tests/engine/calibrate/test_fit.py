@@ -23,7 +23,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.method.latency import LatencyProfile
 
-CONFIG = RouterConfig()
+CONFIG = RouterConfig(policy="certified")
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 64, 2, 1, 128, 64, 10, 10, 1, 0, 8, 0, 0, 0, 0)
 SUBJECT = Subject("demo", "0123", "float32", "cpu", PROFILE)
 
@@ -122,6 +122,19 @@ def test_lambda_stays_where_the_gate_is_strict_enough():
 def test_lambda_moves_until_lambda_minus_delta_reaches_tau():
     gate, _ = fit_gate(folds()[0], CONFIG, flattering(0.07))
     assert CONFIG.tau + 0.07 <= gate <= CONFIG.tau + 0.072
+
+
+def test_under_one_price_there_is_no_lambda_to_fit():
+    """Fold A is measured once, however far g flatters, and however few prompts it has."""
+    asked = []
+
+    def measure(found, config, errors):
+        asked.append((config, errors))
+        return flattering(0.3)(found, config, errors)
+
+    config = RouterConfig(policy="priced")
+    gate, fold = fit_gate(folds(count=12)[0], config, measure)
+    assert gate is None and len(fold) == 12 and asked == [(config, True)]
 
 
 def test_too_small_a_fold_a_is_refused():

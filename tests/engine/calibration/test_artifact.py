@@ -10,6 +10,8 @@ import pytest
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import (
+    PER_HEAD_ONLY,
+    PRICED_ONLY,
     RISK_ONLY,
     STAMPED,
     Bucket,
@@ -26,7 +28,8 @@ from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
 
-CONFIG = RouterConfig()
+CONFIG = RouterConfig(policy="certified")
+PRICED = RouterConfig(policy="priced")
 CALIBRATION = Calibration(
     name="prose",
     domain="prose",
@@ -165,6 +168,9 @@ CHANGES = {
     "beta": 0.5,
     "solver": "exact",
     "tau": 0.8,
+    "tau_layer": 0.6,
+    "tau_head": 0.3,
+    "price": 0.2,
     "confidence": 0.9,
     "segment_tokens": 8_192,
     "tail_tokens": 0,
@@ -185,7 +191,7 @@ CHANGES = {
 def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
     """A policy other than "certified" needs a budget, and eq. 6 runs under one only: there both have the same."""
     budget = LatencyBudget(0.5, "fraction") if name in ("policy", *RISK_ONLY) else None
-    made = replace(CONFIG, budget=budget)
+    made = replace(PRICED if name in PRICED_ONLY else CONFIG, budget=budget)
     other = replace(made, **{name: CHANGES[name]})
     was, now = made.to_dict()[name], other.to_dict()[name]
     calibration = replace(CALIBRATION, stamp=stamp_of(made))
@@ -196,6 +202,28 @@ def test_a_run_that_differs_in_a_stamped_value_is_refused_by_its_name(name):
 @pytest.mark.parametrize("name", RISK_ONLY)
 def test_what_only_the_risk_reads_may_differ_where_the_gate_alone_chooses(name):
     CALIBRATION.check("0123456789abcdef", replace(CONFIG, **{name: CHANGES[name]}))
+
+
+@pytest.mark.parametrize(("config", "names"), [(CONFIG, PRICED_ONLY), (PRICED, PER_HEAD_ONLY)])
+def test_what_the_policy_does_not_read_may_differ(config, names):
+    calibration = replace(CALIBRATION, stamp=stamp_of(config))
+    calibration.check("0123456789abcdef", replace(config, **{name: CHANGES[name] for name in names}))
+    lacking = {name: value for name, value in calibration.stamp.items() if name not in names}
+    replace(calibration, stamp=lacking).check("0123456789abcdef", config)
+
+
+def test_a_calibration_under_one_price_has_no_lambda_and_fits_no_other_policy(tmp_path):
+    """Every unit's own lambda follows from the price, so the file holds null; elsewhere null means nothing."""
+    made = replace(CALIBRATION, gate_threshold=None, stamp=stamp_of(PRICED))
+    assert load_calibration(str(made.save(tmp_path))) == made
+    with pytest.raises(CalibrationError, match="made with policy 'priced', this run has 'certified'"):
+        made.check("0123456789abcdef", CONFIG)
+    for wrong, wanted in (
+        (replace(made, gate_threshold=0.9), "null under the policy 'priced'"),
+        (replace(CALIBRATION, gate_threshold=None), "a number under the policy 'certified'"),
+    ):
+        with pytest.raises(CalibrationError, match=wanted):
+            load_calibration(str(wrong.save(tmp_path)))
 
 
 @pytest.mark.parametrize("name", sorted(policy.constants()))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.calibration.artifact import STAMPED, load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, InputError, ProfileError
 from routesparse.engine.evaluation import study
@@ -50,9 +50,9 @@ def units(windows, seed, noise=0.01, aligned=0.03, per_window=40, tokens=TOKENS,
                 "true_all": true_all.tolist(),
                 "aligned_all": flat.tolist(),
                 "kernel_us_all": cost.tolist(),
+                "gate_threshold": GATE,
             }
-        ),
-        GATE,
+        )
     ).choose(mass)
     rows = np.arange(count)
     frame["first"] = frame["chosen"] = chosen
@@ -66,7 +66,7 @@ def units(windows, seed, noise=0.01, aligned=0.03, per_window=40, tokens=TOKENS,
 
 def test_what_is_done_rightly_covers_and_the_controls_do_not():
     """With noise that does not shrink with the mass only selection can lose coverage."""
-    found = _of_domain(Candidates(units(60, 1), GATE), Candidates(units(120, 2), GATE))
+    found = _of_domain(Candidates(units(60, 1)), Candidates(units(120, 2)))
     routed = found["routed_choice"]
     assert 0.93 <= routed["selected"]["mean"] <= 0.985 and routed["selected"]["prompts"] == 60
     assert routed["selected"]["low"] < routed["selected"]["mean"] < routed["selected"]["high"]
@@ -74,7 +74,7 @@ def test_what_is_done_rightly_covers_and_the_controls_do_not():
     for name in ("all_candidates", "all_admissible"):
         assert routed[name]["high"] < routed["selected"]["low"] and routed[name]["mean"] < 0.945
     assert found["aligned_rows"]["mean"] < 0.2
-    assert found["aligned_rows"]["below_tau"] > found["aligned_rows"]["below_tau_random_rows"]
+    assert found["aligned_rows"]["mean_mass"] < found["aligned_rows"]["mean_mass_random_rows"]
     assert found["aligned_rows"]["in_prompt"]["mean"] == 0.0
     assert found["aligned_rows"]["in_prompt_random_rows"]["mean"] == 1.0
     assert found["aligned_rows"]["omitted_by_offset"] == pytest.approx([0.1, 0.2])
@@ -90,12 +90,12 @@ def test_records_that_do_not_give_the_choices_again_are_refused():
     broken = units(60, 1)
     broken.loc[:99, "first"] = 0
     with pytest.raises(InputError, match="follow from the records"):
-        _of_domain(Candidates(broken, GATE), Candidates(units(120, 2), GATE))
+        _of_domain(Candidates(broken), Candidates(units(120, 2)))
 
 
 def test_aligned_rows_that_do_not_flatter_lose_nothing():
     """The control fails because of the rows' place, not because of how it is computed."""
-    found = _of_domain(Candidates(units(60, 1, aligned=0.0), GATE), Candidates(units(120, 2), GATE))
+    found = _of_domain(Candidates(units(60, 1, aligned=0.0)), Candidates(units(120, 2)))
     assert found["aligned_rows"]["mean"] > 0.93
 
 
@@ -105,7 +105,7 @@ def test_every_calibration_meets_every_domain_and_short_prompts_stay_out():
     tests = pd.concat([tests, units(20, 9, tokens=4_000)])
     folds = pd.concat([units(40, 6 + i, domain=d) for i, d in enumerate(domains)])
     made = {name: SimpleNamespace(delta=lambda tokens, q: 0.02) for name in ("prose", "code")}
-    found = controls(tests.reset_index(drop=True), folds.reset_index(drop=True), GATE, made)
+    found = controls(tests.reset_index(drop=True), folds.reset_index(drop=True), made)
     assert set(found["across"]["prose"]) == set(domains)
     assert found["across"]["code"]["prose"]["prompts"] == 20
 
@@ -131,7 +131,7 @@ def test_a_unit_is_dense_because_nothing_is_admissible_or_because_dense_costs_le
             "kernel_us_all": [[*costs, dense]] * 4, "is_sparse": [c < 2 for _, c in rows],
         }
     )  # fmt: skip
-    found = decompose(frame, GATE, PROFILE)
+    found = decompose(frame.assign(gate_threshold=GATE), PROFILE, 0.9)
     assert (found["sparse"], found["dense_none_reaches_lambda"], found["dense_cheaper_than_sparse"]) == (
         0.25, 0.5, 0.25,
     )  # fmt: skip
@@ -141,6 +141,50 @@ def test_a_unit_is_dense_because_nothing_is_admissible_or_because_dense_costs_le
     # By the truth the last unit's cheapest candidate holds .91 of the mass, above tau.
     assert found["by_true_mass"] == pytest.approx((0.1 + 0.7 + 1 + 0.1) / 4)
     assert found["entropy"] == {"sparse": 1.0, "dense_by_router": 3.0}
+
+
+def priced_units():
+    """Two windows of one layer of two heads: the first head takes the floor at the price, the other is dense."""
+    return pd.DataFrame(
+        {
+            "number": [0, 0, 1, 1], "cluster": ["a", "a", "b", "b"], "layer": 0, "segment": 0, "dense": 2,
+            "priced": 1, "chosen": [1, 2, 1, 2], "is_sparse": [True, False, True, False],
+            "gate_threshold": [0.7, 0.9, 0.6, 0.9], "true_mass": [0.72, 1.0, 0.3, 1.0],
+            "lower": [0.6, np.nan, 0.5, np.nan], "bernstein": 0.2,
+            "rung_lower": [[0.6, 0.7], [], [0.5], []], "rung_true": [[0.72, 0.8], [], [0.3], []],
+            "layer_lower": [0.8, 0.8, 0.7, 0.7], "layer_true": [0.86, 0.86, 0.65, 0.65], "layer_rung": [0, 0, 1, 1],
+            "layer_bounds": [[0.8, 0.85, 0.99]] * 2 + [[0.6, 0.7, 0.99]] * 2,
+            "layer_rung_true": [[0.86, 0.9, 1.0]] * 2 + [[0.65, 0.65, 1.0]] * 2,
+        }
+    )  # fmt: skip
+
+
+def test_a_layer_counts_once_and_a_rung_of_dense_heads_is_no_test():
+    config = RouterConfig(policy="priced", tau_layer=0.7, tau_head=0.4)
+    found = analyse._layers(priced_units(), config)
+    assert (found["layers"], found["units"], found["mean"], found["raised"]) == (2, 2, 0.5, 0.5)
+    assert (found["tests"], found["tests_above_the_truth"], found["false_passes"]) == (4, 1, 1)
+    assert found["least_certified"] == 0.7 and found["median_certified"] == 0.75
+    assert found["median_gap"] == pytest.approx(0.005)
+
+
+def test_every_rung_of_a_head_is_a_test_under_one_price():
+    found = analyse._in_prompt(priced_units(), RouterConfig(policy="priced", tau_head=0.4))
+    assert (found["tests"], found["tests_above_the_truth"], found["false_passes"]) == (3, 1, 1)
+    assert found["mean"] == 0.5 and found["least_certified"] == 0.5 and found["least_mass"] == 0.3
+
+
+def test_a_units_lambda_under_one_price_follows_the_statistic():
+    """A router that reads another statistic reads the floor at the price by it too."""
+    frame = pd.DataFrame(
+        {
+            "mass_all": [[0.6, 0.7, 1.0]], "recent_all": [[1.0, 1.0, 1.0]], "aligned_all": [[0.9, 0.8, 1.0]],
+            "true_all": [[0.6, 0.7, 1.0]], "kernel_us_all": [[1.0, 2.0, 9.0]], "dense": [2], "priced": [1],
+        }
+    )  # fmt: skip
+    candidates = Candidates(frame)
+    assert candidates.choose(candidates.gate_statistic).tolist() == [1]
+    assert candidates.choose(candidates.aligned).tolist() == [0]
 
 
 def test_an_alarm_rate_comes_with_an_interval_over_clusters_where_there_are_eight():
@@ -174,9 +218,12 @@ def measured():
             "document_sha256": ["a test document"],
         }
     )
-    return SimpleNamespace(gate_threshold=made.gate_threshold, part=lambda name: (None, windows)), replace(
-        PROFILE, name=made.cost_model.profile
+    values = {name: made.stamp[name] for name in STAMPED if name in made.stamp}
+    config = RouterConfig.from_dict(values | {"gate_threshold": made.gate_threshold})
+    found = SimpleNamespace(
+        gate_threshold=made.gate_threshold, config=config, part=lambda name: (None, windows)
     )
+    return found, replace(PROFILE, name=made.cost_model.profile)
 
 
 def test_calibrations_of_the_measured_windows_pass(measured):
@@ -189,6 +236,7 @@ def test_calibrations_of_another_policy_model_or_profile_are_refused(measured):
     made = load_calibration("prose")
     for other in (
         replace(made, gate_threshold=0.9),
+        replace(made, stamp=made.stamp | {"policy": "strict"}),
         replace(made, model_revision="0"),
         replace(made, dtype="bfloat16"),
     ):

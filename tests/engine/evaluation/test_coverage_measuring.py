@@ -16,6 +16,7 @@ from routesparse.engine.calibrate.prompts import Window
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.evaluation import ship_calibrations
 from routesparse.engine.evaluation.studies.coverage import journal, measure, plan
+from routesparse.engine.evaluation.studies.coverage.controls import Candidates
 from routesparse.engine.evaluation.studies.coverage.data import load, measures, stacked
 from routesparse.engine.evaluation.studies.coverage.plan import Planned
 from routesparse.engine.evaluation.studies.coverage.schedule import NOT_FINISHED, NOT_STARTED, Schedule
@@ -239,6 +240,35 @@ def test_the_units_tell_what_the_router_did(command):
     made = measures(*found.part("A"))
     assert [m.tokens for m in made] == [900] * 3 and made[0].truths[0].error is not None
     assert len(made[0].residual) == (units[units["number"] == 0]["is_sparse"]).sum()
+
+
+def test_under_one_price_every_rung_of_heads_and_layers_stands_beside_its_truth(command, tmp_path):
+    """What a unit kept is a rung of it or dense, its own lambda is its floor's g, and heads make up the layer."""
+    argv, out = command([planned(i, "A", 900) for i in range(2)], policy="priced")
+    argv = [a for a in argv if not a.startswith("--gate-threshold")]
+    with pytest.raises(SystemExit):
+        measure.main([*argv, "--gate-threshold=0.5"])
+    measure.main(argv)
+    found = load([out])
+    units, config = found.units, found.config
+    assert found.gate_threshold is None and (config.policy, config.tau_layer) == ("priced", 0.3)
+    candidates = Candidates(units)
+    assert (candidates.choose(candidates.gate_statistic) == units["first"]).all() and units["is_sparse"].any()
+    assert (candidates.threshold(candidates.gate_statistic)[:, 0] == units["gate_threshold"]).all()
+    for row in units.itertuples():
+        sparse = [rung for rung in row.ladder if rung >= 0]
+        assert row.chosen in (*sparse, row.dense) and sparse[:1] == [row.first][: row.first < row.dense]
+        assert row.rung_true == [row.true_all[rung] for rung in sparse]
+        assert len(row.rung_lower) == len(sparse) and row.rung_true == sorted(row.rung_true)
+    for _, heads in units.groupby(["number", "layer", "segment"]):
+        one = heads.iloc[0]
+        assert len(one["layer_bounds"]) == config.max_tests and one["layer_true"] == pytest.approx(
+            heads["true_mass"].mean(), abs=1e-4
+        )
+        assert one["layer_rung_true"] == sorted(one["layer_rung_true"])
+    assert ((units["layer_lower"] <= units["layer_true"]) | units["layer_lower"].isna()).all()
+    made = measures(*found.part("A"))
+    assert [m.tokens for m in made] == [900] * 2 and made[0].truths[0].error is not None
 
 
 def test_windows_under_another_gate_are_refused(command, tmp_path):

@@ -117,9 +117,9 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
                 "ship calibrations from these windows first"
             )
         for field, value in read.items():
-            if c.stamp.get(field) != value:
+            if c.stamp.get(field, value) != value:
                 raise CalibrationError(
-                    f"calibration {name!r} was made with {field} {c.stamp.get(field)!r}, the windows were measured "
+                    f"calibration {name!r} was made with {field} {c.stamp[field]!r}, the windows were measured "
                     f"with {value!r}; ship calibrations from these windows first"
                 )
         if c.overlap() or c.overlap_with(measured.part("test")[1]["document_sha256"]):

@@ -8,7 +8,11 @@ effect is smaller, because the certificate's rows are fresh and send the most fl
 - aligned rows: the router scores the last rows of query blocks instead of random ones
 - another domain's delta
 
-The replay must give the recorded choice. What they showed (data/results/TRUST.md; .95 is promised):
+Under the policy "priced" a unit's lambda is the g of its floor at the price, read from the same rows: a router that
+reads other rows has another lambda too. There the share of choices below a fixed tau says nothing about the rows, since
+the price and not tau chooses; the mean mass of the choices stands in its place.
+
+The replay must give the recorded choice. What they showed under the policy "certified" at tau .9 (.95 is promised):
 
 *All candidates.* A delta from those that the gate admits loses ten points (.86 to .88); step 5 makes good half of it
 (.90 to .91). Adding the candidates that the gate refuses hides the loss: the spread of g falls with the mass (.02 at

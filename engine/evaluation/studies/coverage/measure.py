@@ -5,8 +5,9 @@
 
 All windows are routed by one policy, the default one, in float32 (TF32 off), with one shipped latency profile, so that
 the selected candidates are those of the CPU default wherever this runs; --twins measures some windows on both kinds of
-device to show it. The policy "certified" has one frozen lambda; under "priced" every unit has its own. Each window is written as it comes (``journal.py``), failed windows with
-their reason. A window that fails on one kind of device is tried once on the other.
+device to show it. The policy "certified" has one frozen lambda; under "priced" every unit has its own. Each window is
+written as it comes (``journal.py``), failed windows with their reason. A window that fails on one kind of device is
+tried once on the other.
 
 CPU and GPU processes share the work. The truth of a unit is the whole body, or one row of each of 1,024 strata of it:
 independent rows would add their own noise to delta.
