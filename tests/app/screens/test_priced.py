@@ -163,8 +163,19 @@ def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
 
 def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_runs):
     table = open_runs().dataframe[0].value.set_index("run")
-    assert table.loc[RUN[-8:], ["tau_layer", "price"]].tolist() == [0.7, 0.3]
-    assert table["tau"].isna().tolist() == [run == RUN[-8:] for run in table.index]
+    assert table.loc[RUN[-8:], ["tau", "policy"]].tolist() == ["0.70 layer", "priced 0.3"]
+    assert table.loc[CERTIFIED[-8:], ["tau", "policy"]].tolist() == ["0.90", "certified"]
+
+
+def test_the_runs_table_counts_uncertified_layers(without, record, open_runs):
+    bundle.write_bundle(record, without / "spool")
+    table = open_runs().dataframe[0].value.set_index("run")
+    assert table.loc[[RUN[-8:], CERTIFIED[-8:]], "uncertified_layers"].tolist() == ["1 of 4", "–"]
+
+
+def test_comparing_counts_uncertified_layers_beside_units(without, record, open_page):
+    bundle.write_bundle(record, without / "spool")
+    assert "<td>0, 1 layer</td>" in text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
 
 
 def test_the_default_policy_comes_first_on_new_run(demo_home, open_page):
