@@ -208,7 +208,7 @@ class RouterConfig:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def certified_mass(policy: Policy, tau: float | None) -> dict[str, float]:
+def certified_mass(policy: Policy, tau: float | None) -> dict[str, Any]:
     """What ``--tau`` sets: the layer's under the policy "priced", each head's under the others; None: the default."""
     return {} if tau is None else {"tau_layer" if policy == "priced" else "tau": tau}
 

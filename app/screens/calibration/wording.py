@@ -28,6 +28,8 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 
 
 def _asks(one: Calibration) -> str:
+    if one.gate_threshold is None:
+        return f"{_upper(one.name)} was made under the policy priced: it has no λ, the price decides what a head reads."
     return (
         f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate_threshold:.3f}: by the probe, the plan "
         f"must retain that share of the head’s attention. {_NO_PRICE}"
@@ -46,6 +48,8 @@ def _claims(one: Calibration, confidence: float) -> str:
 
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:
+    if first.gate_threshold is None or second.gate_threshold is None:
+        return f"{_asks(first)} {_asks(second)}"
     if abs(first.gate_threshold - second.gate_threshold) < 5e-4:
         return (
             f"Both try a sparse plan for a head only if g ≥ {first.gate_threshold:.3f}: by the probe, the plan must "
@@ -120,7 +124,11 @@ def facts_html(one: Calibration) -> str:
     cost = one.cost_model
     return facts.lines_html(
         [
-            ("gate threshold λ", f"{one.gate_threshold:.4f}", "gate_threshold"),
+            (
+                "gate threshold λ",
+                "none: policy priced" if one.gate_threshold is None else f"{one.gate_threshold:.4f}",
+                "gate_threshold",
+            ),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),
             ("error predictor", "yes" if one.predictor else "none", "predictor"),
             ("domains", ", ".join(one.parts) or one.domain),

@@ -98,11 +98,6 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
-    if run.tau_layer is not None:
-        problems.append(
-            "This run’s policy, priced, uses no λ of a calibration. Shown is what the policy certified would have "
-            "chosen from the same scores, not what the run did."
-        )
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
@@ -111,6 +106,11 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
         except (CalibrationError, InputError) as error:
             problems.append(str(error))
             continue
+        if (calibration.gate_threshold is None) != (run.tau_layer is not None):
+            problems.append(
+                f"Calibration {name} was made for another policy than this run’s, {run.policy}: shown is what its own "
+                "policy would have chosen from the same scores, not what the run did."
+            )
         if calibration.model_revision != run.model_revision:
             problems.append(
                 f"Calibration {name} was made for other weights ({calibration.model} {calibration.model_revision}); "

@@ -104,7 +104,8 @@ def pairing(sides: Sides) -> str:
     if sides.replayed:
         return (
             "Paired: the same prompt and the same stored scores. Shown is what the router would have chosen under each "
-            "calibration’s λ without a time limit; certificates and fallback are not replayed."
+            "calibration’s λ, or at the price where it has none, without a time limit; certificates and fallback are "
+            "not replayed."
         )
     others = [side for side in sides.all if side is not sides.baseline]
     unpaired = [side.label for side in others if not sides.paired(side)]
@@ -197,7 +198,7 @@ def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme)
 def _lambda(row: dict[str, Any], side: Side) -> str:
     """Under the policy priced every head has its own."""
     if numbers.is_missing(row["lambda"]):
-        return "per head" if side.run.tau_layer is not None else "–"
+        return "per head" if side.calibration or side.run.tau_layer is not None else "–"
     return f"{row['lambda']:.3f}"
 
 

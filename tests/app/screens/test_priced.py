@@ -158,7 +158,10 @@ def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
     for name, gate in (("prose", 0.9), ("code", 0.95)):
         make_calibration(name, gate, 0.01).save(tmp_path / "no-samples" / "calibrations")
     html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
-    assert "Calibrations against the baseline" in html and "uses no λ of a calibration" in html
+    assert (
+        "Calibrations against the baseline" in html
+        and "made for another policy than this run’s, priced" in html
+    )
 
 
 def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_runs):
@@ -204,7 +207,10 @@ def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, w
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (RunRequest(policy="priced"), "policy priced, price 0.3, τ layer 0.7,"),
+        (
+            RunRequest(policy="priced"),
+            f"policy priced, price {RouterConfig.price:g}, τ layer {RouterConfig.tau_layer:g},",
+        ),
         (RunRequest(policy="certified"), "policy certified, τ 0.9,"),
     ],
 )
