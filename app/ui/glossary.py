@@ -38,14 +38,14 @@ TERMS: dict[str, str] = {
     "tau": "τ: the retained mass that a certificate must reach before a sparse plan is trusted; the policy priced has "
     "one for the mean of a layer, τ layer, and a lower one for each head, τ head (section 3.4, step 5).",
     "tau_layer": "τ layer: the mean retained mass over a layer's heads that the layer's certificate must reach under "
-    "the policy priced, .7 by default; until it does, the whole layer climbs to larger budgets (ours).",
-    "tau_head": "τ head: the retained mass that every single head's certificate must reach under the policy priced, .4 "
-    "by default. A safety floor, so that no head is given up; reaching it says nothing about quality (ours).",
+    "the policy priced; until it does, the whole layer climbs to larger budgets (ours).",
+    "tau_head": "τ head: the retained mass that every single head's certificate must reach under the policy "
+    "priced. A safety floor, so that no head is given up; reaching it says nothing about quality (ours).",
     "price": "What a KV block must be worth to be read: the share of a query block's attention that it must hold, "
     "scaled to the prompt's length. One price for all heads and layers of a run, so a head pays for what it uses; a "
     "higher price reads less (ours).",
-    "floor": "A pattern family: for every query block, all KV blocks that hold at least a given share of the block's "
-    "attention. Under the policy priced the price sets that share; its budgets are multiples of it (ours).",
+    "floor_family": "Floor, a pattern family: for every query block, all KV blocks that hold at least a given share of "
+    "the block's attention. Under the policy priced the price sets that share; its budgets are multiples of it (ours).",
     "layer_certificate": "Lower bound on the mean retained mass over all heads and body rows of one layer, from the "
     "random rows of all heads together; heads that run dense count as 1. It is a mean: single heads and rows may lose "
     "far more, and a rare row everything. Policy priced only (ours).",
@@ -80,7 +80,7 @@ TERMS: dict[str, str] = {
     "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
     "microseconds (800us) (equation 6).",
     "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
-    "in-prompt certificate decides alone. The policy priced does not use λ (section 3.5).",
+    "in-prompt certificate decides alone. For the policy priced there is no λ, only δ_q (section 3.5).",
     "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
     "full: on all rows, and on the next token (section 4.2).",
     "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
@@ -138,6 +138,7 @@ _NAMES = {
     "retained_mass": "m, retained mass",
     "tau": "τ, required mass",
     "gate_statistic": "g, gate statistic",
+    "floor_family": "floor, pattern family",
     "tau_layer": "τ layer, required of a layer's mean",
     "tau_head": "τ head, floor of each head",
     "gate_threshold": "λ, gate threshold",

@@ -93,7 +93,7 @@ def analyze(
     config = RouterConfig(
         policy=policy,
         **certified_mass(policy, tau),
-        **({} if price is None else {"price": price}),
+        price=RouterConfig.price if price is None else price,
         budget=None if budget is None else LatencyBudget.parse(budget),
         segment_tokens=default_segment(False) if segment is None else segment,
         probe=probe,

@@ -83,7 +83,7 @@ class RunRequest:
         return RouterConfig(
             policy=self.policy,
             **certified_mass(self.policy, self.tau),
-            **({} if self.price is None else {"price": self.price}),
+            price=RouterConfig.price if self.price is None else self.price,
             budget=None if self.budget is None else LatencyBudget.parse(self.budget),
             segment_tokens=default_segment(on_gpu) if self.segment is None else self.segment,
             probe=self.probe,

@@ -192,7 +192,7 @@ def make_calibration():
             model="demo",
             model_revision=revision,
             library_hash=library_hash(),
-            stamp=stamp_of(RouterConfig(gate_threshold=gate)),
+            stamp=stamp_of(RouterConfig(policy="certified", gate_threshold=gate)),
             buckets=(
                 Bucket(
                     4_096,

@@ -28,6 +28,8 @@ def sentence(calibrations: Sequence[Calibration], confidence: float) -> str:
 
 
 def _asks(one: Calibration) -> str:
+    if one.gate_threshold is None:
+        return f"{_upper(one.name)} was made under the policy priced: it has no λ, the price decides what a head reads."
     return (
         f"With {one.name}, a head tries a sparse plan only if g ≥ {one.gate_threshold:.3f}: by the probe, the plan "
         f"must retain that share of the head’s attention. {_NO_PRICE}"
@@ -47,14 +49,13 @@ def _claims(one: Calibration, confidence: float) -> str:
 
 def _compare_gates(first: Calibration, second: Calibration) -> str:
     if first.gate_threshold is None or second.gate_threshold is None:
-        return "λ is each head’s own where a price sets it: the g of its floor at the price."
+        return f"{_asks(first)} {_asks(second)}"
     if abs(first.gate_threshold - second.gate_threshold) < 5e-4:
         return (
             f"Both try a sparse plan for a head only if g ≥ {first.gate_threshold:.3f}: by the probe, the plan must "
             f"retain that share of the head’s attention. {_NO_PRICE}"
         )
-    stricter = first.gate_threshold > second.gate_threshold
-    strict, lax = (first, second) if stricter else (second, first)
+    strict, lax = (first, second) if first.gate_threshold > second.gate_threshold else (second, first)
     return (
         f"{_upper(strict.name)} is stricter: it asks for g ≥ {strict.gate_threshold:.3f}, {lax.name} for "
         f"{lax.gate_threshold:.3f}, before a head tries a sparse plan. On the same prompt it therefore reads "
@@ -125,7 +126,7 @@ def facts_html(one: Calibration) -> str:
         [
             (
                 "gate threshold λ",
-                "each head’s own" if one.gate_threshold is None else f"{one.gate_threshold:.4f}",
+                "none: policy priced" if one.gate_threshold is None else f"{one.gate_threshold:.4f}",
                 "gate_threshold",
             ),
             ("weight α of disagreement", f"{one.alpha:.3g}", "disagreement"),

@@ -18,7 +18,7 @@ from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.stats import comparison
-from routesparse.engine.store import compare_queries, queries
+from routesparse.engine.store import compare_queries, fallback_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 6
@@ -34,6 +34,7 @@ class Side:
     choices: pd.DataFrame
     settings: dict[str, Any]
     calibration: Calibration | None = None  # the one replayed; None for a stored run
+    uncertified_layers: int | None = None  # policy priced; None for another and for a replay
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,30 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
     if len(ids) < 2:
         return problems
     found = compare_queries.choices_of_runs(store, ids)
+    layers = fallback_queries.layer_certificates(store, ids)
     sides = []
     for run_id in ids:
         run = queries.run(store, run_id)
         if run is not None:
             label = f"{run.prompt_name} · {queries.label(run_id)}"
             rows = found[found["run_id"] == run_id].reset_index(drop=True)
-            sides.append(Side(queries.short_id(store, run_id), label, run, rows, comparison.settings(run)))
+            missed = layers.loc[layers["run_id"] == run_id, "uncertified"]
+            sides.append(
+                Side(
+                    queries.short_id(store, run_id),
+                    label,
+                    run,
+                    rows,
+                    comparison.settings(run),
+                    uncertified_layers=int(missed.sum()) if len(missed) else None,
+                )
+            )
     return _pinned(sides, problems)
 
 
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:
     """One run's candidates under each calibration, or why there are fewer than two."""
     problems, sides = [], []
-    if run.tau_layer is not None:
-        problems.append(
-            "This run’s policy, priced, uses no λ of a calibration. Shown is what the policy certified would have "
-            "chosen from the same scores, not what the run did."
-        )
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
@@ -99,6 +106,11 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
         except (CalibrationError, InputError) as error:
             problems.append(str(error))
             continue
+        if (calibration.gate_threshold is None) != (run.tau_layer is not None):
+            problems.append(
+                f"Calibration {name} was made for another policy than this run’s, {run.policy}: shown is what its own "
+                "policy would have chosen from the same scores, not what the run did."
+            )
         if calibration.model_revision != run.model_revision:
             problems.append(
                 f"Calibration {name} was made for other weights ({calibration.model} {calibration.model_revision}); "

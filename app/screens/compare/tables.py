@@ -50,6 +50,7 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 else _share(sparse["conformal_lower_mass"], run.tau),
                 "dense_fallback": None if replayed or not run.units else run.dense_fallback_units / run.units,
                 "uncertified": None if replayed else int(side.choices["uncertified"].sum()),
+                "uncertified_layers": side.uncertified_layers,
                 "coverage": None if replayed else run.coverage,
                 "mean_error": None if replayed else run.mean_error,
                 "prefill_ms": None if replayed else run.total_ms,
@@ -80,7 +81,7 @@ def sides_html(sides: Sides) -> str:
         if not sides.replayed:
             ratio = base["prefill_ms"] / row["prefill_ms"]
             more = (
-                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{row['uncertified']:,}</td>"
+                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{_uncertified(row)}</td>"
                 f"<td>{_dash(row['coverage'], numbers.share)}</td>"
                 f"<td>{_dash(row['mean_error'], lambda v: numbers.mass(v, 4))}</td>"
                 f"<td>{numbers.millis(row['prefill_ms'])}</td>"
@@ -103,7 +104,8 @@ def pairing(sides: Sides) -> str:
     if sides.replayed:
         return (
             "Paired: the same prompt and the same stored scores. Shown is what the router would have chosen under each "
-            "calibration’s λ without a time limit; certificates and fallback are not replayed."
+            "calibration’s λ, or at the price where it has none, without a time limit; certificates and fallback are "
+            "not replayed."
         )
     others = [side for side in sides.all if side is not sides.baseline]
     unpaired = [side.label for side in others if not sides.paired(side)]
@@ -196,8 +198,15 @@ def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme)
 def _lambda(row: dict[str, Any], side: Side) -> str:
     """Under the policy priced every head has its own."""
     if numbers.is_missing(row["lambda"]):
-        return "per head" if side.run.tau_layer is not None else "–"
+        return "per head" if side.calibration or side.run.tau_layer is not None else "–"
     return f"{row['lambda']:.3f}"
+
+
+def _uncertified(row: dict[str, Any]) -> str:
+    """Units, and layers where there are any."""
+    layers = row["uncertified_layers"]
+    more = "" if numbers.is_missing(layers) or not layers else f", {numbers.several(int(layers), 'layer')}"
+    return f"{row['uncertified']:,}{more}"
 
 
 def _price(row: dict[str, Any]) -> str:

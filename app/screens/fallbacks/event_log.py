@@ -93,10 +93,10 @@ def _columns() -> dict[str, Any]:
         "test": column.NumberColumn("Test", width=50, help="Which of the head's certificate tests this was"),
         "of": column.TextColumn(
             "Of",
-            width=58,
+            width=50,
             help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
         ),
-        "tested": column.TextColumn("Tested", width=190),
+        "tested": column.TextColumn("Tested", width=165),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]
         ),
@@ -105,7 +105,7 @@ def _columns() -> dict[str, Any]:
             "Missed by", format="%.3f", width=80, help="τ minus the certified mass"
         ),
         "became": column.TextColumn("Became", width=80),
-        "to": column.TextColumn("Now", width=190),
+        "to": column.TextColumn("Now", width=165),
         "paid": column.NumberColumn("Paid µs", format="%.0f", width=76, help=glossary.TERMS["paid"]),
     }
 

@@ -27,6 +27,7 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
         chart.add_bar(
             x=rows["layer"],
             y=rows["share"],
+            width=0.65,  # else a bar is as wide as the layers without one
             name=kind,
             marker={
                 "color": color,
@@ -52,7 +53,6 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
     chart.update_layout(
         template=design.template(theme),
         barmode="stack",
-        bargap=0.35,
         height=280,
         showlegend=False,
         margin={"l": 56, "r": 8, "t": 8, "b": 38},

@@ -70,8 +70,9 @@ def _layer(layer: pd.Series, run: RunRow) -> str:
         layer["lower_mass"],
         "not certified" if layer["layer_uncertified"] else "all dense",
         verdict,
-        f"All heads of this layer together retain at least this mass on average, with {run.confidence:.0%} confidence "
-        f"in each segment; the least of them. One head may lose more.{climbed}",
+        f"All heads of this layer together retain at least this mass on average, with {run.confidence:.0%} "
+        f"confidence{' in each segment; shown is the least of these' if run.segments > 1 else ''}. One head may lose "
+        f"more.{climbed}",
     )
 
 

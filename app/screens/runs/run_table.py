@@ -21,8 +21,6 @@ _SETTINGS = {
     "policy": "policy",
     "limit": "Tℓ",
     "tau": "τ",
-    "tau_layer": "τ layer",
-    "price": "price",
 }
 
 
@@ -38,16 +36,23 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dic
             "tokens": runs["tokens"],
             "model": runs["model"],
             "device": runs["device"].map(numbers.device),
-            "policy": runs["policy"],
+            "policy": [
+                policy if numbers.is_missing(price) else f"{policy} {price:g}"
+                for policy, price in zip(runs["policy"], runs["price"], strict=True)
+            ],
             "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
-            # Of a priced run's head it is a floor far below the others', and the layer's is what counts.
-            "tau": runs["tau"].where(runs["tau_layer"].isna()),
-            "tau_layer": runs["tau_layer"],
-            "price": runs["price"],
+            # A priced run's own for heads is a floor far below the others': the layer's is what counts.
+            "tau": [
+                f"{head:.2f}" if numbers.is_missing(layer) else f"{layer:.2f} layer"
+                for head, layer in zip(runs["tau"], runs["tau_layer"], strict=True)
+            ],
             "density": runs["density"] * 100,
             "fallback": runs["fallback_share"] * 100,
             "uncertified": runs["uncertified_units"],
-            "uncertified_layers": runs["uncertified_layers"],
+            "uncertified_layers": [
+                "–" if numbers.is_missing(count) else f"{int(count)} of {layers}"
+                for count, layers in zip(runs["uncertified_layers"], runs["layers"], strict=True)
+            ],
             "coverage": runs["coverage"] * 100,
             "prefill": runs["total_ms"].round(),
             "dense": runs["dense_ms"].round(),
@@ -60,19 +65,11 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dic
         table = table.drop(columns="uncertified")
     if not runs["uncertified_layers"].fillna(0).any():
         table = table.drop(columns="uncertified_layers")
-    # What no listed run has is no column.
-    for name in ("tau", "tau_layer", "price"):
-        if table[name].isna().all():
-            table = table.drop(columns=name)
     if baseline is not None:
         against = baseline.total_ms / runs["total_ms"]
         table = table.drop(columns="dense")
         table.insert(table.columns.get_loc("speedup"), "against", against)
-    shared = [
-        name
-        for name in _SETTINGS
-        if name in table and len(table) > 1 and table[name].nunique(dropna=False) == 1
-    ]
+    shared = [name for name in _SETTINGS if len(table) > 1 and table[name].nunique() == 1]
     return table.drop(columns=shared), {_SETTINGS[name]: table[name].iloc[0] for name in shared}
 
 
@@ -94,11 +91,9 @@ def columns() -> dict[str, Any]:
         "tokens": column.NumberColumn("Tokens", format="localized", width=58),
         "model": column.TextColumn("Model", width=46),
         "device": column.TextColumn("Device", width=62),
-        "policy": column.TextColumn("Policy", width=57),
+        "policy": column.TextColumn("Policy", width=63, help="With its price, where the policy has one"),
         "limit": column.TextColumn("Tℓ", width=44, help=TERMS["time_limit"]),
-        "tau": column.NumberColumn("τ", format="%.2f", width=42, help=TERMS["tau"]),
-        "tau_layer": column.NumberColumn("τ layer", format="%.2f", width=54, help=TERMS["tau_layer"]),
-        "price": column.NumberColumn("Price", format="%.3g", width=46, help=TERMS["price"]),
+        "tau": column.TextColumn("τ", width=60, help=TERMS["tau"]),
         "density": column.NumberColumn(
             "Kept", format="%.1f %%", width=52, help="Kept share of the causal area, mean over units"
         ),
@@ -106,9 +101,7 @@ def columns() -> dict[str, Any]:
             "Fallback", format="%.1f %%", width=62, help="Units that became dense by fallback"
         ),
         "uncertified": column.NumberColumn("Uncertified", width=72, help=TERMS["uncertified"]),
-        "uncertified_layers": column.NumberColumn(
-            "Uncertified layers", width=96, help=TERMS["uncertified_layers"]
-        ),
+        "uncertified_layers": column.TextColumn("Layers unc.", width=72, help=TERMS["uncertified_layers"]),
         "coverage": column.NumberColumn(
             "Coverage",
             format="%.1f %%",

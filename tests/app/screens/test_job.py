@@ -8,6 +8,7 @@ import pytest
 
 from routesparse.app.shell.jobs_view import STAGE_NAMES, failure_title
 from routesparse.engine import errors
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.failures import classify
@@ -54,7 +55,7 @@ def test_running_job_shows_layer_elapsed_and_settings(home, queue, submitted, op
     queue.heartbeat(claim, progress=("route", 3, 8))
     html = text_of(open_page("job", job=submitted))
     assert "route and execute: layer 3 of 8" in html
-    assert "elapsed" in html and "no estimate yet" in html and "policy certified" in html
+    assert "elapsed" in html and "no estimate yet" in html and f"policy {RouterConfig.policy}" in html
     assert "No worker is running" not in html, "its lease says that one is"
     assert "<b>ledger" not in html and "&lt;b&gt;ledger.txt" in html
 

@@ -158,13 +158,27 @@ def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
     for name, gate in (("prose", 0.9), ("code", 0.95)):
         make_calibration(name, gate, 0.01).save(tmp_path / "no-samples" / "calibrations")
     html = text_of(open_page("compare", run=RUN, calibrations="prose,code"))
-    assert "Calibrations against the baseline" in html and "uses no λ of a calibration" in html
+    assert (
+        "Calibrations against the baseline" in html
+        and "made for another policy than this run’s, priced" in html
+    )
 
 
 def test_the_runs_table_keeps_the_floor_out_of_the_column_tau(stored, open_runs):
     table = open_runs().dataframe[0].value.set_index("run")
-    assert table.loc[RUN[-8:], ["tau_layer", "price"]].tolist() == [0.7, 0.3]
-    assert table["tau"].isna().tolist() == [run == RUN[-8:] for run in table.index]
+    assert table.loc[RUN[-8:], ["tau", "policy"]].tolist() == ["0.70 layer", "priced 0.3"]
+    assert table.loc[CERTIFIED[-8:], ["tau", "policy"]].tolist() == ["0.90", "certified"]
+
+
+def test_the_runs_table_counts_uncertified_layers(without, record, open_runs):
+    bundle.write_bundle(record, without / "spool")
+    table = open_runs().dataframe[0].value.set_index("run")
+    assert table.loc[[RUN[-8:], CERTIFIED[-8:]], "uncertified_layers"].tolist() == ["1 of 4", "–"]
+
+
+def test_comparing_counts_uncertified_layers_beside_units(without, record, open_page):
+    bundle.write_bundle(record, without / "spool")
+    assert "<td>0, 1 layer</td>" in text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
 
 
 def test_the_default_policy_comes_first_on_new_run(demo_home, open_page):
@@ -193,7 +207,10 @@ def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, w
 @pytest.mark.parametrize(
     ("request_", "told"),
     [
-        (RunRequest(policy="priced"), "policy priced, price 0.3, τ layer 0.7,"),
+        (
+            RunRequest(policy="priced"),
+            f"policy priced, price {RouterConfig.price:g}, τ layer {RouterConfig.tau_layer:g},",
+        ),
         (RunRequest(policy="certified"), "policy certified, τ 0.9,"),
     ],
 )

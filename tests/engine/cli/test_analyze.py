@@ -199,7 +199,7 @@ class TestAnalyze:
             return dataclasses.replace(record, choices=tuple(choices))
 
         monkeypatch.setattr(analyze, "analyze_prompt", as_strict)
-        arguments = ("analyze", prompt, "--model", model, "--break-even", 512)
+        arguments = ("analyze", prompt, "--model", model, "--break-even", 512, "--policy", "certified")
         told = "2 of 4 units ran uncertified, with a certificate below tau 0.9 (T_l left 2 of them no time to expand"
         code, out, err = run(*arguments, "--json")
         found = json.loads(out)
@@ -250,13 +250,13 @@ class TestBadInput:
             (["--budget", "0"], "budget 0 leaves no time for any plan; pass a fraction of dense"),
             (["--budget", "-1us"], "budget -1 leaves no time"),
             (["--budget", "fast"], "budget 'fast' is not understood; pass a fraction like 0.25"),
-            (["--tau", "1.5"], "tau 1.5 must lie in [0, 1]"),
-            (["--tau", "-0.1"], "tau -0.1 must lie in [0, 1]"),
-            (["--tau", "nan"], "tau nan must lie in [0, 1]"),
+            (["--tau", "1.5"], "tau_layer 1.5 must lie in [0, 1]"),
+            (["--tau", "-0.1"], "tau_layer -0.1 must lie in [0, 1]"),
+            (["--tau", "nan"], "tau_layer nan must lie in [0, 1]"),
             (["--tau", "high"], "'--tau'"),
             (["--segment", "100"], "segment 100 tokens must be a positive multiple of 128"),
             (["--policy", "strict"], "policy 'strict' needs a latency limit; pass budget"),
-            (["--policy", "best"], "'best' is not one of 'certified', 'budgeted', 'strict'"),
+            (["--policy", "best"], "'best' is not one of 'priced', 'certified', 'budgeted', 'strict'"),
             (["--probe", "none"], "'none' is not one of 'exact', 'pooled'"),
             (["--audit", "some"], "'some' is not one of 'none', 'rows', 'full'"),
             (["--calibration", "poetry"], "no calibration 'poetry'; bundled ones: "),
@@ -275,7 +275,7 @@ class TestBadInput:
         [
             ({"model_revision": "0" * 16}, "was made for model 'other' revision 0000000000000000"),
             ({"library_hash": "0" * 16}, "was made with pattern library 0000000000000000"),
-            ({"stamp": {}}, "was made with policy None, this run has 'certified'"),
+            ({"stamp": {}}, "was made with policy None, this run has 'priced'"),
         ],
         ids=["another model", "another library", "another configuration"],
     )
@@ -289,7 +289,7 @@ class TestBadInput:
         calibration = Calibration(
             name="mine",
             domain="prose",
-            gate_threshold=0.93,
+            gate_threshold=None if stamp.get("stamp") is None else 0.93,
             alpha=0.5,
             model="other",
             buckets=(),

@@ -536,7 +536,7 @@ def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, a
     covered = [a.covered for a in audits if a.covered is not None]
     kernel_ms = sum(row.kernel_us for row in layer_rows) / 1000
     probe_ms = sum(row.probe_us for row in layer_rows) / 1000
-    config = RouterConfig(segment_tokens=tokens // segments, seed=seed)
+    config = RouterConfig(policy="certified", segment_tokens=tokens // segments, seed=seed)
     return RunRow(
         run_id=run_id,
         created_at=f"2026-11-20T0{seed % 10}:12:31Z",
