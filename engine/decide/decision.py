@@ -6,7 +6,9 @@ nothing in it waits. ``Pending.read`` waits and gives the ``Decision`` that reco
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +48,8 @@ class Decision:
     risk: np.ndarray  # [U, C]
     gate_threshold: np.ndarray  # lambda of each unit, [U]
     routed: Routing
-    certified: Certified
+    final: np.ndarray  # int64 [U], the candidates after step 5
+    certify: Callable[[], Certified]
     certificate_mass: np.ndarray  # [U, certificate rows, C]
     entropy: np.ndarray  # [U]
     local_band: np.ndarray
@@ -60,22 +63,25 @@ class Decision:
     probe: Probe | None  # None and {} once the plan is lowered and nothing audits it
     indices: dict[Pattern, FamilyIndex]
 
+    @cached_property
+    def certified(self) -> Certified:
+        """What step 5 did and may claim. Found when somebody asks: bounds are searched for, and no prefill waits."""
+        return self.certify()
+
     @property
     def choice(self) -> np.ndarray:
         """int64 [B, H]: the final candidate of each unit."""
-        return self.certified.choice.reshape(self.batch, self.heads)
+        return self.final.reshape(self.batch, self.heads)
 
     @property
     def planned_kernel_us(self) -> float:
         """The final candidates' predicted time: ``planned_us`` without the probe's."""
-        return float(
-            self.scores.kernel_us[np.arange(len(self.certified.choice)), self.certified.choice].sum()
-        )
+        return float(self.scores.kernel_us[np.arange(len(self.final)), self.final].sum())
 
     @property
     def sparse(self) -> np.ndarray:
         """bool [U]: units that read less than everything."""
-        return self.certified.choice != len(self.candidates) - 1
+        return self.final != len(self.candidates) - 1
 
 
 @dataclass(frozen=True)
@@ -112,10 +118,10 @@ class Pending:
             name.removeprefix("step5_"): value for name, value in values.items() if name.startswith("step5_")
         }
         config = self.config
-        certified = (
-            read_climb(step5, values["certificate_mass"], config, self.batch)
+        certify: Callable[[], Certified] = (
+            partial(read_climb, step5, values["certificate_mass"], config, self.batch)
             if config.policy == "priced"
-            else read_certified(step5, config.tau)
+            else partial(read_certified, step5, config.tau)
         )
         g = scores.gate_statistic
         threshold = (
@@ -124,7 +130,7 @@ class Pending:
             else np.full(len(g), self.gate_threshold)
         )
         units = np.arange(self.batch * self.heads)
-        kernels_us = float(scores.kernel_us[units, certified.choice].sum())
+        kernels_us = float(scores.kernel_us[units, step5["choice"]].sum())
         probe_us, index_us, route_us = values["laps_us"].tolist()
         return Decision(
             layer=self.layer,
@@ -136,7 +142,8 @@ class Pending:
             risk=values["risk"],
             gate_threshold=threshold,
             routed=Routing(values["routed_choice"], bool(values["limited"]), bool(values["over_budget"])),
-            certified=certified,
+            final=step5["choice"],
+            certify=certify,
             certificate_mass=values["certificate_mass"],
             entropy=values["entropy"],
             local_band=values["local_band"],

@@ -41,7 +41,7 @@ def test_the_same_head_chooses_otherwise_on_another_prompt(oracle, lab, one, oth
 
 def audited(lab, decision, kind, choice):
     """Relative output error of the layer's heads, root of the summed squares; dense heads have none."""
-    changed = replace(decision, certified=replace(decision.certified, choice=choice))
+    changed = replace(decision, final=choice, certify=lambda: replace(decision.certified, choice=choice))
     inputs = lab.layers(kind)[decision.layer]
     return np.sqrt(sum(a.mean_error**2 for a in audit_units(inputs, changed, 96, seed=1)))
 
