@@ -43,9 +43,9 @@ def headline() -> tuple[str, str, str]:
         "([GPU](data/results/GPU.md))",
         "Not the speed-up of an 8B model. At that shape (131,072 tokens) only plans that we imposed were timed, on "
         f"random weights: keeping 5 % of the causal area is {sparse['speedup_over_cudnn']:.2f} times as fast as "
-        f"cuDNN's dense prefill; {_at_routed_density()}. Their time includes deciding, whose choice was not used, by an "
-        f"earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone and in "
-        f"{in_a_row} layer after layer.",
+        f"cuDNN's dense prefill; {_at_routed_density()}. Their time includes deciding, whose choice was not used, by "
+        f"an earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone and "
+        f"in {in_a_row} layer after layer.",
     )
 
 
@@ -321,15 +321,15 @@ def deciding() -> list[str]:
             f"| {row['tokens']:,} | {row['segment_tokens']:,} | {row['decided_ms']:.2f} | {row['launched_ms']:.2f} | "
             f"{parts} |"
         )
-    layer = read("layer_h200.json")
+    layer, earlier = read("layer_h200.json"), read("end_to_end_h200.json")["git_commit"][:7]
     return [
         *lines,
         "",
         f"At 131,072 tokens and one segment the {_decided(131_072, 131_072)['decided_ms']:.2f} ms are of single "
         f"decisions with idle time between them. Decisions in a row take {_sustained_ms():.2f} ms "
         f"(`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
-        f"{LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and {_within_prefill_ms(10):.2f} ms "
-        f"at 10 %: by the rule of commit {read('end_to_end_h200.json')['git_commit'][:7]}, before there was a price.",
+        f"{LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
+        f"{_within_prefill_ms(10):.2f} ms at 10 %: by the rule of commit {earlier}, before there was a price.",
         "",
     ]
 

@@ -1,6 +1,8 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
 with the calibration of the prompt's domain where one ships. Nothing is forced: every prompt has to lie above this
-machine's break-even, and at least one unit has to fall back. Dense and routed times stand side by side in the record.
+machine's break-even, and at least one unit has to fall back. The needles run under the policy "certified", whose gate
+asks each head for a mass of .9, so that fallbacks can be seen: the default policy hardly has any. Dense and routed times
+stand side by side in the record.
 
     python -m routesparse.engine.evaluation.samples --prompts --out data/samples/runs
 
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.analyze import analyze_prompt
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import Policy, RouterConfig
 from routesparse.engine.demo_model.tasks import fit_sample
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
@@ -27,6 +29,7 @@ from routesparse.engine.store.bundle import write_bundle
 
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
+POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
 MOST_CHARACTERS_PER_TOKEN = 8
 PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
 
@@ -59,7 +62,7 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
         record = analyze_prompt(
             prompt,
             loaded,
-            RouterConfig(seed=arguments.seed),
+            RouterConfig(seed=arguments.seed, policy=POLICIES.get(path.stem, RouterConfig.policy)),
             calibration=path.stem if (paths.DATA / "calibrations" / f"{path.stem}.json").exists() else None,
             audit="rows",
             measure_dense=True,
