@@ -1,8 +1,8 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
 with the calibration of the prompt's domain where one ships. Nothing is forced: every prompt has to lie above this
 machine's break-even, and at least one unit has to fall back. The needles run under the policy "certified", whose gate
-asks each head for a mass of .9, so that fallbacks can be seen: the default policy hardly has any. Dense and routed times
-stand side by side in the record.
+asks each head for a mass of .9, so that fallbacks can be seen: the default policy hardly has any. Dense and routed
+times stand side by side in the record.
 
     python -m routesparse.engine.evaluation.samples --prompts --out data/samples/runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,10 @@ def key_of(row: dict[str, Any]) -> Key:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines; the last one may be torn where a run was killed."""
+    """Whole lines, of a .gz file too; the last one may be torn where a run was killed."""
     if path.exists():
-        for line in path.read_text().splitlines():
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+        for line in text.splitlines():
             if line.endswith("}"):
                 yield json.loads(line)
 
