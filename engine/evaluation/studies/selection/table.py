@@ -88,18 +88,17 @@ def introduction(files: list[Path]) -> Iterator[str]:
         "Written by `python -m routesparse.engine.evaluation.studies.selection.table "
         f"{' '.join(study.portable(str(path)) for path in files)} --out SELECTION.md`; do not edit by hand. "
         "*routesparse* is the default policy, its setting the price; *routesparse_per_head* is the policy `certified`, "
-        "its setting tau. Rules and their constants were chosen on documents of the calibration split; reported prompts "
-        "come from the test split, and their seed was drawn after the rule was frozen. Every plan also reads the sink, "
+        "its setting tau. Rules and constants were chosen on documents of the calibration split; reported prompts come "
+        "from the test split, and their seed was drawn after the rule was frozen. Every plan also reads the sink, "
         "the diagonal and the block before it, and has the last 128 rows dense. In *relay* and *list* the body of the "
         "prompt has to look up what stood two thirds of it earlier; *window* is the control that must fail there. "
         "*select ms* includes compiling and other processes on the same GPU: it is no measurement of speed.\n"
     )
     heads = [row for path in files for row in read_lines(path) if "command" in row]
-    for told in dict.fromkeys(
+    yield from dict.fromkeys(
         f"- `{h['command']}`: {h['device']}, {h['dtype']}, torch {h['versions']['torch']}, commit {h['git_commit'][:7]}"
         for h in heads
-    ):
-        yield told
+    )
 
 
 def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
