@@ -9,12 +9,12 @@ from html import escape
 import streamlit as st
 
 from routesparse.app.shell import navigate
-from routesparse.app.ui import numbers
+from routesparse.app.ui import numbers, states
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State
 from routesparse.engine.jobs.queue import JobQueue
 
 ALIVE_S = 20.0  # a worker reports every few seconds
-START_WORKER = "routesparse worker"
+START_WORKER = f"{states.PROGRAM} worker"
 STATES: dict[State, str] = {
     "queued": "waiting",
     "running": "running",

@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import navigate, view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError
@@ -36,8 +36,9 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
                 [
                     "Analyse a prompt on the New run page, or a text file on the command line; it appears here."
                 ],
-                "routesparse analyze FILE",
+                states.ANALYZE,
             )
+            navigate.link("New run", "new")
             return None
         run_id = newest
         view.write(run=queries.short_id(store, run_id))

@@ -129,7 +129,7 @@ TERMS: dict[str, str] = {
     "document in both would make δ too small (section 3.5).",
     "flops": "Counting multiply-adds misses the cost of memory and launches, so the router plans with measured "
     "kernel times; the paper's ablation “predicted FLOPs” does not (sections 3.5 and 4.3).",
-    "planned": "Planned: what the latency profile predicted for the layer's plan. Measured: what the clock said "
+    "planned": "Predicted: by the latency profile, for the layer's plan. Measured: what the clock said "
     "(section 3.5).",
     "kernel": "Kernel time that the latency profile predicts for a candidate on the run's device (section 3.5).",
 }
@@ -163,7 +163,7 @@ _NAMES = {
     "paper_bound": "bound of the paper",
     "predictor": "e, predicted error",
     "flops": "FLOPs",
-    "planned": "planned and measured time",
+    "planned": "predicted and measured time",
     "kernel": "predicted kernel time",
     "paid": "paid for fallback",
 }

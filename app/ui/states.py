@@ -6,6 +6,9 @@ from html import escape
 
 import streamlit as st
 
+PROGRAM = ".venv/bin/routesparse"  # where `make run` installs it, which is not on the PATH
+ANALYZE = f"{PROGRAM} analyze FILE"
+
 
 def empty(title: str, lines: list[str], command: str | None = None) -> None:
     """A calm box that says what to do; ``command`` is shown as code."""

@@ -73,7 +73,7 @@ def candidate_card(
         )
 
 
-def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
+def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) -> None:
     """The probe's 8-bit thumbnail; the Head page has all of it."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
         heatmap = queries.probe_thumbnail(store, unit)
@@ -83,19 +83,21 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
         window = zoom.wanted()
         full = queries.probe_full(store, unit) if window else None
         part = zoom.cut(full, window) if full and window else None
-        _probe_title(heatmap)
+        _probe_title(heatmap, choice, run.block_k)
         _probe_picture(run, unit, part or heatmap, 236, whole=part is None)
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
 
 
-def full_probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, candidates: pd.DataFrame) -> None:
+def full_probe_card(
+    store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series, candidates: pd.DataFrame
+) -> None:
     """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
         heatmap = queries.probe_full(store, unit) or queries.probe_thumbnail(store, unit)
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
-        _probe_title(heatmap)
+        _probe_title(heatmap, choice, run.block_k)
         window = zoom.wanted() if heatmap.row_pool == 1 else None
         part = None if window is None else zoom.cut(heatmap, window)
         heatmap = part or heatmap
@@ -142,8 +144,9 @@ def _write_mask(name: str, key: str) -> None:
     view.write(**{name: "none" if st.session_state[key] is None else st.session_state[key]})
 
 
-def _probe_title(heatmap: queries.Heatmap) -> None:
-    blocks = heatmap.mass.shape[1] * heatmap.block_pool
+def _probe_title(heatmap: queries.Heatmap, choice: pd.Series, block: int) -> None:
+    # Not from the picture: its last column may stand for fewer blocks than the others.
+    blocks = -(-int(choice["first_token"] + choice["tokens"]) // block)
     st.html(
         f'<div class="rs-h">Probe, {heatmap.probe_rows} rows × {blocks} key blocks{glossary.mark("probe")}</div>'
     )

@@ -33,7 +33,10 @@ def scatter(
             "hoverinfo": "skip",
         }
     ]
-    for pattern, rows in shown.groupby("pattern", sort=False):
+    # Candidates may share their place: the chosen one is drawn last.
+    family = shown.groupby("pattern")["chosen"].transform("any")
+    drawn = shown.assign(family=family).sort_values(["family", "chosen"], kind="stable")
+    for pattern, rows in drawn.groupby("pattern", sort=False):
         color = theme.pattern(str(pattern))
         filled = rows["admissible"].to_numpy()
         traces.append(

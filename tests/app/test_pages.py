@@ -109,7 +109,7 @@ def test_empty_runs_page_says_what_to_do(home, open_runs):
     page = open_runs()
     assert not page.exception
     assert "No runs yet" in text_of(page)
-    assert page.code[0].value == "routesparse analyze FILE"
+    assert page.code[0].value == ".venv/bin/routesparse analyze FILE"
 
 
 def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_runs):
@@ -234,7 +234,8 @@ def test_link_to_an_unknown_run_says_so(filled, open_map):
 def test_empty_map_says_what_to_do(home, open_map):
     page = open_map()
     assert not page.exception
-    assert page.code[0].value == "routesparse analyze FILE"
+    assert page.code[0].value == ".venv/bin/routesparse analyze FILE"
+    assert ">New run</a>" in text_of(page)
 
 
 def test_prompt_card_speaks_of_executed_masks_and_says_where_there_are_none(home, record, open_map):

@@ -27,7 +27,7 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
-            f"n = {len(layers)} layers of runs with policy priced"
+            f"n = {numbers.several(len(layers), 'layer')} of runs with policy priced"
             + (f", the {MOST} least certified shown" if len(layers) > len(rows) else "")
             + " · share of 1, least over segments; audited: mean over all heads, dense ones count 1 · source: "
             f"layer_run, head_choice and audit of {shown.words}",

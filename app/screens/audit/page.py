@@ -93,7 +93,7 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
             "random rows of every head with dense attention.",
             "Run it again with audit “rows”; the certificates themselves are on the Head page.",
         ],
-        "routesparse analyze FILE --audit rows",
+        f"{states.ANALYZE} --audit rows",
     )
     navigate.link(
         "Run again with an audit",
@@ -224,7 +224,9 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
 
 
 def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
-    text = f"n = {len(units):,} units" + (f" sampled from {total:,}" if total > len(units) else "")
+    text = f"n = {numbers.several(len(units), 'unit')}" + (
+        f" sampled from {total:,}" if total > len(units) else ""
+    )
     return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
 
 
@@ -273,7 +275,8 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
         )
         exports.chart_foot(
             f"coverage-{claim}-by-{by}-{shown.name}",
-            f"n = {rows['run_id'].nunique()} audited runs of {rows['prompt_sha256'].nunique()} prompts, model "
+            f"n = {numbers.several(rows['run_id'].nunique(), 'audited run')} of "
+            f"{numbers.several(rows['prompt_sha256'].nunique(), 'prompt')}, model "
             f"{shown.run.model}, {share_figure.dots_text(len(rows))} · share of a prompt's units; "
             "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: audit",
             groups,
@@ -307,7 +310,8 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         )
         exports.chart_foot(
             f"residuals-{shown.name}",
-            f"n = {len(units):,} units · share of mass · source: head_choice and audit of {shown.words}",
+            f"n = {numbers.several(len(units), 'unit')} · share of mass · source: head_choice and audit of "
+            f"{shown.words}",
             bins,
             "residuals",
         )

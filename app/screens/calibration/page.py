@@ -53,7 +53,7 @@ def _chosen() -> list[Calibration]:
                 "price, and the in-prompt certificates decide alone.",
                 "A calibration adds the conformal claim for prompts like its own.",
             ],
-            "routesparse calibrate demo FILE... --domain NAME",
+            f"{states.PROGRAM} calibrate demo FILE... --domain NAME",
         )
         return []
     wanted = [name for name in st.query_params.get("names", "").split(",") if name][:SIDE_BY_SIDE]

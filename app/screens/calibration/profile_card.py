@@ -34,7 +34,7 @@ def cards(store: OwnerView) -> None:
         states.empty(
             "No latency profile yet",
             ["The first analysis measures a quick one; the full one takes a minute or two on a CPU."],
-            "routesparse profile",
+            f"{states.PROGRAM} profile",
         )
         return
     text = st.query_params.get("profile", "")

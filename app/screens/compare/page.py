@@ -34,7 +34,7 @@ def render() -> None:
         states.empty(
             "No runs yet",
             ["Comparing needs two stored runs, or one run and two calibrations.", "Analyse a prompt first."],
-            "routesparse analyze FILE",
+            states.ANALYZE,
         )
         navigate.link("New run", "new")
         return

@@ -79,13 +79,15 @@ def sides_html(sides: Sides) -> str:
         pin = " · baseline" if row["baseline"] else ""
         more = ""
         if not sides.replayed:
-            ratio = base["prefill_ms"] / row["prefill_ms"]
+            # Prompts of different lengths take different times with the same settings, too.
+            paired = side is not sides.baseline and sides.paired(side)
+            ratio = numbers.times(base["prefill_ms"] / row["prefill_ms"]) if paired else "–"
             more = (
                 f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{_uncertified(row)}</td>"
                 f"<td>{_dash(row['coverage'], numbers.share)}</td>"
                 f"<td>{_dash(row['mean_error'], lambda v: numbers.mass(v, 4))}</td>"
                 f"<td>{numbers.millis(row['prefill_ms'])}</td>"
-                f"<td>{'–' if row['baseline'] else numbers.times(ratio)}</td>"
+                f"<td>{ratio}</td>"
             )
         body.append(
             f'<tr class="{"pick" if row["baseline"] else ""}"><td class="l w">{escape(side.label)}{pin}</td>'

@@ -45,11 +45,11 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
         )
         if picked.selection.cells:
             _open_head(store, events.iloc[picked.selection.cells[0][0]])
-        drawn = f"{len(events):,} of {total:,}" if len(events) < total else f"{total:,}"
+        drawn = f"{len(events):,} of " if len(events) < total else ""
         exports.chart_foot(
             f"fallback-events-{shown.name}",
-            f"n = {drawn} events · masses as share of 1, µs as predicted · click a row to open its head · source: "
-            f"fallback_event of {shown.words}",
+            f"n = {drawn}{numbers.several(total, 'event')} · masses as share of 1, µs as predicted · click a row "
+            f"to open its head · source: fallback_event of {shown.words}",
             events,
             "events",
         )
@@ -77,7 +77,7 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "deficit": events["deficit"],
             "became": events["kind"].map({"expand": "expanded", "dense": "dense"}),
             "to": candidate("to"),
-            "paid": events["paid_us"],
+            "paid": events["paid_us"].round(),
         }
     )
 
@@ -106,7 +106,7 @@ def _columns() -> dict[str, Any]:
         ),
         "became": column.TextColumn("Became", width=80),
         "to": column.TextColumn("Now", width=165),
-        "paid": column.NumberColumn("Paid µs", format="%.0f", width=76, help=glossary.TERMS["paid"]),
+        "paid": column.NumberColumn("Paid µs", format="localized", width=76, help=glossary.TERMS["paid"]),
     }
 
 

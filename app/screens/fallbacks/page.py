@@ -212,8 +212,8 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
         st.html(rate_figure.legend(theme, limit))
         exports.chart_foot(
             f"fallbacks-by-layer-{shown.name}",
-            f"n = {int(kinds['units'].sum()):,} units · share of a layer's {_MEASURE_WORDS[measure]} · source: "
-            f"head_choice of {shown.words}",
+            f"n = {numbers.several(int(kinds['units'].sum()), 'unit')} · share of a layer's "
+            f"{_MEASURE_WORDS[measure]} · source: head_choice of {shown.words}",
             rows,
             "layers",
         )
@@ -308,7 +308,8 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
         )
         exports.chart_foot(
             f"fallbacks-by-{by}-{shown.name}",
-            f"n = {len(per_run)} runs of model {shown.run.model}, {share_figure.dots_text(len(per_run))}"
+            f"n = {numbers.several(len(per_run), 'run')} of model {shown.run.model}, "
+            f"{share_figure.dots_text(len(per_run))}"
             + ("" if shown.everything else ", this run filled")
             + " · share of units; diamond: mean; bar: 95 % interval, resampled by prompt · source: run",
             groups,

@@ -61,7 +61,7 @@ def _unit(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) 
     layers = queries.layers(store, run.run_id)
     left, right = st.columns([1.75, 1], gap="small")
     with left:
-        cards.full_probe_card(store, run, unit, candidates)
+        cards.full_probe_card(store, run, unit, choice, candidates)
         with st.container(border=True, key="card-claims", gap="xsmall"):
             own = layers[layers["layer"] == unit.layer]
             told = claims.claims_html(choice, run, None if own.empty else own.iloc[0])

@@ -40,7 +40,7 @@ def render() -> None:
                 "itself, within a few seconds.",
                 "The bundled demo model needs no GPU and no download.",
             ],
-            "routesparse analyze FILE",
+            states.ANALYZE,
         )
         navigate.link("New run", "new")
     else:

@@ -119,8 +119,8 @@ def test_without_calibrations_the_page_says_what_to_do(home, open_page):
     html = text_of(page)
     assert "No calibrations yet" in html and "No latency profile yet" in html
     assert [block.value for block in page.code] == [
-        "routesparse calibrate demo FILE... --domain NAME",
-        "routesparse profile",
+        ".venv/bin/routesparse calibrate demo FILE... --domain NAME",
+        ".venv/bin/routesparse profile",
     ]
 
 

@@ -43,7 +43,7 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN}", baseline=RUN)
     assert not page.exception
     html = text_of(page)
-    assert "Paired: all runs are of the same prompt" in html
+    assert "Paired: all runs are of the same prompt" in html and html.count("×</td>") == 1
     assert "What differs, head by head" in html and "From which pattern to which" in html
     assert len(page.get("plotly_chart")) == 3
     assert page.selectbox(key="baseline-choice").value == "d4e5b678"
@@ -53,6 +53,7 @@ def test_different_prompts_are_compared_unpaired_and_it_says_so(three, open_page
     html = text_of(open_page("compare", runs=f"{RUN},{CODE}"))
     assert "Unpaired: the prompts differ" in html and "<br>unpaired" in html
     assert "<br>paired" not in html
+    assert "×</td>" not in html, "other text takes another time"
 
 
 def test_a_mixed_set_names_the_unpaired_ones(three, open_page):

@@ -30,7 +30,7 @@ def test_events_show_trigger_target_and_price(filled, record, open_page):
     assert len(table) == len(record.fallbacks)
     dearest = max(record.fallbacks, key=lambda event: event.paid_us)
     first = table.iloc[0]
-    assert first["paid"] == dearest.paid_us
+    assert first["paid"] == round(dearest.paid_us)
     assert (first["layer"], first["head"], first["certified"]) == (
         dearest.layer,
         dearest.head,
@@ -40,6 +40,12 @@ def test_events_show_trigger_target_and_price(filled, record, open_page):
     scores = {(c.layer, c.head, c.segment, c.candidate): c for c in record.candidates}
     target = scores[dearest.layer, dearest.head, dearest.segment, dearest.to_candidate]
     assert first["to"].endswith(target.budget)
+
+
+def test_a_single_event_is_counted_in_the_singular(home, record, open_page):
+    bundle.write_bundle(replace(record, fallbacks=record.fallbacks[:1]), home / "spool")
+    html = text_of(open_page("fallbacks", run=RUN))
+    assert "n = 1 event ·" in html and "n = 1 run of model" in html
 
 
 def test_three_kinds_are_kept_apart_and_add_up(filled, record, open_page):

@@ -14,7 +14,7 @@ from routesparse.app.screens.terms.page import EQUATIONS
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.app.ui.glossary import TERMS, mark
-from routesparse.app.unit import masks, probe
+from routesparse.app.unit import charts, masks, probe
 from routesparse.engine.store import bundle, head_queries, queries
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -35,6 +35,13 @@ def test_head_shows_probe_candidates_and_reason(filled, record, open_page):
     assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
     assert len(page.get("plotly_chart")) == 2
     assert f"max over one row × {stored.pool} key block" in html, "the pool factor is printed"
+
+
+@pytest.mark.parametrize("name", ["head", "routing_map"])
+def test_pooled_probe_has_as_many_key_blocks_as_the_prompt(home, factory, open_page, name):
+    odd = factory.make_record(layers=2, heads=2, segments=1, tokens=260 * 64, probe_columns=260)
+    bundle.write_bundle(odd, home / "spool")
+    assert "rows × 260 key blocks" in text_of(open_page(name, run=RUN, layer="0", head="0"))
 
 
 def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
@@ -135,6 +142,17 @@ def test_damaged_probe_is_explained_and_names_stay_text(filled, open_page):
     (access().store.bundle(RUN) / "probe.parquet").write_bytes(b"PAR1 cut off")
     with pytest.raises(Exception, match="copy the bundle again"):
         queries.probe_full(access().store, queries.Unit(RUN, 0, 0, 0))
+
+
+@pytest.mark.parametrize("chosen", range(4))
+def test_the_choice_is_drawn_over_candidates_of_the_same_place(chosen):
+    candidates = candidates_of("a_shape", "a_shape", "floor", "dense")
+    candidates = candidates.assign(
+        kernel_us=10.0, risk=0.1, gate_statistic=0.9, admissible=True, reason="", chosen=False
+    )
+    candidates.loc[chosen, "chosen"] = True
+    *_, last, ring = charts.scatter(candidates, 0.9, 0.9, design.LIGHT).data
+    assert ring.marker.symbol == "circle-open" and last.customdata[-1][0] == f"budget {chosen}"
 
 
 def test_wide_probe_is_max_pooled_and_says_by_how_much():
