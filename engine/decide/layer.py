@@ -6,14 +6,11 @@ GPU; on a GPU nothing in it waits for the host to read a value. The record leave
 when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
 Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
 
-Where the time goes on an H200 (131,072 tokens, one segment, 32 heads, microseconds): 1,790 replayed as a graph, 1,890
-launched one by one. Log-sum-exps 496; means of blocks 340 (queries alone 270, at the memory's rate); recent rows and
-bands 221; top and sorts of columns 170; scores 134 and their matrix product 58; masses of the probe rows by level 130;
-lowering 61; masses of rows 59 and of single columns 56; placing of rows 53; slash map 57; pictures 17; router and
-certificate 26. It was 3,930 with some 430 launches. The log-sum-exps fill the multiprocessors, so the means do not run
-beside them: a stream of higher priority moved 210 us from one part to the other and changed the whole by nothing (1,785
-for 1,778). What is left to try: columns by bins of their mass instead of top-k and sort; slash map and columns as two
-branches (57 us).
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): 3,863 replayed as a graph,
+4,068 launched one by one (``studies/deciding.py``). The probe takes 788; indices and scores 2,579, of which block scores
+1,880 and the description of KV blocks 191; router and certificates 353, as some ninety small launches. The route kernel of
+the policy "certified" does the latter in 26. What is left to try: a score whose normaliser needs no pass of its own, and
+router and certificates of one price as a kernel.
 """
 
 from __future__ import annotations
