@@ -177,7 +177,7 @@ def by_the_method(case, gate, found):
     stamps.lap()
     stamps.lap()
     settings = LayerSettings(config, gate, profile)
-    _, packed = route_by_method(case["segment"], probe, masses, case["described"], settings, None, stamps)
+    _, packed = route_by_method(case["segment"], (), probe, masses, case["described"], settings, None, stamps)
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
