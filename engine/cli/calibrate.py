@@ -13,7 +13,7 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.config import RouterConfig, default_segment
+from routesparse.engine.config import RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def calibrate(
         bool, typer.Option("--robust", help="delta is the largest over the groups, not their pool's.")
     ] = False,
     audit_rows: Annotated[int, typer.Option(help="Body rows audited per unit; 0: all of them.")] = 512,
-    tau: Annotated[float, typer.Option(help="Retained mass that certificates must reach, 0 to 1.")] = 0.9,
+    tau: Annotated[
+        float | None,
+        typer.Option(help="Mean mass that a layer's certificate must reach, 0 to 1; default 0.5."),
+    ] = None,
     segment: Annotated[
         int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
     ] = None,
@@ -55,7 +58,10 @@ def calibrate(
     report = Reporter()
     target = _target(out, domain)
     config = RouterConfig(
-        tau=tau, segment_tokens=segment or default_segment(False), break_even_tokens=0, seed=seed
+        **certified_mass(RouterConfig.policy, tau),
+        segment_tokens=segment or default_segment(False),
+        break_even_tokens=0,
+        seed=seed,
     )
     lengths = buckets(*tokens)
     if fold_a < 1 or fold_b < 1:

@@ -200,7 +200,7 @@ def random_units(changes: dict[str, Any], width: int) -> dict[str, Any]:
     from routesparse.engine.method.segments import split
 
     oracle = _oracle()
-    config = replace(oracle.SMALL, **changes)
+    config = replace(oracle.SMALL, policy="certified", **changes)
     segment = split(2_000, 2_000, config)[-1]
     sizes = (config.recent_rows, config.routing_rows, config.certificate_rows, config.boundary_rows)
     g = torch.Generator().manual_seed(width)
@@ -304,7 +304,7 @@ def block_lse(
     return wanted.float(), found.cpu()
 
 
-def decide(kind: dict[str, Any], device: str) -> Tensors:
+def decide(kind: dict[str, Any], policy: str, device: str) -> Tensors:
     """A whole decision, row plan included, by whatever serves this process and device."""
     from routesparse.engine.decide import layer
     from routesparse.engine.decide.settings import LayerSettings
@@ -313,7 +313,8 @@ def decide(kind: dict[str, Any], device: str) -> Tensors:
     oracle = _oracle()
     inputs = oracle.draw_inputs(3, **kind)
     segment = split(inputs.q.shape[2], inputs.k.shape[2], oracle.SMALL)[-1]
-    arguments = (segment, 0, LayerSettings(replace(oracle.SMALL, tau=0.5), 0.6, oracle.PROFILE))
+    config = replace(oracle.SMALL, policy=policy, tau=0.5)
+    arguments = (segment, 0, LayerSettings(config, 0.6, oracle.PROFILE))
     there = _moved(inputs, device)
     pending = layer.begin(there, *arguments)
     plan = layer.plan_of(pending, there).to("cpu").validate()

@@ -55,7 +55,7 @@ def test_a_fraction_scales_with_dense_time_and_microseconds_do_not():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"policy": "fast"}, "policy 'fast' is unknown; choose one of certified, budgeted, strict"),
+        ({"policy": "fast"}, "policy 'fast' is unknown; choose one of priced, certified, budgeted, strict"),
         ({"probe": "full"}, "probe 'full' is unknown; choose one of exact, pooled"),
         ({"bound": "exact"}, "bound 'exact' is unknown; choose one of betting, bernstein"),
         ({"solver": "lp"}, "solver 'lp' is unknown; choose one of greedy, exact, device"),
@@ -63,6 +63,10 @@ def test_a_fraction_scales_with_dense_time_and_microseconds_do_not():
         ({"tau": 1.01}, r"tau 1.01 must lie in \[0, 1\]"),
         ({"tau": -0.1}, r"tau -0.1 must lie in \[0, 1\]"),
         ({"tau": math.nan}, r"tau nan must lie in \[0, 1\]"),
+        ({"tau_layer": 1.5}, r"tau_layer 1.5 must lie in \[0, 1\]"),
+        ({"tau_head": -0.1}, r"tau_head -0.1 must lie in \[0, 1\]"),
+        ({"price": 0.0}, r"price 0.0 must be a finite number above 0"),
+        ({"price": math.inf}, r"price inf must be a finite number above 0"),
         ({"tau": "0.9"}, r"tau '0.9' must lie in \[0, 1\]"),
         ({"confidence": 0.4}, r"confidence 0.4 must lie in \[0.5, 0.9999\]"),
         ({"confidence": 1.0}, r"confidence 1.0 must lie in \[0.5, 0.9999\]"),
@@ -129,6 +133,9 @@ def test_the_digest_changes_with_every_value():
     changes = {
         "policy": "strict",
         "tau": 0.8,
+        "tau_layer": 0.6,
+        "tau_head": 0.2,
+        "price": 0.4,
         "confidence": 0.9,
         "gate_threshold": 0.5,
         "budget": LatencyBudget(0.5, "fraction"),

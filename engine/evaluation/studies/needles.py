@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.baselines.fixed import FixedSession, WindowSession
-from routesparse.engine.config import RouterConfig
+from routesparse.engine.config import RouterConfig, certified_mass
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.tasks import GENERATION_TOKENS, Sample, fit_sample, score_all
 from routesparse.engine.device.graphs import Graphs
@@ -66,14 +66,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=8_192)
     parser.add_argument("--prompts", type=int, default=20, help="per task")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
-    parser.add_argument("--tau", type=float, default=0.9)
+    parser.add_argument("--tau", type=float, default=None, help="of a layer")
     parser.add_argument("--fixed-pattern", default="vertical_slash")
     parser.add_argument(
         "--processes", type=int, default=1, help="prompts answered at a time; on a CPU two threads each"
     )
     arguments = parser.parse_args(argv)
     loaded = load_model(arguments.model)
-    config = RouterConfig(tau=arguments.tau, seed=arguments.seed, break_even_tokens=0)
+    config = RouterConfig(
+        **certified_mass(RouterConfig.policy, arguments.tau), seed=arguments.seed, break_even_tokens=0
+    )
     haystacks = [p.read_text() for p in sorted((Path(arguments.data) / "prose" / "test").glob("*.txt"))]
     result: dict[str, Any] = {
         **study.header(loaded, arguments),

@@ -49,16 +49,14 @@ def names(wanted: list[Wanted]) -> set[str]:
     return {each.kernel.__name__ for each in wanted}
 
 
-def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first() -> None:
-    wanted = wanted_at(65_536)
+@pytest.mark.parametrize("policy", ["priced", "certified"])
+def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first(policy) -> None:
+    wanted = wanted_at(65_536, policy=policy)
     assert wanted[0].kernel.__name__ == "hopper_attention_kernel"
-    assert {
-        "block_lse_kernel",
-        "block_score_kernel",
-        "route_kernel",
-        "certify_kernel",
-        "lower_kernel",
-    } < names(wanted)
+    assert {"block_lse_kernel", "block_score_kernel", "score_levels_kernel", "lower_kernel"} < names(wanted)
+    # The price is put to all units as tensors.
+    by_kernel = {"route_kernel", "certify_kernel"}
+    assert names(wanted) & by_kernel == (by_kernel if policy == "certified" else set())
     assert len({each.key for each in wanted}) == len(wanted) > 20
 
 
@@ -86,7 +84,8 @@ def test_other_settings_ask_without_reading_a_value(changes) -> None:
 def test_two_lengths_of_a_kind_share_all_but_what_depends_on_the_power_of_two(few) -> None:
     first, second = ({each.key: each for each in wanted_at(tokens)} for tokens in few)
     new = names([each for key, each in second.items() if key not in first])
-    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel"}
+    # Longer segments sample fewer rows of a query block.
+    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel", "block_score_kernel"}
 
 
 def test_after_a_workers_start_hardly_any_length_wants_more() -> None:

@@ -177,7 +177,7 @@ def by_the_method(case, gate, found):
     stamps.lap()
     stamps.lap()
     settings = LayerSettings(config, gate, profile)
-    _, packed = route_by_method(case["segment"], probe, masses, case["described"], settings, None, stamps)
+    _, packed = route_by_method(case["segment"], (), probe, masses, case["described"], settings, None, stamps)
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
@@ -198,16 +198,16 @@ def test_lap_times_are_exact_to_the_nanosecond(run):
 
 
 WHOLE = {
-    "padded-n300": {"n_q": 300, "batch": 2, "key_start": [0, 61]},
-    "chunk-nq200-nk520": {"n_q": 200, "n_k": 520},
-    "softcap-n260": {"n_q": 260, "softcap": 4.0},
+    "padded-n300": ({"n_q": 300, "batch": 2, "key_start": [0, 61]}, "certified"),
+    "chunk-nq200-nk520": ({"n_q": 200, "n_k": 520}, "priced"),
+    "softcap-n260": ({"n_q": 260, "softcap": 4.0}, "certified"),
 }
 
 
-@pytest.mark.parametrize("kind", WHOLE.values(), ids=WHOLE.keys())
-def test_a_whole_decision_by_the_kernels_is_the_twins(run, kind):
+@pytest.mark.parametrize(("kind", "policy"), WHOLE.values(), ids=WHOLE.keys())
+def test_a_whole_decision_by_the_kernels_is_the_twins(run, kind, policy):
     """Equal but for named ties: a block whose score lies on a bin's edge may belong to either bin."""
-    twin, fused = _run("decide", kind, "cpu"), run("decide", kind)
+    twin, fused = _run("decide", kind, policy, "cpu"), run("decide", kind, policy)
     ties = (twin["levels"] != fused["levels"]).float().mean()
     assert ties < 0.005
     torch.testing.assert_close(

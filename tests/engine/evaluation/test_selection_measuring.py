@@ -32,9 +32,9 @@ def loaded(folder):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Documents whose every character says their split: a in training text, b in the test split."""
+    """Documents whose every character says their split: a in the calibration split, b in the test split."""
     made = tmp_path_factory.mktemp("data")
-    for split, letter in (("train", "a"), ("test", "b")):
+    for split, letter in (("calibration", "a"), ("test", "b")):
         (made / "prose" / split).mkdir(parents=True)
         for number in range(3):
             words = " ".join(f"{letter * (1 + (7 * i + number) % 5)}" for i in range(900))
@@ -85,7 +85,7 @@ def test_development_and_reported_windows_share_no_document(loaded, data):
     }
     names = {seed: {n for p in found for n in p.about["documents"]} for seed, found in made.items()}
     assert not names[0] & (names[1] | names[2])
-    assert {p.about["split"] for p in made[0]} == {"train"} and {p.about["split"] for p in made[1]} == {
+    assert {p.about["split"] for p in made[0]} == {"calibration"} and {p.about["split"] for p in made[1]} == {
         "test"
     }
     assert len({tuple(p.ids) for found in made.values() for p in found}) == 12

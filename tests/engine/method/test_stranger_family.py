@@ -14,6 +14,7 @@ from routesparse.app.ui import design
 from routesparse.engine.decide.heatmap import draw
 from routesparse.engine.decide.layer import decide, plan_of
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.errors import PatternError
 from routesparse.engine.method import families
 from routesparse.engine.method.families import NEVER, Context, Family, FamilyIndex, Look
 from routesparse.engine.method.patterns import Candidate, library, library_hash
@@ -101,9 +102,8 @@ def test_its_index_is_its_definition_and_its_mass_that_of_the_plan(oracle, input
 def test_a_layer_chooses_it_and_runs_and_records_what_it_reads(oracle, inputs, segment):
     """With no other sparse family, every sparse unit is its own; packed masks hold an odd number of families."""
     with families.using(STRIDED):
-        decision = decide(
-            inputs, segment, 0, LayerSettings(replace(oracle.SMALL, tau=0.05), 0.1, oracle.PROFILE)
-        )
+        config = replace(oracle.SMALL, policy="certified", tau=0.05)
+        decision = decide(inputs, segment, 0, LayerSettings(config, 0.1, oracle.PROFILE))
         chosen = {decision.candidates[c].pattern for c in decision.choice.flatten()}
         assert "strided" in chosen <= {"strided", "dense"}
         plan = plan_of(decision, inputs).validate()
@@ -122,6 +122,20 @@ def test_a_layer_chooses_it_and_runs_and_records_what_it_reads(oracle, inputs, s
     body &= picture.positions >= first
     assert body.sum() > 10
     np.testing.assert_array_equal(levels[body] <= budget.level, read[at[body]])
+
+
+def test_a_layer_scores_it_beside_the_floor_at_a_price(oracle, inputs, segment):
+    with families.using(*families.registered(), STRIDED):
+        decision = decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.0, oracle.PROFILE))
+        plan_of(decision, inputs).validate()
+        own = [c.index for c in decision.candidates if c.pattern == "strided"]
+    assert own and decision.certified.layer is not None
+    assert np.isfinite(decision.scores.mass[:, own]).all()
+
+
+def test_without_the_floor_there_is_no_price(oracle, inputs, segment):
+    with families.using(STRIDED), pytest.raises(PatternError, match="needs the family 'floor'"):
+        decide(inputs, segment, 0, LayerSettings(oracle.SMALL, 0.0, oracle.PROFILE))
 
 
 def test_pages_show_it_and_one_that_they_do_not_know(strided):

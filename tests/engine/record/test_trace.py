@@ -21,7 +21,8 @@ from routesparse.engine.runtime.session import RoutingSession
 def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     """A session after one routed prompt of 640 tokens in two segments, batch of two, the second padded."""
     settings = replace(
-        oracle.SMALL, **{"tau": 0.82, "gate_threshold": 0.84, "segment_tokens": 320, **changes}
+        oracle.SMALL,
+        **{"policy": "certified", "tau": 0.82, "gate_threshold": 0.84, "segment_tokens": 320, **changes},
     )
     routed = RoutingSession(
         settings, calibration, profile=oracle.PROFILE, auditor=audit_rows and RowAuditor(audit_rows)
@@ -32,9 +33,12 @@ def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     return routed
 
 
-@pytest.fixture(scope="module")
-def routed(oracle):
-    return run(oracle)
+PRICED = {"policy": "priced", "price": 0.6, "tau_layer": 0.8, "tau_head": 0.75, "gate_threshold": None}
+
+
+@pytest.fixture(scope="module", params=[{}, PRICED], ids=["certified", "priced"])
+def routed(request, oracle):
+    return run(oracle, **request.param)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +170,7 @@ def test_planned_time_is_the_probe_and_the_chosen_kernels(oracle, found):
         assert d.planned_us == pytest.approx(2 * oracle.PROFILE.probe_us(d.segment, 4) + kernels)
 
 
-def test_a_fallback_event_stands_for_every_failed_test_that_led_on(record, found):
+def test_a_fallback_event_stands_for_every_failed_test_that_led_on(routed, record, found):
     events = {(*unit_of(e), e.test): e for e in record.fallbacks}
     count = 0
     for d in found:
@@ -175,15 +179,19 @@ def test_a_fallback_event_stands_for_every_failed_test_that_led_on(record, found
             tests = [t for t in d.certified.tests if t.unit == unit]
             for number, test in enumerate(tests, start=1):
                 key = (b, d.layer, h, d.segment.index, number)
-                if test.passed:
+                following = tests[number].candidate if number < len(tests) else d.certified.choice[unit]
+                if test.passed and following == test.candidate:
                     assert key not in events
                     continue
                 count += 1
                 event = events[key]
-                following = tests[number].candidate if number < len(tests) else d.certified.choice[unit]
+                # A head whose own certificate passed climbs with its layer only.
+                assert event.scope == ("layer" if test.passed else "head")
                 assert (event.from_candidate, event.to_candidate) == (test.candidate, following)
                 assert event.kind == ("dense" if following == len(d.candidates) - 1 else "expand")
-                assert event.lower_mass < event.tau == 0.82
+                config = routed.config
+                tau = config.tau_layer if test.passed else config.least_head_mass
+                assert event.lower_mass < event.tau == tau
                 cost = d.scores.kernel_us[unit]
                 assert event.paid_us == pytest.approx(cost[following] - cost[test.candidate])
                 assert event.paid_us > 0

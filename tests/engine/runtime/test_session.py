@@ -62,7 +62,8 @@ def test_a_candidate_with_the_full_budget_is_dense_attention(oracle, start, conf
         return [cheapest, full] if family.name == pattern else [cheapest]
 
     inputs = oracle.draw_inputs(2, **kind)
-    routed, call = start(replace(config, gate_threshold=0.9999, tail_tokens=0))
+    settings = replace(config, policy="certified", gate_threshold=0.9999, tail_tokens=0)
+    routed, call = start(settings)
     with families.using(*(replace(f, budgets=partial(budgets, f)) for f in families.registered())):
         out, _ = call(inputs)
     chosen = {d.candidates[c].pattern for d in decisions(routed) for c in d.routed.choice}

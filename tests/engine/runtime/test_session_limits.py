@@ -169,11 +169,12 @@ def test_a_calibration_brings_its_gate_and_alpha(oracle, config):
     from routesparse.engine.calibration.artifact import Calibration
 
     calibration = Calibration("prose", "prose", 0.77, 0.11, "demo", "0", "", {}, (), (), 0, {})
-    routed = RoutingSession(replace(config, gate_threshold=None), calibration, profile=oracle.PROFILE)
+    settings = replace(config, policy="certified", gate_threshold=None)
+    routed = RoutingSession(settings, calibration, profile=oracle.PROFILE)
     inputs = oracle.draw_inputs(8)
     routed.attend(inputs, layer=0)
     (found,) = decisions(routed)
-    assert found.gate_threshold == 0.77
+    assert (found.gate_threshold == 0.77).all()
     np.testing.assert_allclose(found.risk, found.scores.risk(0.11, 0.0))
 
 
