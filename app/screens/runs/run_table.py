@@ -86,8 +86,8 @@ def columns() -> dict[str, Any]:
     """Streamlit's column settings by column name; together they fit 1280 pixels."""
     column = st.column_config
     return {
-        "prompt": column.TextColumn("Prompt", width=98),
-        "domain": column.TextColumn("Domain", width=58),
+        "prompt": column.TextColumn("Prompt", width=90),
+        "domain": column.TextColumn("Domain", width=54),
         "tokens": column.NumberColumn("Tokens", format="localized", width=58),
         "model": column.TextColumn("Model", width=46),
         "device": column.TextColumn("Device", width=62),
@@ -105,12 +105,12 @@ def columns() -> dict[str, Any]:
         "coverage": column.NumberColumn(
             "Coverage",
             format="%.1f %%",
-            width=66,
+            width=62,
             help="Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
             "prompt has no interval; the Audit page has one over prompts",
         ),
         "prefill": column.NumberColumn(
-            "Prefill, ms", format="localized", width=68, help="Whole prefill, first token included"
+            "Prefill, ms", format="localized", width=66, help="Whole prefill, first token included"
         ),
         "dense": column.NumberColumn(
             "Dense, ms", format="localized", width=66, help="The same prefill with dense attention"
@@ -121,6 +121,6 @@ def columns() -> dict[str, Any]:
         "against": column.NumberColumn(
             "vs pinned", format="%.2f×", width=66, help="Prefill time of the baseline over this run's"
         ),
-        "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=79, timezone="UTC"),
-        "run": column.TextColumn("Run", width=70),
+        "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=77, timezone="UTC"),
+        "run": column.TextColumn("Run", width=68),
     }
