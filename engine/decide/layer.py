@@ -6,11 +6,11 @@ GPU; on a GPU nothing in it waits for the host to read a value. The record leave
 when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
 Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
 
-Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): 3,863 replayed as a graph,
-4,068 launched one by one (``studies/deciding.py``). The probe takes 788; indices and scores 2,579, of which block scores
-1,880 and the description of KV blocks 191; router and certificates 353, as some ninety small launches. The route kernel of
-the policy "certified" does the latter in 26. What is left to try: a score whose normaliser needs no pass of its own, and
-router and certificates of one price as a kernel.
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): 3,863 replayed as a
+graph, 4,068 launched one by one (``studies/deciding.py``). The probe takes 788; indices and scores 2,579, of which
+block scores 1,880 and the description of KV blocks 191; router and certificates 353, as some ninety small launches.
+The route kernel of the policy "certified" does the latter in 26. What is left to try: a score whose normaliser needs
+no pass of its own, and router and certificates of one price as a kernel.
 """
 
 from __future__ import annotations
