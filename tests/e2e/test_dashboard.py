@@ -180,7 +180,9 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     assert page.locator(".st-key-card-probe").get_by_text("shown: rows").inner_text() == shown
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
     page.wait_for_timeout(1500)
-    box = page.locator(".st-key-probe .js-plotly-plot .nsewdrag").bounding_box()
+    plot.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)
+    box = plot.bounding_box()
     page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     legend.get_by_text("max over 5 rows").wait_for()
     page.wait_for_function("!location.search.includes('zoom')")
