@@ -140,12 +140,11 @@ class LayerRow:
     density: float
     over_budget: bool
     forward_error: float | None = None  # relative error against the dense forward's output, full audit only
-    # Policy "priced": what the layer's certificate says of its mean retained mass over heads, the least of its
-    # segments and prompts; None where it was not certified, and where nothing of the layer ran sparse.
+    # Policy "priced": what the layer's certificate says of its mean retained mass over heads, at 95 % (q) for each of
+    # its segments and prompts; the least of them. None where it was not certified, and where nothing ran sparse.
     lower_mass: float | None = None
-    raised: int | None = (
-        None  # policy "priced": levels that the layer climbed for its certificate, the most of them
-    )
+    # Policy "priced": levels that the layer climbed for its certificate, the most in a segment that did not end dense.
+    raised: int | None = None
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ TERMS: dict[str, str] = {
     "risk": "R = 1 − g + α u + β e: what the router weighs against predicted time (equation 4).",
     "certificate": "In-prompt lower bound on the mean retained mass of one head's body rows, computed from random "
     "rows of this prompt without any calibration (section 3.3; equation 5 turns it into a bound on the error).",
-    "certificate_floor": "What a certificate must leave open even if every sampled row retained everything: with 128 "
-    "rows and up to three tests at 95 %, ln(60)/128 = .032, so no certificate exceeds .968 (ours).",
+    "certificate_floor": "What a head's certificate must leave open even if every sampled row retained everything: "
+    "with 128 rows at 95 %, ln(20)/128 = .023, so none exceeds .977; where up to three tests share the error "
+    "(policies other than priced), ln(60)/128 = .032 (ours).",
     "conformal": "g − δ_q: a lower bound on the true gate statistic, learnt from calibration prompts and valid for "
     "prompts like those (section 3.3).",
     "row_statement": "The retained mass that a random body row of this prompt reaches with the stated confidence; it "
@@ -84,8 +85,8 @@ TERMS: dict[str, str] = {
     "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
     "full: on all rows, and on the next token (section 4.2).",
     "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
-    "(expanded), and after the last allowed test it reads all keys (dense). Where a layer's certificate fails, all its "
-    "sparse heads do (section 3.4, step 5).",
+    "(expanded; under the policy priced the next level of its own family), and after the last allowed test it reads "
+    "all keys (dense). Where a layer's certificate fails, all its sparse heads do (section 3.4, step 5).",
     "fallback_limit": "The paper counts a run as a failure when more of its units than this became dense by "
     "fallback: quality is kept, the speedup is lost (section 4.3).",
     "expanded": "The certificate of the router's choice, or of its layer, failed and a more expensive candidate "
@@ -97,8 +98,9 @@ TERMS: dict[str, str] = {
     "enough (equation 6).",
     "uncertified_layers": "Layers with sparse heads whose certificate is below τ layer, or that have none: fallback "
     "was off. That their mean mass reaches τ layer is not certified (ours).",
-    "uncertified": "Sparse units whose in-prompt certificate is below τ: policy strict had no time in Tℓ to expand "
-    "them, or fallback was off. That their mass reaches τ is not certified (section 3.4, step 5).",
+    "uncertified": "Sparse units whose in-prompt certificate is below τ (under the policy priced, below τ head): "
+    "policy strict had no time in Tℓ to expand them, or fallback was off. That their mass reaches τ is not certified "
+    "(section 3.4, step 5).",
     "unmet": "Policy strict: a certificate failed, Tℓ left no time for a more expensive candidate, and the unit ran "
     "uncertified (section 3.4).",
     "break_even": "Prompts of fewer tokens run dense and without a probe, because routing is predicted not to pay; "

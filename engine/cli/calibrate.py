@@ -13,7 +13,7 @@ from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.config import RouterConfig, certified_mass, default_segment
+from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,9 +39,15 @@ def calibrate(
         bool, typer.Option("--robust", help="delta is the largest over the groups, not their pool's.")
     ] = False,
     audit_rows: Annotated[int, typer.Option(help="Body rows audited per unit; 0: all of them.")] = 512,
+    policy: Annotated[
+        Policy, typer.Option(help="What is calibrated: priced or certified.")
+    ] = RouterConfig.policy,
     tau: Annotated[
         float | None,
-        typer.Option(help="Mean mass that a layer's certificate must reach, 0 to 1; default 0.5."),
+        typer.Option(help="Certified mass, 0 to 1: of a layer where policy is priced, else of each head."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="What a block must be worth; part of what is calibrated.")
     ] = None,
     segment: Annotated[
         int | None, typer.Option(help="Tokens of a routing segment; default 16384, on a GPU 131072.")
@@ -58,7 +64,9 @@ def calibrate(
     report = Reporter()
     target = _target(out, domain)
     config = RouterConfig(
-        **certified_mass(RouterConfig.policy, tau),
+        policy=policy,
+        **certified_mass(policy, tau),
+        price=RouterConfig.price if price is None else price,
         segment_tokens=segment or default_segment(False),
         break_even_tokens=0,
         seed=seed,

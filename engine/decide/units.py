@@ -1,7 +1,7 @@
 """Steps 3 to 5 for the U = B * H units of one layer and segment: price, router, certificate (paper section 3.4).
 
-With the default setting (no latency limit, no error predictor, betting bound) every unit decides on its own, and one
-kernel takes all of them: scores, the cheapest candidate with g >= lambda, its ladder and the ladder's certificate.
+Under the policy "certified" (no latency limit, no error predictor, betting bound) every unit decides on its own, and
+one kernel takes all of them: scores, the cheapest candidate with g >= lambda, its ladder and the ladder's certificate.
 The method's own functions take every setting; given the same scores, both come to the same choice and record.
 """
 

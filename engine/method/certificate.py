@@ -1,9 +1,10 @@
 """Certificates of retained mass (paper section 3.3): three claims, never mixed.
 
-1. In-prompt certificate (ours; the default for fallback). A one-sided lower confidence bound on the mean retained
+1. In-prompt certificate (ours; what fallback reads). A one-sided lower confidence bound on the mean retained
    mass over this prompt's body rows, from C independent uniform rows that neither builders nor router have read.
-   No calibration, no exchangeable prompts. Each of at most s tests per head runs at error (1 - q)/s, so the chance
-   that any wrong candidate passes is at most 1 - q (union bound). The betting bound has its formula in
+   No calibration, no exchangeable prompts. Under the policy "priced" each rung of a head's ladder is tested at error
+   1 - q (``kept_rung``); under the others each of at most s tests runs at (1 - q)/s, so that the chance that any wrong
+   candidate passes is at most 1 - q (union bound). The betting bound has its formula in
    ``kernels/betting_bound/naive.py``.
 2. Conformal head certificate (the paper's delta_q): m_low = clip(g - delta_q, 0, 1); see calibration/artifact.py.
 3. Row statement: the k-th smallest certificate row bounds a random body row of this prompt. For a unit whose
@@ -91,8 +92,10 @@ def kept_rung(passed: Array) -> Array:
     return passed.shape[-1] - _run_from_the_dearest(passed).sum(-1)
 
 
-def stepwise_lower_mass(bounds: Array, tau: float) -> Array:
-    """What may be claimed of the rung that kept_rung(bounds >= tau) keeps: bounds [..., s] at 1 - error -> [...].
+def stepwise_lower_mass(bounds: Array, tau: float, passed: Array | None = None) -> Array:
+    """What may be claimed of the rung that kept_rung(passed) keeps: bounds [..., s] at 1 - error -> [...].
+
+    passed bool [..., s]: whether each bound reaches tau, where that was found in another way; None: bounds >= tau.
 
     The least bound where every rung passes, else tau; NaN where none is kept. Missing rungs have inf for a bound.
     The claim is wrong with probability at most error (stepwise intervals; Hsu and Berger, 1999). Proof: suppose first
@@ -101,9 +104,11 @@ def stepwise_lower_mass(bounds: Array, tau: float) -> Array:
     rung's mean, and so is the least bound, unless the bound of the rung with the least mean is above that mean.
     """
     xp = namespace(bounds)
-    run = _run_from_the_dearest(bounds >= tau)
+    run = _run_from_the_dearest(bounds >= tau if passed is None else passed)
     kept = ((run > 0) & xp.isfinite(bounds)).any(-1)
-    return xp.where(kept, xp.where(run[..., 0] > 0, xp.amin(bounds, -1), tau), math.nan)
+    # A bound that was found to reach tau may have been rounded below it.
+    least = xp.clip(xp.amin(bounds, -1), tau, None)
+    return xp.where(kept, xp.where(run[..., 0] > 0, least, tau), math.nan)
 
 
 def _run_from_the_dearest(passed: Array) -> Array:

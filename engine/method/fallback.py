@@ -1,4 +1,6 @@
-"""Step 5: where the certificate is below tau, expand the budget, then switch to dense (paper section 3.4).
+"""Step 5 of the policies about single heads: below tau expand the budget, then switch to dense (paper section 3.4).
+
+The policy "priced" has its own in ``layer_fallback.py``.
 
 The order of escalation is fixed by the routing rows alone: the router's choice, then the next dearer admissible
 candidates, at most s tests, then dense. The certificate rows are read only here, one candidate at a time, each at
@@ -40,8 +42,9 @@ class CertificateTest:
 class LayerBounds:
     """The layer's certificate (layer_fallback.py) of B prompts.
 
-    bounds float64 [B, s]: of the layer's mean mass with every head at a rung; rung int64 [B]: the one that it keeps, s
-    for none; lower_mass float64 [B]: what is claimed of it, NaN where none is kept.
+    bounds float64 [B, s]: of the layer's mean mass with every head at a rung; rung int64 [B]: the one that the layer
+    was raised to, s for dense; lower_mass float64 [B]: what is claimed of it, NaN where no rung is kept and where the
+    router had chosen dense for every head.
     """
 
     bounds: np.ndarray
@@ -53,7 +56,7 @@ class LayerBounds:
 class Certified:
     """The choice after step 5. lower_mass is NaN for dense units; unmet: strict policy had no time to grant it.
 
-    layer: arrays of the layer's own certificate, under the policy "priced" alone.
+    layer and head_rung: under the policy "priced" alone.
     """
 
     choice: np.ndarray  # int64 [U]
@@ -62,6 +65,7 @@ class Certified:
     fallback: tuple[str | None, ...]  # per unit: None | "expand" | "dense"
     unmet: np.ndarray  # bool [U]
     layer: LayerBounds | None = None
+    head_rung: np.ndarray | None = None  # int64 [U], the rung that each head's own certificate keeps
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def read_climb(
     """The host's record of a DeviceClimb, from its fields as arrays, and what may be claimed of masses and layers."""
     error = 1.0 - config.confidence
     ladder, state, passed = values["ladder"], values["state"], values["head_passed"]
+    layer_passed = values["layer_passed"]
     units, rungs = ladder.shape
     masses = masses_of(torch.from_numpy(certificate_mass), torch.from_numpy(ladder)).numpy()
     bounds = (betting_lower_bound if config.bound == "betting" else bernstein_lower_bound)(masses, error)
@@ -123,10 +124,14 @@ def read_climb(
     dense = certificate_mass.shape[2] - 1
     active = ladder[:, 0] >= 0
     sparse = active & (values["choice"] != dense)
+    head_rung, layer_rung = np.zeros(units, np.int64), np.zeros(batch, np.int64)
     claimed, layer_claimed = bounds[:, 0], layer_bounds[:, 0]
     if config.fallback:
-        claimed = stepwise_lower_mass(np.where(ladder >= 0, bounds, np.inf), config.tau_head)
-        layer_claimed = stepwise_lower_mass(layer_bounds, config.tau_layer)
+        head_rung, layer_rung = kept_rung(passed), kept_rung(layer_passed)
+        claimed = stepwise_lower_mass(np.where(ladder >= 0, bounds, np.inf), config.tau_head, passed)
+        layer_claimed = stepwise_lower_mass(layer_bounds, config.tau_layer, layer_passed)
+    # Where the router chose dense for every head there is nothing to certify.
+    routed = active.reshape(batch, -1).any(1)
     tests = tuple(
         CertificateTest(unit, int(ladder[unit, rung]), float(bounds[unit, rung]), bool(passed[unit, rung]))
         for unit in range(units)
@@ -140,7 +145,8 @@ def read_climb(
         tests,
         tuple(FALLBACK_KINDS[kind] for kind in kinds),
         np.zeros(units, dtype=bool),
-        LayerBounds(layer_bounds, kept_rung(values["layer_passed"]), layer_claimed),
+        LayerBounds(layer_bounds, np.where(routed, layer_rung, 0), np.where(routed, layer_claimed, np.nan)),
+        head_rung,
     )
 
 

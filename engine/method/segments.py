@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.method.policy import LOCAL_BLOCKS
 from routesparse.kernels.geometry import SegmentGeometry
 
@@ -35,14 +36,15 @@ class Segment:
     body: int  # rows before the tail; equal to rows in all but the last segment
     block_q: int
     block_k: int
-    price: float = 0.3  # RouterConfig.price
+    price: float = DEFAULT_PRICE  # RouterConfig.price
     call_keys: int = 0  # keys that the last segment of the same call may read; 0: this one's own
 
     @property
     def floor_share(self) -> float:
         """The share of a query block's rows that a KV block must hold to be worth its time: price * N^(-3/4).
 
-        N counts the KV blocks that the call's last row may read, so that all segments of a call pay one price. A price
+        N counts the KV blocks that the call's last row may read, padding included, so that all segments and prompts of
+        a call pay one price; the chunks of a prompt that comes in several calls do not. A price
         per tile alone (no N) lets the loss grow with the prompt, the uniform share (1 / N) lets it fall: at 8,192 and
         131,072 tokens the KL to dense was .008 and .003 nats a token for 1.5 / N (development windows, prose).
         """

@@ -23,8 +23,8 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
     scores, threshold = decision.scores, float(decision.gate_threshold[unit])
     tests = [t for t in decision.certified.tests if t.unit == unit]
     if decision.certified.fallback[unit] == "dense":
-        if (raised := layer_reason(decision, unit, config)) and all(t.passed for t in tests):
-            return f"dense by fallback: {raised}"
+        if why := climb_reason(decision, unit, config):
+            return f"dense by fallback: {why}"
         best = max(t.lower_mass for t in tests)
         return f"dense by fallback: the best of {len(tests)} certificates was {best:.3f} < tau {tau:.3f}"
     if place == dense:
@@ -45,8 +45,8 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
     if decision.certified.fallback[unit] == "expand":
         first = tests[0]
         name = decision.candidates[first.candidate]
-        if first.passed and (raised := layer_reason(decision, unit, config)):
-            return f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} ({raised}); now {verdict}"
+        if why := climb_reason(decision, unit, config):
+            return f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} ({why}); now {verdict}"
         return (
             f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} "
             f"(certificate {first.lower_mass:.3f} < tau {tau:.3f}); now {verdict}"
@@ -61,12 +61,31 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
     return f"cheapest candidate with g >= {threshold:.3f}: g {g:.3f}, {verdict}"
 
 
-def layer_reason(decision: Decision, unit: int, config: RouterConfig) -> str | None:
-    """Why the unit's layer climbed; None where it did not."""
-    layer, prompt = decision.certified.layer, unit // decision.heads
-    if layer is None or not layer.rung[prompt]:
+def climb_reason(decision: Decision, unit: int, config: RouterConfig) -> str | None:
+    """Whose certificate made the unit climb its ladder, under the policy "priced"; None under another one."""
+    layer, heads = decision.certified.layer, decision.certified.head_rung
+    if layer is None or heads is None:
         return None
-    return f"the layer's certificate was {layer.bounds[prompt, 0]:.3f} < tau_layer {config.tau_layer:.3f}"
+    prompt = unit // decision.heads
+    scope, bound, tau = climb_cause(
+        decision, unit, config, max(int(layer.rung[prompt]), int(heads[unit])) - 1
+    )
+    who = "the layer's certificate" if scope == "layer" else "its certificate"
+    return f"{who} was {bound:.3f} < {'tau_layer' if scope == 'layer' else 'tau'} {tau:.3f}"
+
+
+def climb_cause(decision: Decision, unit: int, config: RouterConfig, rung: int) -> tuple[str, float, float]:
+    """Why a unit left a rung: "head" or "layer", the bound of that certificate's dearest failing rung, and its tau.
+
+    A rung is left for the head's own sake as long as its certificate asks for it, and after that for the layer's.
+    """
+    layer, heads = decision.certified.layer, decision.certified.head_rung
+    assert layer is not None and heads is not None
+    if rung < heads[unit]:
+        bounds = [t.lower_mass for t in decision.certified.tests if t.unit == unit]
+        return "head", bounds[min(int(heads[unit]), len(bounds)) - 1], config.tau_head
+    prompt = unit // decision.heads
+    return "layer", float(layer.bounds[prompt, int(layer.rung[prompt]) - 1]), config.tau_layer
 
 
 def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> str:

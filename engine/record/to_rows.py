@@ -17,7 +17,7 @@ from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
-from routesparse.engine.record.reasons import candidate_reason, choice_reason
+from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
 from routesparse.engine.rows import (
     AuditRow,
     CandidateScoreRow,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from routesparse.engine.config import RouterConfig
     from routesparse.engine.decide.decision import Decision
     from routesparse.engine.decide.heatmap import Heatmap
+    from routesparse.engine.method.fallback import LayerBounds
     from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings
 
 PROBE_BYTES = 16_000_000  # of heatmaps per run, before compression
@@ -247,8 +248,15 @@ def _layers(run_id: str, prompt: PromptTrace) -> Iterator[LayerRow]:
             density=float(np.mean([p.density for p in passes])),
             over_budget=bool(limits) and planned > sum(limits) * (1 + 1e-9),
             lower_mass=float(claims.min()) if len(claims) else None,
-            raised=max((int(c.rung.max()) for c in certified), default=None),
+            raised=_raised(certified),
         )
+
+
+def _raised(certified: list[LayerBounds]) -> int | None:
+    """The most levels that a layer climbed in a segment where it did not end dense; None: not certified."""
+    if not certified:
+        return None
+    return max((int(rung) for c in certified for rung in c.rung if rung < c.bounds.shape[1]), default=0)
 
 
 def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Iterator[CandidateScoreRow]:
@@ -276,11 +284,8 @@ def _events(run_id: str, decision: Decision, config: RouterConfig) -> Iterator[F
             if target == test.candidate or (test.passed and layer is None):
                 continue
             scope, bound, tau = "head", test.lower_mass, config.least_head_mass
-            if test.passed and layer is not None:
-                # The head had reached its own tau and climbed with its layer.
-                scope, bound, tau = (
-                    "layer", float(layer.bounds[unit // decision.heads, number - 1]), config.tau_layer
-                )  # fmt: skip
+            if layer is not None:
+                scope, bound, tau = climb_cause(decision, unit, config, number - 1)
             yield FallbackEventRow(
                 **_key(run_id, decision, unit),
                 test=number,

@@ -83,8 +83,22 @@ def test_a_dense_head_counts_as_keeping_everything():
     assert found.layer.lower_mass[0] <= 0.85
 
 
+def test_a_layer_that_the_router_made_dense_claims_nothing_and_was_not_raised():
+    found = run(heads((0.9,) * 4, (0.9,) * 4), [DENSE, DENSE], replace(CONFIG, tau_layer=0.999))
+    assert np.isnan(found.layer.lower_mass[0]) and found.layer.rung.tolist() == [0]
+    assert found.fallback == (None, None) and found.tests == ()
+
+
+def test_a_bound_that_was_found_to_reach_tau_is_claimed_as_tau_at_least():
+    masses = np.repeat(np.array(heads((0.9,) * 4, (0.95,) * 4))[:, None], ROWS, 1)
+    bound = float(run(masses, [3, 3]).layer.bounds[0, 0])
+    found = run(masses, [3, 3], replace(CONFIG, tau_layer=bound + 2**-26))
+    assert found.layer.rung.tolist() == [0] and found.layer.lower_mass[0] >= bound + 2**-26
+
+
 def test_without_fallback_nothing_climbs_and_the_bounds_are_told():
     found = run(heads((0.3, 0.7, 0.9, 0.99), (0.3,) * 4), [3, 3], replace(CONFIG, fallback=False))
+    assert found.layer.rung.tolist() == [0] and found.head_rung.tolist() == [0, 0]
     assert found.choice.tolist() == [3, 3] and found.fallback == (None, None)
     assert (found.lower_mass < CONFIG.tau_head).all() and found.layer.lower_mass[0] < CONFIG.tau_layer
 

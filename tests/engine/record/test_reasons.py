@@ -9,10 +9,10 @@ import pytest
 from routesparse.engine.config import LatencyBudget, RouterConfig
 from routesparse.engine.decide.layer import decide
 from routesparse.engine.decide.settings import LayerSettings
-from routesparse.engine.method.fallback import CertificateTest, Certified
+from routesparse.engine.method.fallback import CertificateTest, Certified, LayerBounds
 from routesparse.engine.method.router import Routing
 from routesparse.engine.method.segments import split
-from routesparse.engine.record.reasons import candidate_reason, choice_reason
+from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
 
 TAU = 0.9
 CONFIG = RouterConfig(policy="certified", tau=TAU)
@@ -128,3 +128,30 @@ def test_every_unit_and_candidate_of_a_real_decision_has_a_reason(oracle, policy
         words += [candidate_reason(d, unit, place, 0.8) for place in range(len(d.candidates))]
         assert all(words) and not any("nan" in w for w in words)
         assert words.count("chosen") == 1
+
+
+PRICED = RouterConfig(policy="priced", tau_layer=0.5, tau_head=0.25)
+LADDER = [(12, 0.223), (13, 0.261), (14, 0.298)]
+
+
+def priced(decision, layer_rung, head_rung, bounds=(0.32, 0.36, 0.39)):
+    """The decision with a layer and a head that climbed so many rungs."""
+    layer = LayerBounds(np.array([bounds]), np.array([layer_rung]), np.array([np.nan]))
+    certified = replace(decision.certified, layer=layer, head_rung=np.array([head_rung]))
+    return replace(decision, certify=lambda: certified)
+
+
+def test_a_unit_that_went_dense_with_its_layer_names_the_layer(make):
+    reason = choice_reason(priced(make(make.dense, LADDER, "dense"), 3, 1), 0, PRICED)
+    assert reason == "dense by fallback: the layer's certificate was 0.390 < tau_layer 0.500"
+
+
+def test_a_unit_that_climbed_for_itself_names_its_own_certificate(make):
+    reason = choice_reason(priced(make(13, LADDER[:2], "expand"), 0, 1, (0.6, 0.7, 0.8)), 0, PRICED)
+    assert "(its certificate was 0.223 < tau 0.250)" in reason
+
+
+def test_each_step_of_a_climb_has_the_certificate_that_asked_for_it(make):
+    decision = priced(make(14, LADDER, "expand"), 2, 1, (0.42, 0.45, 0.6))
+    assert climb_cause(decision, 0, PRICED, 0) == ("head", 0.223, 0.25)
+    assert climb_cause(decision, 0, PRICED, 1) == ("layer", 0.45, 0.5)
