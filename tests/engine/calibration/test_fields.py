@@ -60,7 +60,7 @@ def refused(file, field):
 
 
 def test_the_walk_meets_every_kind_of_value():
-    assert {"gate_threshold", "buckets[0].deltas.0.95", "predictor.threshold[0][0]", "stamp.tau"} <= set(
+    assert {"stamp.price", "buckets[0].deltas.0.95", "predictor.threshold[0][0]", "stamp.tau"} <= set(
         map(shown, NUMBERS)
     )
     assert len(NUMBERS) > 40 and len(TEXTS) > 15
