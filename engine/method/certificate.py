@@ -42,10 +42,8 @@ __all__ = [
     "BET_CAP",
     "bernstein_lower_bound",
     "betting_lower_bound",
-    "certificate_rows",
     "conformal_lower_mass",
     "error_of_a_test",
-    "errors_of_ladder",
     "in_prompt_lower_mass",
     "kept_rung",
     "paper_error_bound",
@@ -54,33 +52,10 @@ __all__ = [
     "tight_error_bound",
 ]
 
-FIRST_SHARE = 0.8  # of a ladder's error that its first test gets where the error is split unequally
-ROWS_BY_LENGTH = ((16_384, 128), (65_536, 256))  # up to so many tokens, so many certificate rows
-MOST_ROWS = 512  # beyond
-
 
 def error_of_a_test(confidence: float, max_tests: int) -> float:
     """(1 - q)/s: what each of a unit's at most s tests may err, so that together they err at most 1 - q."""
     return (1.0 - confidence) / max_tests
-
-
-def errors_of_ladder(confidence: float, max_tests: int) -> tuple[float, ...]:
-    """Unequal errors whose sum is 1 - q, first test first: .04, .005, .005 at q = .95, s = 3.
-
-    Valid for any ladder that is fixed beforehand and tested from the cheap side, dearer rungs unread (union bound).
-    """
-    if max_tests == 1:
-        return (1.0 - confidence,)
-    later = (1.0 - FIRST_SHARE) * (1.0 - confidence) / (max_tests - 1)
-    return (FIRST_SHARE * (1.0 - confidence), *[later] * (max_tests - 1))
-
-
-def certificate_rows(tokens: int) -> int:
-    """C for a segment of so many tokens: 128 up to 16,384, 256 up to 65,536, 512 beyond.
-
-    Reading C rows costs about 2 C/tokens of dense attention: 1.6 % at 16,384 tokens, .8 % at 65,536 and at 131,072.
-    """
-    return next((rows for most, rows in ROWS_BY_LENGTH if tokens <= most), MOST_ROWS)
 
 
 def kept_rung(passed: Array) -> Array:

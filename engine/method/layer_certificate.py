@@ -32,7 +32,7 @@ Levels of a layer. A level is a plan of all heads; levels are fixed before certi
 2. Any ladder of levels, each tested at the full error: keep the cheapest one that passes together with every dearer
    one (``certificate.kept_rung``). Levels need not be nested, and any valid test will do.
 3. A nested ladder (no row's mass falls from a level to the next dearer one), tested from the cheap side at the full
-   error, dearer levels unread: with one set of bets fixed beforehand (``passes_at_fixed_bets``). Then every factor
+   error, dearer levels unread: with one set of bets fixed beforehand (tests/engine/other_ladders.py). Then every factor
    rises with x, so the wealth at tau is the higher the dearer the level. If a level with mean below tau passes, so does
    the dearest such level, which happens with probability at most error. The bets above depend on the masses, so this
    argument does not cover them. Rule 2 does, and on 4,800 simulated nested ladders no dearer level failed where a
@@ -59,8 +59,6 @@ from routesparse.kernels.betting_bound.naive import checked
 
 # The bound is found to 2^-24 in rounds of 4 bits: on a GPU a launch costs more than the 15 means tried at once.
 SEARCH_ROUNDS, SEARCH_PARTS = 6, 16
-FIXED_BET_CAP = 0.95  # c of a fixed bet: a row of mass 0 leaves a twentieth of the wealth
-TYPICAL_VARIANCE = 0.01  # of a head's masses about tau, as a fixed bet supposes; a wrong one costs power only
 
 
 def layer_lower_mass(x: Array, error: float) -> Array:
@@ -119,33 +117,6 @@ def log_wealth(x: Array, mu: Array, centres: Array, bets: Array) -> Array:
     capped = xp.minimum(bets, BET_CAP / (mu[..., None] + xp.amax(centres, -2)))
     growth = capped[..., None, :] * (x - mu[..., None, None] - centres)
     return xp.log1p(growth).sum(-2).cumsum(-1)
-
-
-def fixed_bet(tau: float, error: float, masses: int) -> float:
-    """The bet for a test of mean >= tau on so many masses (C of a head, H C of a layer), fixed beforehand.
-
-    min(sqrt(2 ln(1/error) / (masses v)), c/tau), the best one for masses of variance v. At tau = .9 and error = .05 it
-    is 1.056 for a head of up to 537 rows and .76 for a layer with H = 8 and C = 128. As measured, it passes a head as
-    often as the betting bound at the same error does, and a layer less often than layer_passes does.
-    """
-    return min(math.sqrt(2.0 * math.log(1.0 / error) / (masses * TYPICAL_VARIANCE)), FIXED_BET_CAP / tau)
-
-
-def passes_at_fixed_bets(x: Array, tau: float, error: float, bets: tuple[float, ...]) -> Array:
-    """Whether the layer's mean is certified to reach tau: x float64 [..., H, C] -> bool [...]; a head has H = 1.
-
-    The wealth is the average over the bets of prod (1 + bet (x - tau)); an average of supermartingales is one, and no
-    centres are used. Never loses by more mass, which is what rule 3 needs.
-    Errors: ValueError for a bet outside (0, 1/tau), or masses as in layer_lower_mass.
-    """
-    if not bets or not all(0.0 < bet * tau < 1.0 for bet in bets):
-        raise ValueError(f"bets {bets} must lie between 0 and 1/tau = {1 / tau:g}")
-    xp = namespace(x)
-    x = checked(x) if xp is np else x
-    wealth = xp.log1p(bets[0] * (x - tau)).sum(-2).cumsum(-1)
-    for bet in bets[1:]:
-        wealth = xp.logaddexp(wealth, xp.log1p(bet * (x - tau)).sum(-2).cumsum(-1))
-    return xp.amax(wealth, -1) >= math.log(len(bets) / error)
 
 
 def _a_round_later(values: Array, first: float) -> Array:

@@ -6,6 +6,7 @@ that the map shows against the baseline.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,12 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
             problems.append(
                 f"Calibration {name} was made for another policy than this run’s, {run.policy}: shown is what its own "
                 "policy would have chosen from the same scores, not what the run did."
+            )
+        price = json.loads(run.config_json).get("price")
+        if price is not None and calibration.stamp.get("price") != price:
+            problems.append(
+                f"Calibration {name} was made at price {calibration.stamp.get('price')}, this run’s floors stand at "
+                f"{price:g}: shown is the choice among this run’s candidates."
             )
         if calibration.model_revision != run.model_revision:
             problems.append(

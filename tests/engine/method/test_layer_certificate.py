@@ -3,8 +3,10 @@
 CPU only. Simulations are seeded; a check fails only where chance would exceed it in one of 10,000 seeds.
 """
 
+import importlib.util
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +15,23 @@ from scipy.stats import binom
 
 from routesparse.engine.method.certificate import (
     betting_lower_bound,
-    certificate_rows,
-    errors_of_ladder,
     kept_rung,
     stepwise_lower_mass,
 )
 from routesparse.engine.method.layer_certificate import (
     centres_and_bets,
-    fixed_bet,
     layer_lower_mass,
     layer_passes,
     log_wealth,
-    passes_at_fixed_bets,
 )
+
+_spec = importlib.util.spec_from_file_location(
+    "other_ladders", Path(__file__).parents[1] / "other_ladders.py"
+)
+_other = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_other)
+errors_of_ladder, fixed_bet = _other.errors_of_ladder, _other.fixed_bet
+passes_at_fixed_bets = _other.passes_at_fixed_bets
 
 TAU, ERROR = 0.9, 0.05
 HEADS, ROWS = 8, 128
@@ -323,8 +329,3 @@ def test_unequal_errors_add_up_to_the_ladders():
     for tests in (2, 5):
         errors = errors_of_ladder(0.9, tests)
         assert len(errors) == tests and sum(errors) == pytest.approx(0.1)
-
-
-def test_the_rows_of_a_certificate_grow_with_length():
-    lengths = (2_048, 16_384, 16_385, 65_536, 65_537, 131_072)
-    assert [certificate_rows(tokens) for tokens in lengths] == [128, 128, 256, 256, 512, 512]
