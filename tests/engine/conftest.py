@@ -41,6 +41,12 @@ def unit_by_unit():
 
 
 @pytest.fixture(scope="session")
+def factory():
+    """The module that makes synthetic runs (store/factory.py)."""
+    return _module("engine_store_factory", HERE / "store" / "factory.py")
+
+
+@pytest.fixture(scope="session")
 def lab():
     """Captured attention of the lab checkpoint on prose, code and a needle prompt (lab_attention.py)."""
     return _module("engine_lab_attention", HERE / "lab_attention.py").Lab.load()

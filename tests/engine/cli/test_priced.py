@@ -1,6 +1,5 @@
 """What the command line says of a run of the policy "priced". Synthetic records: no model, no GPU."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,6 @@ import pytest
 from routesparse.engine.cli import analyze, bundles
 from routesparse.engine.cli.output import analysis_object
 from routesparse.engine.store.bundle import write_bundle
-
-FACTORY = Path(__file__).parents[1] / "store" / "factory.py"
-
-
-@pytest.fixture(scope="module")
-def factory():
-    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,16 +15,6 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
 from routesparse.engine.stats.coverage import clustered_interval, difference_interval
-
-FACTORY = Path(__file__).parents[1] / "store" / "factory.py"
-
-
-@pytest.fixture(scope="module")
-def factory():
-    spec = importlib.util.spec_from_file_location("comparison_factory", FACTORY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

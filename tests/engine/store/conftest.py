@@ -1,22 +1,10 @@
-"""Fixtures of the store's tests: the synthetic run factory and an open store in a temporary folder."""
+"""Fixtures of the store's tests: synthetic runs and an open store in a temporary folder."""
 
 from __future__ import annotations
-
-import importlib.util
-from pathlib import Path
 
 import pytest
 
 from routesparse.engine.store.duckdb_store import Store
-
-
-@pytest.fixture(scope="session")
-def factory():
-    """The module that makes synthetic runs (factory.py in this folder)."""
-    spec = importlib.util.spec_from_file_location("store_factory", Path(__file__).parent / "factory.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")
