@@ -118,9 +118,7 @@ def read_climb(
     units, rungs = ladder.shape
     masses = masses_of(torch.from_numpy(certificate_mass), torch.from_numpy(ladder)).numpy()
     bounds = (betting_lower_bound if config.bound == "betting" else bernstein_lower_bound)(masses, error)
-    layer_bounds = np.stack(
-        [layer_lower_mass(x.numpy(), error) for x in _by_layer(torch.from_numpy(masses), batch)]
-    )
+    layer_bounds = layer_lower_mass(_by_layer(torch.from_numpy(masses), batch).numpy(), error)
     dense = certificate_mass.shape[2] - 1
     active = ladder[:, 0] >= 0
     sparse = active & (values["choice"] != dense)

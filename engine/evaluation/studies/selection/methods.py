@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from routesparse.engine.baselines.rule import Rule, Selection, View
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
@@ -28,6 +26,7 @@ RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
     "minference": ("minference", "MInference", "factor", (1.0, 0.5, 2.0, 0.25, 4.0)),
     "trianglemix": ("trianglemix", "TriangleMix", "dense_layers", (4, 2, 6)),
     "static_a_shape": ("static_a_shape", "StaticAShape", "local_tokens", (3_968, 1_920, 896, 7_936)),
+    "window": ("static_a_shape", "Window", "tokens", (2_048, 1_024, 4_096, 512)),
     "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", (32, 64, 16, 128, 8)),
     "flashprefill": ("flashprefill", "FlashPrefill", "alpha", (0.18, 0.1, 0.3, 0.05, 0.5)),
     "stem": ("stem", "Stem", "start_share", (0.1, 0.2, 0.4, 0.05)),
@@ -46,19 +45,6 @@ class Everything:
 
     def __call__(self, view: View) -> Selection:
         return Selection(view.forced_and_causal[1])
-
-
-@dataclass(frozen=True)
-class Window:
-    """The sink block and the blocks of the last ``tokens`` keys: the control that must fail."""
-
-    tokens: float
-
-    def __call__(self, view: View) -> Selection:
-        rows, blocks = view.forced_and_causal[1].shape[2:]
-        block = torch.arange(blocks, device=view.device)
-        row = torch.arange(rows, device=view.device).view(-1, 1) * (view.block_q // view.block_k)
-        return Selection(((row - block <= round(self.tokens / view.block_k)) | (block == 0))[None, None])
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,6 @@ OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
 INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
     "dense": (lambda _: lambda view: None, (1.0,)),
     "dense_kernel": (lambda _: Everything(), (1.0,)),
-    "window": (Window, (2_048, 1_024, 4_096, 512)),
 }
 
 
