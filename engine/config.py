@@ -27,7 +27,7 @@ POLICIES: tuple[Policy, ...] = ("priced", "certified", "budgeted", "strict")
 PROBE_MODES: tuple[ProbeMode, ...] = ("exact", "pooled")
 AUDIT_DEPTHS: tuple[AuditDepth, ...] = ("none", "rows", "full")
 # At this price the KL to dense was .003 to .008 nats a token from 8,192 to 131,072 tokens (development windows).
-DEFAULT_PRICE = 0.3
+DEFAULT_PRICE = 0.5
 PRICES = (1e-6, 1e6)  # least and most: floors stay numbers, and levels apart
 BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
 
@@ -86,7 +86,7 @@ class RouterConfig:
 
     policy: Policy = "priced"
     tau: float = 0.9  # tau: the mass that each head's certificate must reach; not read by the policy "priced"
-    tau_layer: float = 0.5  # policy "priced": the same for the mean over a layer's heads
+    tau_layer: float = 0.3  # policy "priced": the same for the mean over a layer's heads
     tau_head: float = 0.25  # policy "priced": the same for each head, so that none is given up
     price: float = DEFAULT_PRICE  # of a KV block's time in shares of rows: Segment.floor_share
     confidence: float = 0.95  # q

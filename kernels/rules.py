@@ -12,11 +12,14 @@ LISTED_SHARE = (
 # Of the variance of a KV block's keys, in the logit that stands for them (block_score). 1 is right for normal keys and
 # many of them; the 64 of a block fall short of it.
 VARIANCE_WEIGHT = 0.75
-# Rows of each query block, by which KV blocks are scored (block_score). The score's cost grows with the square of the
-# keys, so fewer beyond LONG_KEYS; 16 in place of 32 needed 3 to 8 % more area at equal KL (development windows).
-SCORE_ROWS = 32
-LONG_SCORE_ROWS = 16
+# Rows of each query block, by which KV blocks are scored, and clusters of each KV block's keys (block_score). The
+# score's cost grows with the square of the keys, so less beyond LONG_KEYS.
+SCORE_ROWS, SCORE_CLUSTERS = 32, 2
+LONG_SCORE_ROWS, LONG_SCORE_CLUSTERS = 16, 1
 LONG_KEYS = 65_536
+# One in so many tiles of KV blocks between the sink's and the query's own counts in a row's normaliser, for all of them
+# (block_score).
+NORMALISER_STEP = 4
 # A KV block also counts as what the recent rows read of it, divided by this: the question's columns join every row
 # (level_maps).
 QUESTION_FACTOR = 8.0

@@ -46,7 +46,7 @@ class Decision:
     candidates: tuple[Candidate, ...]
     scores: Scores
     risk: np.ndarray  # [U, C]
-    gate_threshold: np.ndarray  # lambda of each unit, [U]
+    gate_threshold: np.ndarray  # lambda of each unit's candidates, [U, C]
     routed: Routing
     final: np.ndarray  # int64 [U], the candidates after step 5
     certify: Callable[[], Certified]
@@ -93,7 +93,7 @@ class Pending:
     batch: int
     heads: int
     candidates: tuple[Candidate, ...]
-    gate_threshold: float | None  # lambda of all units; None: each one's floor at the price sets it
+    gate_threshold: float | None  # lambda of all units; None: each one's floor at the price sets them
     config: RouterConfig
     limit_us: float | None
     planned_probe_us: float
@@ -125,9 +125,9 @@ class Pending:
         )
         g = scores.gate_statistic
         threshold = (
-            priced_threshold(g, priced_candidate(self.candidates))[:, 0]
+            priced_threshold(g, priced_candidate(self.candidates))
             if self.gate_threshold is None
-            else np.full(len(g), self.gate_threshold)
+            else np.full(g.shape, self.gate_threshold)
         )
         units = np.arange(self.batch * self.heads)
         kernels_us = float(scores.kernel_us[units, step5["choice"]].sum())

@@ -22,7 +22,7 @@ from routesparse.engine.method.family import Family
 from routesparse.engine.method.segments import Segment
 from routesparse.engine.rows import Pattern
 
-LIBRARY_VERSION = 4
+LIBRARY_VERSION = 5
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 Four policies:
 
-- ``priced``: one price for every block of every head and layer. A head's floor at the price sets its own lambda: the
-  head takes its cheapest candidate that keeps at least as much as that floor does.
+- ``priced``: one price for every block of every head and layer. A head takes its floor at the price, or a cheaper
+  candidate that loses at most OTHER_LOSS of what that floor loses: a mean over the probe's rows does not see the rare
+  rows that look something up, for which the floor keeps blocks.
 - ``certified``: each head takes its cheapest candidate with g >= lambda (dense if none); T_l is a ceiling
   and eq. 6 is solved only where the sum exceeds it.
 - ``budgeted`` (the paper): minimise total risk subject to t_probe + sum t_ker <= T_l; fallback may overrun it.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.method.policy import DENSE_SHARE
+from routesparse.engine.method.policy import DENSE_SHARE, OTHER_LOSS
 from routesparse.engine.method.solvers import solve, taken
 from routesparse.kernels.arrays import Array, namespace
 
@@ -45,9 +46,13 @@ def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: floa
     return price.argmin(1)
 
 
-def priced_threshold(gate_statistic: Array, priced: int) -> Array:
-    """lambda of each unit under the policy "priced", [U, 1]: g [U, C] of its floor at the price, candidate priced."""
-    return gate_statistic[:, priced : priced + 1]
+def priced_threshold(gate_statistic: Array, priced: int | Array) -> Array:
+    """lambda of each candidate under the policy "priced", from g [U, C] and the place of each unit's floor at the price,
+    an integer or int64 [U, 1]: that floor's own g, and for all others 1 - OTHER_LOSS (1 - that g). [U, C]."""
+    xp = namespace(gate_statistic)
+    is_floor = xp.arange(gate_statistic.shape[1], device=gate_statistic.device) == priced
+    floor = xp.where(is_floor, gate_statistic, 0.0).sum(-1)[:, None]
+    return xp.where(is_floor, floor, 1.0 - OTHER_LOSS * (1.0 - floor))
 
 
 def choose(
@@ -60,7 +65,7 @@ def choose(
 ) -> Routing:
     """Steps 3 and 4 for the U units of one layer and segment: g, risk and cost float64 [U, C], dense last.
 
-    gate_threshold: lambda, or [U, 1] of each unit. limit_us: T_l - t_probe for these units, None without a limit. With
+    gate_threshold: lambda, or [U, C] of each candidate. limit_us: T_l - t_probe for these units, None without a limit. With
     the policies "priced" and "certified", candidates below the threshold are taken only where the limit leaves no other
     choice.
     """

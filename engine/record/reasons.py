@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.engine.method.patterns import priced_candidate
+from routesparse.engine.method.policy import OTHER_LOSS
 from routesparse.engine.method.router import admissible
 from routesparse.engine.rows import is_uncertified
 
@@ -20,7 +21,7 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
     tau = config.least_head_mass
     place = int(decision.certified.choice[unit])
     dense = len(decision.candidates) - 1
-    scores, threshold = decision.scores, float(decision.gate_threshold[unit])
+    scores, threshold = decision.scores, float(decision.gate_threshold[unit].max())
     tests = [t for t in decision.certified.tests if t.unit == unit]
     if decision.certified.fallback[unit] == "dense":
         if why := climb_reason(decision, unit, config):
@@ -57,7 +58,10 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
         floor = f"the floor at price {config.price:g}"
         if place == priced_candidate(decision.candidates):
             return f"{floor}: g {g:.3f}, {verdict}"
-        return f"cheaper than {floor} and keeps as much, g >= {threshold:.3f}: g {g:.3f}, {verdict}"
+        return (
+            f"cheaper than {floor} and loses at most {OTHER_LOSS:g} times as much, g >= {threshold:.3f}: "
+            f"g {g:.3f}, {verdict}"
+        )
     return f"cheapest candidate with g >= {threshold:.3f}: g {g:.3f}, {verdict}"
 
 
@@ -90,7 +94,7 @@ def climb_cause(decision: Decision, unit: int, config: RouterConfig, rung: int) 
 
 def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> str:
     """Why this candidate is or is not the unit's choice."""
-    scores, threshold = decision.scores, float(decision.gate_threshold[unit])
+    scores, threshold = decision.scores, float(decision.gate_threshold[unit, place])
     chosen = int(decision.certified.choice[unit])
     if place == chosen:
         return "chosen"

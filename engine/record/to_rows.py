@@ -125,7 +125,7 @@ def _choice(settings: RunSettings, run_id: str, decision: Decision, unit: int, t
         fallback=decision.certified.fallback[unit],
         reason=choice_reason(decision, unit, settings.config),
         unmet=bool(decision.certified.unmet[unit]),
-        gate_threshold=float(decision.gate_threshold[unit]),
+        gate_threshold=float(decision.gate_threshold[unit].max()),
     )
 
 
@@ -266,7 +266,7 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
         yield CandidateScoreRow(
             **_candidate(run_id, decision, unit, place),
             predicted_error=None if predicted is None else float(predicted[unit, place]),
-            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold[unit])),
+            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold[unit, place])),
             chosen=place == int(decision.certified.choice[unit]),
             reason=candidate_reason(decision, unit, place, tau),
         )

@@ -1,17 +1,19 @@
-"""Block scores by two kernels: KV blocks are described, then sampled rows meet the descriptions."""
+"""Block scores by three kernels: KV blocks are described, rows are chosen, then the rows meet the descriptions."""
 
 from __future__ import annotations
 
 import torch
 
-from routesparse.kernels.block_score.naive import LEAST_SCORE
+from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants, variant
-from routesparse.kernels.rules import VARIANCE_WEIGHT
+from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
-LAUNCH = (128, 64, 8, 2)  # rows and KV blocks of a tile, warps, stages; as measured on an H200
+LAUNCH = (128, 64, 8, 3)  # rows and descriptions of a product, warps, stages; as measured on an H200
 # Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
 SHARED_BYTES = 163_840
+FEATURE_WARPS, ROWS_WARPS = 2, 2
+PAIRED = 16  # descriptions of eight KV blocks that are two clusters each
 
 
 def block_score(
@@ -21,20 +23,22 @@ def block_score(
     geometry: SegmentGeometry,
     *,
     rows: int,
+    clusters: int,
     scale: float,
     softcap: float | None,
     sinks: torch.Tensor | None = None,
     table: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The contract of the package. Errors: ValueError unless rows is a power of two."""
+    """The contract of the package. Errors: ValueError unless rows is a power of two, at least 2."""
     from routesparse.kernels.block_score.kernel import block_score_kernel
 
-    if rows & (rows - 1):
-        raise ValueError(f"{rows} sampled rows of a query block; the kernel takes a power of two")
+    if rows & (rows - 1) or rows < 2:
+        raise ValueError(f"{rows} rows of a query block; the kernel takes a power of two from 2 on")
     batch, heads, _, head_size = q.shape
     query_blocks, key_blocks = geometry.query_blocks, geometry.key_blocks
-    picked = min(rows, geometry.block_q)
-    features = block_features(k, geometry, table)
+    chosen = scored_rows(q, first, geometry, rows, table)
+    picked = chosen.shape[-1]
+    features, counts = descriptions(k, geometry, clusters, table)
     out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
     at_once, width, warps, stages = LAUNCH
     row_bytes = 2 * power_of_two(head_size) * q.element_size()
@@ -42,7 +46,7 @@ def block_score(
         stages -= 1
     while at_once > 32 and row_bytes * (at_once + stages * width) > SHARED_BYTES:
         at_once, width = at_once // 2, max(16, width // 2)
-    at_once = max(at_once, picked)
+    at_once = min(max(at_once, picked), ALIGNED_QUERY_BLOCKS * picked)
     tiles = -(-query_blocks * picked // at_once)
     variant(
         block_score_kernel,
@@ -50,11 +54,14 @@ def block_score(
         tiles=tiles,
         query_blocks=query_blocks,
         key_blocks=key_blocks,
+        described=counts.shape[-1],
         segment_keys=geometry.keys,
     )[(tiles * batch * heads,)](
         q,
         out if table is None else table,
+        chosen,
         features,
+        counts,
         out if sinks is None else sinks,
         geometry.first_keys,
         out,
@@ -67,6 +74,7 @@ def block_score(
         geometry.rows,
         query_blocks,
         key_blocks,
+        counts.shape[-1],
         geometry.position,
         geometry.keys,
         scale,
@@ -77,6 +85,10 @@ def block_score(
         PICKED=picked,
         ROWS=at_once,
         N=width,
+        TILE=TILE,
+        STEP=NORMALISER_STEP,
+        ALIGNED=ALIGNED_QUERY_BLOCKS,
+        CLUSTERS=clusters,
         SOFTCAP=bool(softcap),
         SINKS=sinks is not None,
         INDIRECT=table is not None,
@@ -87,28 +99,65 @@ def block_score(
     return out
 
 
-def block_features(k: torch.Tensor, geometry: SegmentGeometry, table: torch.Tensor | None) -> torch.Tensor:
-    """Mean and VARIANCE_WEIGHT / 2 times variance of each KV block's real keys: [B, Hkv, N, 2 D] in the type of k."""
+def scored_rows(
+    q: torch.Tensor, first: int, geometry: SegmentGeometry, rows: int, table: torch.Tensor | None
+) -> torch.Tensor:
+    """The rows of each query block that are scored, in order: int32 [B, H, M, R]."""
+    from routesparse.kernels.block_score.kernel import scored_rows_kernel
+
+    batch, heads, _, head_size = q.shape
+    blocks, picked = geometry.query_blocks, min(rows, geometry.block_q)
+    out = torch.empty(batch, heads, blocks, picked, dtype=torch.int32, device=q.device)
+    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(blocks, batch * heads)](
+        q,
+        out if table is None else table,
+        out,
+        *q.stride(),
+        heads,
+        first,
+        geometry.rows,
+        blocks,
+        BLOCK_Q=geometry.block_q,
+        PICKED=picked,
+        HEAD=head_size,
+        HEAD_PADDED=power_of_two(head_size),
+        INDIRECT=table is not None,
+        num_warps=ROWS_WARPS,
+    )
+    return out
+
+
+def descriptions(
+    k: torch.Tensor, geometry: SegmentGeometry, clusters: int, table: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features [B, Hkv, descriptions, 2 D] in the type of k; log2(keys / block_k), float32 [B, Hkv, descriptions].
+
+    Of two clusters those of eight KV blocks lie together: eight first ones, then eight second ones.
+    """
     from routesparse.kernels.block_score.kernel import block_features_kernel
 
     batch, kv_heads, _, head_size = k.shape
     blocks = geometry.key_blocks
-    out = torch.empty(batch, kv_heads, blocks, 2 * head_size, dtype=k.dtype, device=k.device)
-    variant(block_features_kernel, keys=geometry.keys, key_blocks=blocks)[(blocks, batch * kv_heads)](
+    count = blocks if clusters == 1 else -(-2 * blocks // PAIRED) * PAIRED
+    out = torch.empty(batch, kv_heads, count, 2 * head_size, dtype=k.dtype, device=k.device)
+    counts = torch.empty(batch, kv_heads, count, dtype=torch.float32, device=k.device)
+    variant(block_features_kernel, keys=geometry.keys, described=count)[(count // clusters, batch * kv_heads)](
         k,
         out if table is None else table,
         geometry.first_keys,
         out,
+        counts,
         *k.stride(),
         kv_heads,
         geometry.keys,
-        blocks,
+        count,
         WEIGHT=0.5 * VARIANCE_WEIGHT,
         MOST=torch.finfo(k.dtype).max,
         BLOCK=geometry.block_k,
         HEAD=head_size,
         HEAD_PADDED=power_of_two(head_size),
+        CLUSTERS=clusters,
         INDIRECT=table is not None,
-        num_warps=4,
+        num_warps=FEATURE_WARPS,
     )
-    return out
+    return out, counts

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from routesparse.kernels.rules import LONG_KEYS, LONG_SCORE_ROWS, QUESTION_FACTOR, SCORE_BINS, SCORE_ROWS
+from routesparse.kernels.rules import (
+    LONG_KEYS,
+    LONG_SCORE_CLUSTERS,
+    LONG_SCORE_ROWS,
+    QUESTION_FACTOR,
+    SCORE_BINS,
+    SCORE_CLUSTERS,
+    SCORE_ROWS,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,12 +46,14 @@ def block_scores(inputs: AttentionInputs, segment: Segment) -> torch.Tensor:
     """Logarithm of each KV block's share of each query block's rows: float16 [B, H, M, N]."""
     from routesparse.kernels.block_score import block_score
 
+    short = segment.keys <= LONG_KEYS
     return block_score(
         inputs.q,
         inputs.k,
         segment.first,
         segment.geometry(inputs.first_keys()),
-        rows=SCORE_ROWS if segment.keys <= LONG_KEYS else LONG_SCORE_ROWS,
+        rows=SCORE_ROWS if short else LONG_SCORE_ROWS,
+        clusters=SCORE_CLUSTERS if short else LONG_SCORE_CLUSTERS,
         scale=inputs.scale,
         softcap=inputs.softcap,
         sinks=inputs.sinks,

@@ -42,7 +42,7 @@ from routesparse.engine.calibration.artifact import Calibration, conformal_delta
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.coverage.data import stacked
 from routesparse.engine.evaluation.studies.coverage.plan import BUCKETS, DOMAINS
-from routesparse.engine.method.router import admissible, cheapest_admissible
+from routesparse.engine.method.router import admissible, cheapest_admissible, priced_threshold
 from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.stats.coverage import summarise
 
@@ -67,13 +67,14 @@ class Candidates:
         self.sparse = (np.arange(self.cost.shape[1]) < self.dense[:, None]) & np.isfinite(self.cost)
 
     def threshold(self, statistic: np.ndarray) -> np.ndarray:
-        """lambda of each unit, [units, 1], for a router that goes by ``statistic`` [units, C].
+        """lambda of each unit's candidates, [units, C], for a router that goes by ``statistic`` [units, C].
 
-        Under the policy "priced" it is that of the candidate at the price, and follows the statistic.
+        Under the policy "priced" it follows the statistic of the candidate at the price.
         """
         if "priced" in self.units:
-            return np.take_along_axis(statistic, self.units["priced"].to_numpy(np.int64)[:, None], 1)
-        return self.units["gate_threshold"].to_numpy(np.float64)[:, None]
+            return priced_threshold(statistic, self.units["priced"].to_numpy(np.int64)[:, None])
+        own = self.units["gate_threshold"].to_numpy(np.float64)
+        return np.broadcast_to(own[:, None], statistic.shape)
 
     def passing(self, statistic: np.ndarray) -> np.ndarray:
         """bool [units, C]: what the gate admits by this statistic."""
@@ -86,7 +87,7 @@ class Candidates:
         for dense in np.unique(self.dense):
             rows, width = self.dense == dense, int(dense) + 1
             choice[rows] = cheapest_admissible(
-                statistic[rows, :width], self.cost[rows, :width], threshold[rows]
+                statistic[rows, :width], self.cost[rows, :width], threshold[rows, :width]
             )
         return choice
 

@@ -158,7 +158,7 @@ def describe(decision: Decision, unit: int, true: np.ndarray) -> dict[str, Any]:
         "chosen": chosen,
         "first": int(decision.routed.choice[unit]),
         "dense": len(true) - 1,
-        "gate_threshold": decision.gate_threshold[unit],
+        "gate_threshold": decision.gate_threshold[unit].max(),
         "fallback": FALLBACK_KINDS.index(certified.fallback[unit]),
         "density": scores.density[unit, chosen],
         "disagreement": scores.disagreement[unit, chosen],

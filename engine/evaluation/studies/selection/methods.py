@@ -58,7 +58,7 @@ class Method:
 
 
 # Our own policies: their options, the setting's name in RouterConfig, settings.
-PRICES, TAUS = (0.3, 0.6, 0.15, 1.2, 0.2), (0.9, 0.8, 0.95, 0.7, 0.6)
+PRICES, TAUS = (0.5, 1.0, 0.25, 2.0, 0.35), (0.9, 0.8, 0.95, 0.7, 0.6)
 OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse": ({"policy": "priced"}, "price", PRICES),
     "routesparse_no_fallback": ({"policy": "priced", "fallback": False}, "price", PRICES),
