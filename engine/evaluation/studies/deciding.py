@@ -99,7 +99,10 @@ def draw(tokens: int, shape: tuple[int, int, int], device: torch.device, seed: i
 
 
 def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict[str, Any]:
-    """Milliseconds a layer: decided_ms (medians), launched_ms without graphs, host_ms; parts in microseconds."""
+    """Milliseconds a layer: decided_ms (medians), launched_ms without graphs, host_ms; parts in microseconds.
+
+    On a GPU also peak_mib, the most memory that one decision takes beside its inputs.
+    """
     segments = split(inputs.q.shape[2], inputs.k.shape[2], config)
     device = inputs.q.device
     settings = LayerSettings(config, config.effective_gate_threshold, COSTS)
@@ -120,6 +123,13 @@ def measure(inputs: AttentionInputs, config: RouterConfig, repeats: int) -> dict
     host_ms = (time.perf_counter() - started) * 1e3
     decisions = [pending.read() for pending in pendings]
     parts = {name: sum(getattr(d, name) for d in decisions) for name in ("probe_us", "index_us", "route_us")}
+    if device.type == "cuda":
+        del pendings, decisions
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        decide(None)
+        parts["peak_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
     return {**timed, "host_ms": host_ms, **parts}
 
 
