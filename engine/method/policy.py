@@ -25,9 +25,9 @@ DENSE_SHARE = 1 - 1e-9
 # An expansion must cost at least so many times as much, or it buys too little mass to be worth a test.
 NEXT_BUDGET = 1.25
 
-# Policy "priced": of the mass that a head's floor at the price loses by the probe, what another candidate may lose. At 1
-# (a mean as good as the floor's) other families took over heads whose rare rows only the floor serves, at 1.2 times the
-# KL for equal area; at .5 none did on the bundled model (development prompts, 32,768 tokens).
+# Policy "priced": of the mass that a head's floor at the price loses by the probe, what another candidate may lose. At
+# 1 (a mean as good as the floor's) other families took over heads whose rare rows only the floor serves, at 1.2 times
+# the KL for equal area; at .5 none did on the bundled model (development prompts, 32,768 tokens).
 OTHER_LOSS = 0.5
 
 

@@ -47,8 +47,9 @@ def cheapest_admissible(gate_statistic: Array, cost: Array, gate_threshold: floa
 
 
 def priced_threshold(gate_statistic: Array, priced: int | Array) -> Array:
-    """lambda of each candidate under the policy "priced", from g [U, C] and the place of each unit's floor at the price,
-    an integer or int64 [U, 1]: that floor's own g, and for all others 1 - OTHER_LOSS (1 - that g). [U, C]."""
+    """lambda of each candidate under the policy "priced", [U, C]: its own g for a unit's floor at the price, and
+    1 - OTHER_LOSS (1 - that g) for all others. gate_statistic: g [U, C]; priced: that floor's place, or int64 [U, 1].
+    """
     xp = namespace(gate_statistic)
     is_floor = xp.arange(gate_statistic.shape[1], device=gate_statistic.device) == priced
     floor = xp.where(is_floor, gate_statistic, 0.0).sum(-1)[:, None]
@@ -65,9 +66,9 @@ def choose(
 ) -> Routing:
     """Steps 3 and 4 for the U units of one layer and segment: g, risk and cost float64 [U, C], dense last.
 
-    gate_threshold: lambda, or [U, C] of each candidate. limit_us: T_l - t_probe for these units, None without a limit. With
-    the policies "priced" and "certified", candidates below the threshold are taken only where the limit leaves no other
-    choice.
+    gate_threshold: lambda, or [U, C] of each candidate. limit_us: T_l - t_probe for these units, None without a limit.
+    With the policies "priced" and "certified", candidates below the threshold are taken only where the limit leaves no
+    other choice.
     """
     xp = namespace(cost)
     gates = config.gates

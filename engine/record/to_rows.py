@@ -266,7 +266,9 @@ def _candidates(run_id: str, decision: Decision, unit: int, tau: float) -> Itera
         yield CandidateScoreRow(
             **_candidate(run_id, decision, unit, place),
             predicted_error=None if predicted is None else float(predicted[unit, place]),
-            admissible=bool(admissible(scores.gate_statistic[unit, place], decision.gate_threshold[unit, place])),
+            admissible=bool(
+                admissible(scores.gate_statistic[unit, place], decision.gate_threshold[unit, place])
+            ),
             chosen=place == int(decision.certified.choice[unit]),
             reason=candidate_reason(decision, unit, place, tau),
         )

@@ -1,13 +1,14 @@
 """Block scores (METHOD 13.2): what share of a query block's rows each KV block holds, estimated without reading keys.
 
-A few sampled rows of each query block meet a description of each KV block: the mean of its keys and their variance.
-The logit of row q and KV block b is that of a key drawn from a normal distribution of this mean and variance,
+Some rows of each query block, half of them those that stand out, meet descriptions of each KV block: mean and variance
+of one or two clusters of its keys. The logit of row q and a cluster is that of a key drawn from a normal distribution
+of this mean and variance,
 
-    scale q . mean_b + VARIANCE_WEIGHT / 2 sum_d (scale q_d)^2 var_bd + ln(keys in b),
+    scale q . mean + VARIANCE_WEIGHT / 2 sum_d (scale q_d)^2 var_d + ln(keys of the cluster),
 
 where the variance counts a little less than it would for normal keys. A softmax over the KV blocks that start at or
-before the row gives shares, and the score is their root mean square over the sampled rows: a mean would let one row
-in a hundred lose all that it reads.
+before the row gives shares, and the score is their root mean square over the rows: a mean would let one row in a
+hundred lose all that it reads. The softmax's normaliser samples tiles of KV blocks far from both ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The device code of block scores: KV blocks described, then met by sampled rows in two passes.
+"""The device code of block scores: KV blocks described, rows chosen, then both met in two passes.
 
 Importing this module imports Triton, so only the launcher does, inside functions. A program holds ROWS scored rows,
 of whole query blocks, and their squares, and walks over the described KV blocks up to its diagonal twice: for the
@@ -290,7 +290,9 @@ def block_score_kernel(
         sample = i - plain
         is_sample = (sample >= 0) & (sample < samples * PARTS)
         at = (tile_from + STEP // 2 + sample // PARTS * STEP) * PARTS + sample % PARTS
-        at = tl.where(is_sample, at, tl.where(sample < 0, free_from + i, sampled_to + sample - samples * PARTS))
+        at = tl.where(
+            is_sample, at, tl.where(sample < 0, free_from + i, sampled_to + sample - samples * PARTS)
+        )
         keys = descriptions(features, at * N, described, False, N, HEAD, HEAD_PADDED, UPCAST)
         products = tl.dot(keys, tl.trans(q), input_precision=PRECISION)
         logits = counted_in(capped(products, scale, softcap, SOFTCAP), counts, at, CLUSTERS, N)

@@ -141,7 +141,9 @@ def descriptions(
     count = blocks if clusters == 1 else -(-2 * blocks // PAIRED) * PAIRED
     out = torch.empty(batch, kv_heads, count, 2 * head_size, dtype=k.dtype, device=k.device)
     counts = torch.empty(batch, kv_heads, count, dtype=torch.float32, device=k.device)
-    variant(block_features_kernel, keys=geometry.keys, described=count)[(count // clusters, batch * kv_heads)](
+    variant(block_features_kernel, keys=geometry.keys, described=count)[
+        (count // clusters, batch * kv_heads)
+    ](
         k,
         out if table is None else table,
         geometry.first_keys,

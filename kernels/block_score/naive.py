@@ -131,16 +131,11 @@ def sampled_tiles(geometry: SegmentGeometry, clusters: int, first_key: int) -> t
     tile = (torch.arange(geometry.key_blocks) // width).expand(len(block), -1)
     between = (tile >= begin) & (tile < end)
     count = (end - begin).clamp_min(0)
-    taken = tile_count(count)
+    taken = (count - NORMALISER_STEP // 2 + NORMALISER_STEP - 1) // NORMALISER_STEP
     sampled = between & ((tile - begin) % NORMALISER_STEP == NORMALISER_STEP // 2)
     few = count < 2 * NORMALISER_STEP
     weight = torch.where(sampled, count / taken.clamp_min(1), 0.0)
     return torch.where(between & ~few, weight, 1.0)
-
-
-def tile_count(between: torch.Tensor) -> torch.Tensor:
-    """How many of so many tiles are sampled."""
-    return (between - NORMALISER_STEP // 2 + NORMALISER_STEP - 1) // NORMALISER_STEP
 
 
 def descriptions(k: torch.Tensor, geometry: SegmentGeometry, clusters: int) -> Descriptions:

@@ -2,7 +2,7 @@
 
 One floor for all heads and query blocks: a head with flat rows keeps little, one with sharp rows what they read. Each
 KV block that is kept costs the same time, so the floor is the price of time, ``Segment.floor_share``, and the grid
-lies around it. A share is the root mean square over sampled rows (``kernels/block_score``).
+lies around it. A share is a root mean square over the query block's rows (``kernels/block_score``).
 
 At equal KL to dense attention it kept half the area of a number of blocks chosen per head (development windows, H200).
 """
