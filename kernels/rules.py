@@ -14,7 +14,7 @@ LISTED_SHARE = (
 VARIANCE_WEIGHT = 0.75
 # Rows of each query block, by which KV blocks are scored, and clusters of each KV block's keys (block_score). Look-ups
 # in the prompt's body at 32,768 tokens and .17 of the area (tasks relay and list; dense 99 and 100 % right): one
-# cluster and rows by a stride 72 and 96 %, half of them rows that stand out 80 and 94, two clusters as well 98.5 and 99,
+# cluster and rows by a stride 72 and 96 %, half of them rows that stand out 80 and 94, and two clusters 98.5 and 99,
 # with the same loss on text. The score's cost grows with the square of the keys, so less beyond LONG_KEYS.
 SCORE_ROWS, SCORE_CLUSTERS = 32, 2
 LONG_SCORE_ROWS, LONG_SCORE_CLUSTERS = 16, 1
