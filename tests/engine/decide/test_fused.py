@@ -7,6 +7,7 @@ Triton is first imported.
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from routesparse.engine.decide.units import route_by_method
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
-from routesparse.engine.method.layer_fallback import climb
+from routesparse.engine.method.certificate import betting_lower_bound
+from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.engine.method.layer_fallback import climb, masses_of
 from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
@@ -191,6 +194,20 @@ def test_the_route_kernels_meet_the_price_and_climb_as_the_method_does(run, chan
     assert torch.equal(wanted["step5_choice"].view(choice.shape), choice)
     assert choice[-1, -1] == found["routed_choice"][-1] == len(case["candidates"]) - 1
     assert wanted["step5_state"].any() == bool(changes["tau_layer"] and "fallback" not in changes)
+
+
+def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run):
+    case = _run("random_units", {"certificate_rows": 40}, 0, (2, 6))
+    config, rows = case["config"], case["rows"].slice_of(CERTIFICATE)
+    ladder = run("route_by_kernels", case, 0.9)[0]["step5_ladder"]
+    masses = masses_of(case["masses"].row_mass[:, :, rows].flatten(0, 1).double(), ladder)[:, 0].numpy()
+    head = betting_lower_bound(masses, 1.0 - config.confidence)[2]
+    layer = layer_lower_mass(masses.reshape(2, 6, -1), 1.0 - config.confidence)[0]
+    assert 0.0 < head < layer < 1.0
+    for beyond in (0.0, 2.0**-22):
+        case["config"] = replace(config, tau_head=float(head) + beyond, tau_layer=float(layer) + beyond)
+        found, _ = run("route_by_kernels", case, 0.9)
+        assert found["step5_head_passed"][2, 0] == found["step5_layer_passed"][0, 0] == (not beyond)
 
 
 def by_the_method(case, gate, found):
