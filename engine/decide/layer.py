@@ -8,9 +8,9 @@ Whether all is finite is read off the log-sum-exp and the sum of v, not off the 
 
 Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): 3,863 replayed as a
 graph, 4,068 launched one by one (``studies/deciding.py``). The probe takes 788; indices and scores 2,579, of which
-block scores 1,880 and the description of KV blocks 191; router and certificates 353, as some ninety small launches.
-The route kernel of the policy "certified" does the latter in 26. What is left to try: a score whose normaliser needs
-no pass of its own, and router and certificates of one price as a kernel.
+block scores 1,880 and the description of KV blocks 191; router and certificates 353, then as some ninety small
+launches under the policy "priced", which now has two kernels as the policy "certified" has (26). What is left to try: a
+score whose normaliser needs no pass of its own.
 """
 
 from __future__ import annotations

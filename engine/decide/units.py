@@ -1,7 +1,7 @@
 """Steps 3 to 5 for the U = B * H units of one layer and segment: price, router, certificate (paper section 3.4).
 
-Under the policy "certified" (no latency limit, no error predictor, betting bound) every unit decides on its own, and
-one kernel takes all of them: scores, the cheapest candidate with g >= lambda, its ladder and the ladder's certificate.
+Under the policies "priced" and "certified" (no latency limit, no error predictor, betting bound) two kernels take all
+units: scores, the cheapest candidate with g >= lambda and its ladder; then the certificates.
 The method's own functions take every setting; given the same scores, both come to the same choice and record.
 """
 
@@ -20,7 +20,7 @@ from routesparse.engine.device.constants import constant
 from routesparse.engine.device.copies import Packed
 from routesparse.engine.method import fallback, policy, router
 from routesparse.engine.method.certificate import BET_CAP, error_of_a_test
-from routesparse.engine.method.layer_fallback import climb
+from routesparse.engine.method.layer_fallback import climb, next_levels
 from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.router import priced_threshold
@@ -50,19 +50,20 @@ def route_units(
     stamps: Stamps,
 ) -> tuple[torch.Tensor, Packed]:
     """The final candidates int64 [B, H], and what the record keeps. Ends a lap, the last one."""
-    if runs_triton(masses.row_mass) and kernel_takes(settings, kernel_limit_us):
-        choice, packed = route_by_kernel(segment, probe, masses, described, settings, stamps.laps)
+    if runs_triton(masses.row_mass) and kernel_takes(settings, masses.row_mass.shape[1], kernel_limit_us):
+        choice, packed = route_by_kernel(segment, candidates, probe, masses, described, settings, stamps.laps)
         stamps.lap()
         stamps.elapsed_us(packed.part("laps_us"))
         return choice, packed
     return route_by_method(segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps)
 
 
-def kernel_takes(settings: LayerSettings, kernel_limit_us: float | None) -> bool:
-    """Whether the route kernel knows this setting."""
+def kernel_takes(settings: LayerSettings, heads: int, kernel_limit_us: float | None) -> bool:
+    """Whether the route kernels know this setting."""
     config = settings.config
+    priced = config.policy == "priced"
     return (
-        config.policy == "certified"
+        (kernel.climb_fits(heads, config.certificate_rows) if priced else config.policy == "certified")
         and kernel_limit_us is None
         and settings.predictor is None
         and config.beta == 0
@@ -73,6 +74,7 @@ def kernel_takes(settings: LayerSettings, kernel_limit_us: float | None) -> bool
 
 def route_by_kernel(
     segment: Segment,
+    candidates: tuple[Candidate, ...],
     probe: Probe,
     masses: CandidateMass,
     described: Descriptors,
@@ -83,23 +85,39 @@ def route_by_kernel(
     config, profile = settings.config, settings.profile
     device = masses.row_mass.device
     batch, heads, _, width = masses.row_mass.shape
-    layout = packed_layout(batch * heads, width, config.max_tests, config.certificate_rows, laps)
+    layout = packed_layout(
+        config.policy, batch, batch * heads, width, config.max_tests, config.certificate_rows, laps
+    )
     size = sum(math.prod(shape) for shape, _ in layout.values())
     packed = Packed(torch.empty(size, dtype=torch.float64, device=device), layout)
+    priced = config.policy == "priced"
     nothing = np.zeros(())
-    numbers = kernel.Settings(
-        fixed_us=float(profile.sparse_us(segment, nothing, nothing)),
-        tile_us=profile.tile_us,
-        column_us=profile.column_us,
-        dense_us=profile.dense_us(segment),
-        alpha=config.alpha,
-        gate_threshold=settings.gate_threshold,
-        dense_share=policy.DENSE_SHARE,
-        next_budget=policy.NEXT_BUDGET,
-        tau=config.tau,
-        target=math.log(1.0 / error_of_a_test(config.confidence, config.max_tests)),
-        bet_cap=BET_CAP,
-    )
+    # A layer's and a head's ladder need not split their errors.
+    error = error_of_a_test(config.confidence, 1 if priced else config.max_tests)
+    common = {
+        "fixed_us": float(profile.sparse_us(segment, nothing, nothing)),
+        "tile_us": profile.tile_us,
+        "column_us": profile.column_us,
+        "dense_us": profile.dense_us(segment),
+        "alpha": config.alpha,
+        "dense_share": policy.DENSE_SHARE,
+        "target": math.log(1.0 / error),
+        "bet_cap": BET_CAP,
+        "tau": config.least_head_mass,
+    }
+    following = None
+    if priced:
+        following = constant(next_levels(candidates).astype(np.int32), device)
+        numbers: kernel.Priced | kernel.Certified = kernel.Priced(
+            **common,
+            priced=priced_candidate(candidates),
+            other_loss=policy.OTHER_LOSS,
+            tau_layer=config.tau_layer,
+        )
+    else:
+        numbers = kernel.Certified(
+            **common, gate_threshold=settings.gate_threshold, next_budget=policy.NEXT_BUDGET
+        )
     choice = kernel.route_units(
         masses.row_mass,
         masses.tiles,
@@ -107,6 +125,7 @@ def route_by_kernel(
         masses.density,
         (described.entropy, described.local_band, described.agreement),
         probe.finite,
+        following,
         constant(np.array(numbers.values()), device),
         packed.values,
         packed.places(),

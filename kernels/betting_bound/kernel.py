@@ -10,6 +10,28 @@ import triton.language as tl
 
 
 @triton.jit
+def running_bets(before, place, count, target):
+    """The bets of each row from the rows before it only, before their cap; 0 past count. See ``betting_bounds``."""
+    # v_0 is 1/4.
+    mean = (0.5 + tl.cumsum(before, 1)) / (place + 1)[None, :]
+    deviation = tl.where((place > 0)[None, :], before - mean, 0.0)
+    variance = tl.maximum((0.25 + tl.cumsum(deviation * deviation, 1)) / (place + 1)[None, :], 1e-12)
+    return tl.where((place < count)[None, :], tl.sqrt(2.0 * target / (count * variance)), 0.0)
+
+
+@triton.jit
+def means_reach(x, before, place, count, target, bet_cap, mu):
+    """Whether the bound of each of S candidates reaches mu, from the wealth there alone: bool [S]. Every one reaches 0.
+
+    x, before, place: as in ``betting_bounds``.
+    """
+    most = bet_cap / tl.maximum(mu, 1e-12)
+    growth = tl.minimum(running_bets(before, place, count, target), most) * (x - mu)
+    wealth = tl.cumsum(tl.log(1.0 + growth), 1)
+    return tl.max(wealth, 1) >= tl.where(mu > 0.0, target, -float("inf"))
+
+
+@triton.jit
 def betting_bounds(
     x, before, place, count, scratch_ptr, target, bet_cap, BISECTIONS: tl.constexpr, BITS: tl.constexpr
 ):
@@ -23,12 +45,7 @@ def betting_bounds(
     PARTS: tl.constexpr = 1 << BITS
     S: tl.constexpr = x.shape[0]
     C: tl.constexpr = x.shape[1]
-    later = (place > 0)[None, :]
-    # From the rows before i only; v_0 is 1/4.
-    mean = (0.5 + tl.cumsum(before, 1)) / (place + 1)[None, :]
-    deviation = tl.where(later, before - mean, 0.0)
-    variance = tl.maximum((0.25 + tl.cumsum(deviation * deviation, 1)) / (place + 1)[None, :], 1e-12)
-    bets = tl.where((place < count)[None, :], tl.sqrt(2.0 * target / (count * variance)), 0.0)
+    bets = running_bets(before, place, count, target)
     own = scratch_ptr + tl.arange(0, S)[:, None] * (C + 1)
     tl.store(own + place[None, :], x)
     tl.store(own + S * (C + 1) + place[None, :], bets)

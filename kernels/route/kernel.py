@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from routesparse.kernels.betting_bound.kernel import betting_bounds
+from routesparse.kernels.betting_bound.kernel import betting_bounds, means_reach
 from routesparse.kernels.device_functions import row_mean
 
 
@@ -31,9 +31,27 @@ def following_rung(cost, mass, allowed, c, last, next_budget):
     return tl.where(tl.max(better.to(tl.int32), 0) > 0, following, -1)
 
 
+@triton.jit
+def rung_masses(base, ladder, width, certificate, CERTIFICATE: tl.constexpr):
+    """betting_bounds's (x, before, place) of a unit's certificate rows at base; candidate 0's where no rung is."""
+    place = tl.arange(0, CERTIFICATE)
+    at = base + place[None, :] * width + tl.maximum(ladder, 0)[:, None]
+    inside = (place < certificate)[None, :]
+    x = tl.load(at, mask=inside, other=0.0).to(tl.float64)
+    before = tl.load(at - width, mask=inside & (place > 0)[None, :], other=0.0).to(tl.float64)
+    return x, before, place
+
+
+@triton.jit
+def next_level(cost, following, c, last, dense_us):
+    """layer_fallback.levels_above's next candidate after ``last``, -1 where there is none; following: next_levels'."""
+    above = tl.sum(tl.where(c == last, following, 0), 0)
+    return tl.where(taken(cost, c, above) < dense_us, above, -1)
+
+
 @triton.jit(
     do_not_specialize=[
-        "at_routed", "at_flags", "at_ladder", "at_certificate", "at_described", "at_finite"
+        "at_routed", "at_flags", "at_ladder", "at_passed", "at_certificate", "at_described", "at_finite"
     ]
 )  # fmt: skip
 def route_kernel(
@@ -45,11 +63,13 @@ def route_kernel(
     local_ptr,
     agreement_ptr,
     finite_ptr,
+    following_ptr,
     settings_ptr,
     out_ptr,
     at_routed,
     at_flags,
     at_ladder,
+    at_passed,
     at_certificate,
     at_described,
     at_finite,
@@ -62,14 +82,16 @@ def route_kernel(
     BOUNDARY: tl.constexpr,
     TESTS: tl.constexpr,
     ROWS: tl.constexpr,
+    CERTIFICATE: tl.constexpr,
     C: tl.constexpr,
     S: tl.constexpr,
 ):
     """One unit: scores of its candidates, the cheapest admissible one, and its ladder; what the record keeps of them.
 
-    settings float64: see route_triton.Settings. out float64: scores [6, units, width] (mass, recent mass, u, density,
+    settings float64: see launch.Settings. out float64: scores [6, units, width] (mass, recent mass, u, density,
     kernel_us, risk), and from at_... on: routed [units]; limited, over_budget; ladder [units, TESTS]; certificate
-    masses [units, certificate, width]; descriptors [3, units]; finite.
+    masses [units, certificate, width]; descriptors [3, units]; finite. following int32 [width], next_levels', under the
+    policy "priced", which tests the unit's rungs at once: passed [units, TESTS]. None under the policy "certified".
     """
     unit = tl.program_id(0).to(tl.int64)
     fixed_us = tl.load(settings_ptr)
@@ -77,9 +99,7 @@ def route_kernel(
     column_us = tl.load(settings_ptr + 2)
     dense_us = tl.load(settings_ptr + 3)
     alpha = tl.load(settings_ptr + 4)
-    gate_threshold = tl.load(settings_ptr + 5)
-    dense_share = tl.load(settings_ptr + 6)
-    next_budget = tl.load(settings_ptr + 7)
+    dense_share = tl.load(settings_ptr + 5)
 
     # 3. What each candidate covers and costs.
     c = tl.arange(0, C)
@@ -115,23 +135,40 @@ def route_kernel(
     tl.store(out_ptr + 5 * plane + at, risk, mask=real)
 
     # 4. The cheapest admissible candidate. A sparse one that costs as much as dense is never taken.
-    price = tl.where(real & (g >= gate_threshold), cost, float("inf"))
+    if following_ptr is None:
+        threshold = tl.load(settings_ptr + 9)
+    else:
+        priced = tl.load(settings_ptr + 9).to(tl.int32)
+        own_g = taken(g, c, priced)
+        threshold = tl.where(c == priced, own_g, 1.0 - tl.load(settings_ptr + 10) * (1.0 - own_g))
+    admissible = real & (g >= threshold)
+    price = tl.where(admissible, cost, float("inf"))
     routed = tl.argmin(tl.where(c == dense, dense_us * dense_share, price), 0)
     tl.store(out_ptr + at_routed + unit, routed.to(tl.float64))
 
     # 5. The ladder is known beforehand.
     rung = tl.arange(0, S)
     active = routed != dense
-    allowed = real & (c != dense) & (g >= gate_threshold) & (cost < dense_us)
+    allowed = admissible & (c != dense) & (cost < dense_us)
     ladder = tl.where((rung == 0) & active, routed, -1)
     last = routed
     climbing = active
     for step in tl.static_range(1, TESTS):
-        following = following_rung(cost, g, allowed, c, last, next_budget)
+        if following_ptr is None:
+            following = following_rung(cost, g, allowed, c, last, tl.load(settings_ptr + 10))
+        else:
+            following = next_level(cost, tl.load(following_ptr + c, mask=real, other=-1), c, last, dense_us)
         climbing = climbing & (following >= 0)
         ladder = tl.where((rung == step) & climbing, following, ladder)
         last = tl.where(climbing, following, last)
-    tl.store(out_ptr + at_ladder + unit * TESTS + rung, ladder.to(tl.float64), mask=rung < TESTS)
+    at_rung = unit * TESTS + rung
+    tl.store(out_ptr + at_ladder + at_rung, ladder.to(tl.float64), mask=rung < TESTS)
+    if following_ptr is not None:
+        first = own + (recent + routing) * width
+        x, before, place = rung_masses(first, ladder, width, certificate, CERTIFICATE)
+        target, bet_cap, tau = tl.load(settings_ptr + 6), tl.load(settings_ptr + 7), tl.load(settings_ptr + 8)
+        passed = means_reach(x, before, place, certificate, target, bet_cap, tau) | (ladder < 0)
+        tl.store(out_ptr + at_passed + at_rung, passed.to(tl.float64), mask=rung < TESTS)
 
     # What else the record keeps.
     described = out_ptr + at_described + unit
@@ -176,18 +213,14 @@ def certify_kernel(
     TESTS]. choice int64 [units]. scratch: betting_bounds' of each unit.
     """
     unit = tl.program_id(0).to(tl.int64)
+    target = tl.load(settings_ptr + 6)
+    bet_cap = tl.load(settings_ptr + 7)
     tau = tl.load(settings_ptr + 8)
-    target = tl.load(settings_ptr + 9)
-    bet_cap = tl.load(settings_ptr + 10)
     rung = tl.arange(0, S)
-    place = tl.arange(0, CERTIFICATE)
     rungs = out_ptr + at_ladder + unit * TESTS + rung
     ladder = tl.load(rungs, mask=rung < TESTS, other=-1.0).to(tl.int32)
-    held = tl.maximum(ladder, 0)
-    tested_row = row_mass_ptr + (unit * count + first + place)[None, :] * width + held[:, None]
-    inside = (rung < TESTS)[:, None] & (place < certificate)[None, :]
-    x = tl.load(tested_row, mask=inside, other=0.0).to(tl.float64)
-    before = tl.load(tested_row - width, mask=inside & (place > 0)[None, :], other=0.0).to(tl.float64)
+    rows = row_mass_ptr + (unit * count + first) * width
+    x, before, place = rung_masses(rows, ladder, width, certificate, CERTIFICATE)
     scratch = scratch_ptr + unit * 2 * S * (CERTIFICATE + 1)
     bounds = betting_bounds(x, before, place, certificate, scratch, target, bet_cap, BISECTIONS, BITS)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -192,35 +193,53 @@ def row_order(rows: torch.Tensor, device: str) -> torch.Tensor:
     return by_position(rows.to(device)).cpu()
 
 
-def random_units(changes: dict[str, Any], width: int) -> dict[str, Any]:
-    """Units with random masses for steps 3 to 5."""
+def random_units(changes: dict[str, Any], width: int, units: tuple[int, int] = (2, 6)) -> dict[str, Any]:
+    """Units [B, H] with random masses for steps 3 to 5; width 0: the library's candidates, policy "priced"."""
     from routesparse.engine.method.descriptors import Descriptors
+    from routesparse.engine.method.patterns import library
     from routesparse.engine.method.probe_rows import CERTIFICATE, ProbeRows
     from routesparse.engine.method.retained_mass import CandidateMass
     from routesparse.engine.method.segments import split
 
-    oracle = _oracle()
-    config = replace(oracle.SMALL, policy="certified", **changes)
+    oracle, by_gate = _oracle(), width > 0
+    config = replace(oracle.SMALL, policy="certified" if by_gate else "priced", **changes)
     segment = split(2_000, 2_000, config)[-1]
+    candidates = library(segment)
+    depths = [width] if by_gate else [len(list(own)) for _, own in groupby(candidates, lambda c: c.pattern)]
+    width = sum(depths)
     sizes = (config.recent_rows, config.routing_rows, config.certificate_rows, config.boundary_rows)
     g = torch.Generator().manual_seed(width)
-    units, count = (2, 6), sum(sizes)
+    count = sum(sizes)
+
+    def rising() -> torch.Tensor:
+        """Random numbers that rise along each family."""
+        drawn = torch.rand(*units, width, generator=g).split(depths, -1)
+        return torch.cat([own.sort(-1).values for own in drawn], -1)
+
     rows = ProbeRows(torch.zeros(*units, count, dtype=torch.int64), sizes)
-    share = torch.rand(*units, 1, width, generator=g).sort(-1).values ** 0.2
+    share = rising().unsqueeze(2) ** 0.2
     mass = share - 0.05 * torch.rand(*units, count, width, generator=g)
     # The certificate rows of some units know better.
-    mass[:, ::2, rows.slice_of(CERTIFICATE)] -= 0.08 * torch.rand(*units, 1, width, generator=g)[:, ::2]
+    worse = (
+        torch.full((units[0], 1, 1, 1), 0.08)
+        if by_gate
+        else torch.linspace(0.0, 0.8, units[0]).view(-1, 1, 1, 1)
+    )
+    mass[:, ::2, rows.slice_of(CERTIFICATE)] -= (worse * torch.rand(*units, 1, width, generator=g))[:, ::2]
     mass[0, :3, ::2] = 0.0
-    mass[0, 3] = 1.0
+    mass[0, 3:4] = 1.0
     mass = mass.clamp(0.0, 1.0)
     mass[..., -1] = 1.0
-    tiles = torch.rand(*units, width, generator=g).sort(-1).values.pow(2).mul(1_200).round()
-    tiles[1, 2:] = tiles[1, 2:].round(decimals=-2)  # candidates that cost the same
+    tiles = rising().pow(2).mul(1_200 if by_gate else 6_000).round()
+    tiles[1:, 2:] = tiles[1:, 2:].round(decimals=-2)  # candidates that cost the same
+    if not by_gate:
+        tiles[-1, -1] = 9_000.0  # nothing is cheaper than dense
     columns = torch.randint(0, 50, (*units, width), generator=g).float()
-    columns[1, 2:] = 0.0
+    columns[1:, 2:] = 0.0
     return {
         "config": config,
         "segment": segment,
+        "candidates": candidates,
         "rows": rows,
         "masses": CandidateMass(mass, tiles, columns, tiles / 2_000),
         "described": Descriptors(*(torch.rand(units, generator=g) for _ in range(3))),
@@ -236,11 +255,13 @@ def route_by_kernels(case: dict[str, Any], gate: float, device: str) -> tuple[Te
     from routesparse.engine.method.probe import Probe
 
     settings = LayerSettings(case["config"], gate, case["profile"])
-    assert units.kernel_takes(settings, None)
+    assert units.kernel_takes(settings, case["masses"].row_mass.shape[1], None)
     nothing = torch.zeros(())
     probe = Probe(case["rows"], *[nothing] * 8, torch.tensor(True, device=device))
     masses, described = _moved(case["masses"], device), _moved(case["described"], device)
-    choice, packed = units.route_by_kernel(case["segment"], probe, masses, described, settings, 3)
+    choice, packed = units.route_by_kernel(
+        case["segment"], case["candidates"], probe, masses, described, settings, 3
+    )
     packed.part("laps_us").zero_()
     return {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}, choice.cpu()
 

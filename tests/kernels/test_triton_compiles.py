@@ -9,11 +9,20 @@ import pytest
 SMALL_STEPS = {
     "place": ("probe_rows.kernel", "place_kernel", {"P": 512}),
     "describe-units": ("descriptors.kernel", "describe_units_kernel", {"ROWS": 64, "OCTAVES": 16}),
-    "route": ("route.kernel", "route_kernel", {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "C": 32, "S": 4}),
-    "route-one-test": (
+    "route-priced": (
         "route.kernel",
         "route_kernel",
-        {"BOUNDARY": 0, "TESTS": 1, "ROWS": 64, "C": 16, "S": 2},
+        {"BOUNDARY": 16, "TESTS": 3, "ROWS": 64, "CERTIFICATE": 128, "C": 32, "S": 4},
+    ),
+    "route-certified-one-test": (
+        "route.kernel",
+        "route_kernel",
+        {"following_ptr": None, "BOUNDARY": 0, "TESTS": 1, "ROWS": 64, "CERTIFICATE": 128, "C": 16, "S": 2},
+    ),
+    "climb": (
+        "route.climb_kernel",
+        "climb_kernel",
+        {"TESTS": 3, "FALLBACK": True, "CERTIFICATE": 128, "HEADS": 16},
     ),
     "certify": (
         "route.kernel",

@@ -54,9 +54,8 @@ def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first(policy
     wanted = wanted_at(65_536, policy=policy)
     assert wanted[0].kernel.__name__ == "hopper_attention_kernel"
     assert {"block_lse_kernel", "block_score_kernel", "score_levels_kernel", "lower_kernel"} < names(wanted)
-    # The price is put to all units as tensors.
-    by_kernel = {"route_kernel", "certify_kernel"}
-    assert names(wanted) & by_kernel == (by_kernel if policy == "certified" else set())
+    route = {"route_kernel", "climb_kernel" if policy == "priced" else "certify_kernel"}
+    assert names(wanted) & {"route_kernel", "climb_kernel", "certify_kernel"} == route
     assert len({each.key for each in wanted}) == len(wanted) > 20
 
 

@@ -7,6 +7,7 @@ Triton is first imported.
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from routesparse.engine.decide.units import route_by_method
 from routesparse.engine.device.copies import Readout
 from routesparse.engine.device.timing import Stamps
 from routesparse.engine.method import fallback, router
+from routesparse.engine.method.certificate import betting_lower_bound
+from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.engine.method.layer_fallback import climb, masses_of
+from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.scores import Scores
@@ -55,6 +60,17 @@ ROUTED = {
     "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau": 0.82}, 0.9, 16),
     "200-certificate-rows": ({"certificate_rows": 200, "tau": 0.95}, 0.96, 11),
     "all-admissible": ({"tau": 0.84}, 0.0, 21),
+}
+PRICED = {
+    "default-rows": ({"certificate_rows": 128, "tau_layer": 0.7, "tau_head": 0.4}, (4, 6)),
+    "32-certificate-rows": ({"tau_layer": 0.6, "tau_head": 0.3}, (4, 6)),
+    "one-test-one-head": ({"max_tests": 1, "tau_layer": 0.6, "tau_head": 0.5}, (7, 1)),
+    "eight-tests": ({"max_tests": 8, "tau_layer": 0.6, "tau_head": 0.3, "alpha": 0.3}, (3, 5)),
+    "no-fallback": ({"fallback": False, "tau_layer": 0.6, "tau_head": 0.3}, (4, 6)),
+    "no-boundary": ({"boundary_rows": 0, "recent_rows": 100, "routing_rows": 33, "tau_layer": 0.65}, (5, 7)),
+    "200-certificate-rows": ({"certificate_rows": 200, "tau_layer": 0.7, "tau_head": 0.4}, (4, 6)),
+    "no-tau": ({"tau_layer": 0.0, "tau_head": 0.0}, (2, 6)),
+    "64-heads": ({"certificate_rows": 128, "tau_layer": 0.77, "tau_head": 0.5}, (2, 64)),
 }
 MEANS = ("mass", "recent_mass", "disagreement")
 
@@ -164,6 +180,36 @@ def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes,
     assert len(kinds) > 1 or "fallback" in changes
 
 
+@pytest.mark.parametrize(("changes", "units"), PRICED.values(), ids=PRICED.keys())
+def test_the_route_kernels_meet_the_price_and_climb_as_the_method_does(run, changes, units):
+    case = _run("random_units", changes, 0, units)
+    found, choice = run("route_by_kernels", case, 0.9)
+    wanted = by_the_method(case, 0.9, found)
+    assert wanted.keys() == found.keys()
+    for name, twin in wanted.items():
+        if name in MEANS:
+            torch.testing.assert_close(found[name], twin, atol=1e-6, rtol=0, msg=name)
+        else:
+            assert torch.equal(twin, found[name]), name
+    assert torch.equal(wanted["step5_choice"].view(choice.shape), choice)
+    assert choice[-1, -1] == found["routed_choice"][-1] == len(case["candidates"]) - 1
+    assert wanted["step5_state"].any() == bool(changes["tau_layer"] and "fallback" not in changes)
+
+
+def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run):
+    case = _run("random_units", {"certificate_rows": 40}, 0, (2, 6))
+    config, rows = case["config"], case["rows"].slice_of(CERTIFICATE)
+    ladder = run("route_by_kernels", case, 0.9)[0]["step5_ladder"]
+    masses = masses_of(case["masses"].row_mass[:, :, rows].flatten(0, 1).double(), ladder)[:, 0].numpy()
+    head = betting_lower_bound(masses, 1.0 - config.confidence)[2]
+    layer = layer_lower_mass(masses.reshape(2, 6, -1), 1.0 - config.confidence)[0]
+    assert 0.0 < head < layer < 1.0
+    for beyond in (0.0, 2.0**-22):
+        case["config"] = replace(config, tau_head=float(head) + beyond, tau_layer=float(layer) + beyond)
+        found, _ = run("route_by_kernels", case, 0.9)
+        assert found["step5_head_passed"][2, 0] == found["step5_layer_passed"][0, 0] == (not beyond)
+
+
 def by_the_method(case, gate, found):
     """What the method records of the case: its own means, and what it decides on the kernel's means.
 
@@ -177,17 +223,23 @@ def by_the_method(case, gate, found):
     stamps.lap()
     stamps.lap()
     settings = LayerSettings(config, gate, profile)
-    _, packed = route_by_method(case["segment"], (), probe, masses, case["described"], settings, None, stamps)
+    _, packed = route_by_method(
+        case["segment"], case["candidates"], probe, masses, case["described"], settings, None, stamps
+    )
     packed.part("laps_us").zero_()
     wanted = {name: torch.from_numpy(x) for name, x in Readout(packed).numpy().items()}
     names = ("mass", "recent_mass", "disagreement", "density", "kernel_us")
     scores = Scores(**{name: found[name] for name in names}, predicted_error=None)
     risk = scores.risk(config.alpha, 0.0)
-    routed = router.choose(scores.gate_statistic, risk, scores.kernel_us, config, gate, None)
+    priced = config.policy == "priced"
+    g, cost = scores.gate_statistic, scores.kernel_us
+    threshold = router.priced_threshold(g, priced_candidate(case["candidates"])) if priced else gate
+    routed = router.choose(g, risk, cost, config, threshold, None)
     rows = masses.row_mass[:, :, case["rows"].slice_of(CERTIFICATE)].flatten(0, 1).double()
-    certified = fallback.certify(
-        scores.kernel_us, scores.gate_statistic, rows, routed.choice, config, gate, None
-    )
+    if priced:
+        certified = climb(cost, rows, routed.choice, case["candidates"], config, len(masses.row_mass))
+    else:
+        certified = fallback.certify(cost, g, rows, routed.choice, config, gate, None)
     wanted |= {"risk": risk, "routed_choice": routed.choice}
     return wanted | {f"step5_{name}": value for name, value in vars(certified).items()}
 
