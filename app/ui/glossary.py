@@ -54,9 +54,9 @@ TERMS: dict[str, str] = {
     "gate_statistic": "g = min(m̂, recent mean): the probe's mean retained mass over the routing rows or over the "
     "last 64 rows, whichever is smaller (equation 4 has m̂ alone).",
     "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered. One for all heads, "
-    "above τ, so that few certificate tests are wasted. Under the policy priced each head has its own: the floor at the "
-    "price is always considered, and any other candidate must lose at most half of the mass that this floor loses "
-    "(section 3.4, ours).",
+    "above τ, so that few certificate tests are wasted. Under the policy priced each head has its own: the floor "
+    "at the price is always considered, and any other candidate must lose at most half of the mass that this floor "
+    "loses (section 3.4, ours).",
     "disagreement": "u: how far the recent, body and boundary rows differ in retained mass, as the standard "
     "deviation of their means; high where some rows need other keys (equation 4).",
     "risk": "R = 1 − g + α u + β e: what the router weighs against predicted time (equation 4).",

@@ -83,8 +83,9 @@ def test_other_settings_ask_without_reading_a_value(changes) -> None:
 def test_two_lengths_of_a_kind_share_all_but_what_depends_on_the_power_of_two(few) -> None:
     first, second = ({each.key: each for each in wanted_at(tokens)} for tokens in few)
     new = names([each for key, each in second.items() if key not in first])
-    # Longer segments sample fewer rows of a query block.
-    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel", "block_score_kernel"}
+    # Longer segments are scored by fewer rows and clusters.
+    scoring = {"block_features_kernel", "scored_rows_kernel", "block_score_kernel"}
+    assert new <= {"row_mass_kernel", "closed_levels_kernel", "picture_kernel"} | scoring
 
 
 def test_after_a_workers_start_hardly_any_length_wants_more() -> None:
