@@ -59,6 +59,10 @@ def test_a_layer_wants_every_kernel_of_a_decision_and_the_attention_first(policy
     assert len({each.key for each in wanted}) == len(wanted) > 20
 
 
+def test_a_layer_too_large_for_one_program_climbs_by_tensors() -> None:
+    assert not names(wanted_at(65_536, certificate_rows=4_096)) & {"route_kernel", "climb_kernel"}
+
+
 def test_where_loads_are_measured_both_ways_are_wanted(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (10, 0))
     attention = [w for w in wanted_at(65_536) if w.kernel.__name__ == "sparse_attention_kernel"]

@@ -183,6 +183,8 @@ def test_the_route_kernel_decides_and_records_what_the_method_does(run, changes,
 @pytest.mark.parametrize(("changes", "units"), PRICED.values(), ids=PRICED.keys())
 def test_the_route_kernels_meet_the_price_and_climb_as_the_method_does(run, changes, units):
     case = _run("random_units", changes, 0, units)
+    if not changes["tau_layer"]:
+        case["masses"].row_mass[0, :, :, :-1] = 0.0  # which reaches 0, too
     found, choice = run("route_by_kernels", case, 0.9)
     wanted = by_the_method(case, 0.9, found)
     assert wanted.keys() == found.keys()
@@ -196,18 +198,19 @@ def test_the_route_kernels_meet_the_price_and_climb_as_the_method_does(run, chan
     assert wanted["step5_state"].any() == bool(changes["tau_layer"] and "fallback" not in changes)
 
 
-def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run):
-    case = _run("random_units", {"certificate_rows": 40}, 0, (2, 6))
+@pytest.mark.parametrize(("heads", "count"), [(6, 40), (2, 8)], ids=["free-bets", "capped-bets"])
+def test_a_kernels_certificate_passes_up_to_its_bound_and_not_beyond(run, heads, count):
+    case = _run("random_units", {"certificate_rows": count}, 0, (2, heads))
     config, rows = case["config"], case["rows"].slice_of(CERTIFICATE)
     ladder = run("route_by_kernels", case, 0.9)[0]["step5_ladder"]
     masses = masses_of(case["masses"].row_mass[:, :, rows].flatten(0, 1).double(), ladder)[:, 0].numpy()
-    head = betting_lower_bound(masses, 1.0 - config.confidence)[2]
-    layer = layer_lower_mass(masses.reshape(2, 6, -1), 1.0 - config.confidence)[0]
+    head = betting_lower_bound(masses, 1.0 - config.confidence)[heads]
+    layer = layer_lower_mass(masses.reshape(2, heads, -1), 1.0 - config.confidence)[1]
     assert 0.0 < head < layer < 1.0
     for beyond in (0.0, 2.0**-22):
         case["config"] = replace(config, tau_head=float(head) + beyond, tau_layer=float(layer) + beyond)
         found, _ = run("route_by_kernels", case, 0.9)
-        assert found["step5_head_passed"][2, 0] == found["step5_layer_passed"][0, 0] == (not beyond)
+        assert found["step5_head_passed"][heads, 0] == found["step5_layer_passed"][1, 0] == (not beyond)
 
 
 def by_the_method(case, gate, found):
