@@ -44,8 +44,8 @@ def headline() -> tuple[str, str, str]:
         "Not the speed-up of an 8B model. At that shape (131,072 tokens) only plans that we imposed were timed, on "
         f"random weights: keeping 5 % of the causal area is {sparse['speedup_over_cudnn']:.2f} times as fast as "
         f"cuDNN's dense prefill; {_at_routed_density()}. Their time includes deciding, whose choice was not used, by "
-        f"an earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone and "
-        f"in {in_a_row} layer after layer.",
+        f"an earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone; "
+        f"layer after layer, the one before it took {in_a_row}.",
     )
 
 
@@ -56,7 +56,8 @@ def _routed_runs() -> list[dict[str, Any]]:
 
 def _routed_densities() -> str:
     kept = [run["density"] for run in _routed_runs()]
-    return f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area"
+    low, high = (f"{100 * share:.0f}" for share in (min(kept), max(kept)))
+    return f"{low if low == high else f'{low} to {high}'} % of the causal area"
 
 
 def _at_routed_density() -> str:
@@ -174,7 +175,7 @@ def _reached() -> Iterator[tuple[str, str, str]]:
     yield "attention speed-up over cuDNN, 131,072, density 10 / 5 %", ">= 9.5 / 20", _numbers(speed)
     yield (
         "deciding (probe, builders, router, certificate), 131,072, a layer: alone / in a row / within a prefill (the "
-        "last by an earlier rule)",
+        "last two by earlier rules)",
         "<= 2 ms",
         f"{' / '.join(_deciding_times())} ms",
     )
@@ -310,24 +311,24 @@ def deciding() -> list[str]:
     lines = [
         "**Deciding**, a layer of that shape: probe, builders, scores, router, certificate, row plan and record. "
         "*graph* replays a CUDA graph, *launched* launches kernel by kernel with the host ahead. "
-        f"`{result['command']}`; medians of nine single decisions.",
+        f"`{result['command']}`; medians of nine single decisions. *memory* is the most that one takes beside Q, K, V.",
         "",
-        "| tokens | segment | graph ms | launched ms | probe / indices and scores / router and certificate ms |",
-        "|---|---|---|---|---|",
+        "| tokens | segment | graph ms | launched ms | probe / indices and scores / router and certificate ms | memory |",
+        "|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
         parts = " / ".join(f"{row[name] / 1e3:.2f}" for name in ("probe_us", "index_us", "route_us"))
         lines.append(
             f"| {row['tokens']:,} | {row['segment_tokens']:,} | {row['decided_ms']:.2f} | {row['launched_ms']:.2f} | "
-            f"{parts} |"
+            f"{parts} | {row['peak_mib']:,.0f} MiB |"
         )
     layer, earlier = read("layer_h200.json"), read("end_to_end_h200.json")["git_commit"][:7]
     return [
         *lines,
         "",
         f"At 131,072 tokens and one segment the {_decided(131_072, 131_072)['decided_ms']:.2f} ms are of single "
-        f"decisions with idle time between them. Decisions in a row take {_sustained_ms():.2f} ms "
-        f"(`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
+        f"decisions with idle time between them. Decisions in a row took {_sustained_ms():.2f} ms by the rule of commit "
+        f"{layer['git_commit'][:7]} (`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
         f"{LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
         f"{_within_prefill_ms(10):.2f} ms at 10 %: by the rule of commit {earlier}, before there was a price.",
         "",

@@ -30,13 +30,13 @@ def test_needles_among_needles_cost_more_than_prose_under_one_configuration(orac
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KINDS, 2)))
-def test_the_same_head_chooses_otherwise_on_another_prompt(oracle, lab, one, other):
-    differs = [
-        lab.decision(one, layer, oracle.PROFILE).certified.choice
-        != lab.decision(other, layer, oracle.PROFILE).certified.choice
-        for layer in LAYERS
+def test_the_same_head_reads_another_share_of_another_prompt(oracle, lab, one, other):
+    """Under one price the family is the same, and what a head keeps is the prompt's doing."""
+    shares = [
+        [densities(lab.decision(kind, layer, oracle.PROFILE)) for layer in LAYERS] for kind in (one, other)
     ]
-    assert np.mean(differs) > 0.25
+    ratio = np.divide(*shares)
+    assert np.mean(np.maximum(ratio, 1 / ratio) > 1.1) > 0.25
 
 
 def audited(lab, decision, kind, choice):
