@@ -23,6 +23,9 @@ def run_row(run_id, **overrides):
         name: None if "None" in hint else samples[hint] for name, hint in RunRow.__annotations__.items()
     }
     values |= {"run_id": run_id, "config_json": "{}", "versions_json": "{}", "prompt_name": "p.txt"}
+    values |= {"policy": "certified", "probe_mode": "exact", "audit_depth": "none", "dtype": "float32"}
+    values |= dict.fromkeys(("units", "sparse_units", "expanded_units"), 0)
+    values |= dict.fromkeys(("dense_fallback_units", "dense_router_units"), 0)
     values |= {"created_at": f"2026-01-01T00:00:{len(run_id) % 60:02d}+00:00"}
     return RunRow(**{**values, **overrides})
 
@@ -201,10 +204,10 @@ class TestRuns:
             ("old", "spool"),
             ("torn", "spool"),
         ]
-        assert rows[2]["problem"] == "unreadable: FileNotFoundError"
-        assert rows[0]["policy"] == "x"
+        assert rows[2]["problem"] == "torn/run.parquet is missing; copy the bundle again"
+        assert rows[0]["policy"] == "certified"
         text = run("runs")[1]
-        assert all(name in text for name in ("new", "old", "torn", "p.txt", "unreadable"))
+        assert all(name in text for name in ("new", "old", "torn", "p.txt", "is missing"))
         assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
 
     def test_a_bundle_made_under_a_login_says_who_will_see_it(self, run, home, bundle):
