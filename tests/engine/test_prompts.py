@@ -58,7 +58,7 @@ def test_missing_files_folders_and_huge_files_are_refused(tmp_path, monkeypatch)
     with pytest.raises(PromptError, match="is a folder"):
         prompts.read_prompt(tmp_path)
     monkeypatch.setattr(prompts, "MAX_FILE_BYTES", 1 << 20)
-    with pytest.raises(PromptError, match="has 2 MB; pass at most 1 MB"):
+    with pytest.raises(PromptError, match="it has more than 1 MB; pass a text file of at most 1 MB"):
         prompts.read_prompt(write(tmp_path, b"x" * (2 << 20)))
 
 

@@ -353,7 +353,7 @@ def test_heatmap_of_another_shape_is_refused(store, small, home):
 
     cut = replace(small.probes[0], mass=small.probes[0].mass[:-2])
     path = bundle.write_bundle(replace(small, probes=(cut,)), home / "elsewhere")
-    with pytest.raises(BundleError, match="the size of probe.mass in row 0 is"):
+    with pytest.raises(BundleError, match=r"the size of probe\.mass in row 0 is"):
         store.adopt(path, "spool", move=True)
     assert path.exists() and counts(store)["run"] == 0
 
