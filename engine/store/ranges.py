@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from routesparse.engine import fields
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PRICES, PROBE_MODES, LatencyBudget
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.fields import FieldError
@@ -175,6 +176,7 @@ _KEYS = {
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
 _WITHIN = {"batch_index": "batch", "layer": "layers", "head": "heads", "segment": "segments"}
+_NUMBERS = ("price", "segment_tokens", "break_even_tokens")  # settings that pages calculate with
 _KINDS = 4  # of probe rows: ProbeRow.kinds
 
 
@@ -221,11 +223,13 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
     """What the run's totals say of each other and of the tables."""
     for name in ("config_json", "versions_json"):
         try:
-            valid = isinstance(json.loads(run[name]), dict)
+            values = json.loads(run[name])
         except (ValueError, RecursionError):
-            valid = False
-        if not valid:
+            values = None
+        if not isinstance(values, dict):
             raise FieldError(f"run.{name}", run[name], "a JSON object")
+        for setting in _NUMBERS if name == "config_json" else ():
+            fields.optional(fields.number())(values.get(setting), f"run.config_json.{setting}")
     if run["budget"] is not None:
         try:
             LatencyBudget.parse(run["budget"])
