@@ -198,6 +198,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     _pairs("audit", tables["audit"], "violations", "rows")
     ends = pc.add(tables["head_choice"]["first_token"], tables["head_choice"]["tokens"])
     _column("head_choice.first_token + tokens", ends, Whole(1, run["tokens"]))
+    _known_candidates(tables)
     _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"])
     if "prompt" in tables:
         _prompt(tables["prompt"])
@@ -265,6 +266,21 @@ def _once(name: str, table: pa.Table, keys: tuple[str, ...]) -> None:
     if twice.num_rows:
         row = twice.select(keys).to_pylist()[0]
         raise FieldError(f"rows of {name} for {_words(row)}", twice["count_all"][0].as_py(), "1")
+
+
+def _known_candidates(tables: Mapping[str, pa.Table]) -> None:
+    """Candidates are named that were scored, in a run that has scores."""
+    scored = tables["candidate_score"]["candidate"].unique()
+    columns = (
+        ("head_choice", "candidate"),
+        ("fallback_event", "from_candidate"),
+        ("fallback_event", "to_candidate"),
+    )
+    for name, column in columns if len(scored) else ():
+        row = pc.index(pc.is_in(tables[name][column], scored), False).as_py()
+        if row >= 0:
+            found = tables[name][column][row].as_py()
+            raise FieldError(f"{name}.{column} in row {row}", found, "one of the scored candidates")
 
 
 def _pairs(name: str, table: pa.Table, part: str, whole: str) -> None:

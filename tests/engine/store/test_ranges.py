@@ -97,6 +97,13 @@ def test_nonsense_in_any_column_is_refused_by_name(good, table, column):
         ("head_choice", "head", 1, "rows of head_choice for batch_index 0, layer 0, head 1, segment 0 is 2"),
         ("head_choice", "body_tokens", 4_096, "at most tokens, 2048"),
         ("head_choice", "first_token", 1, r"first_token \+ tokens in row 0 is 2049"),
+        (
+            "head_choice",
+            "candidate",
+            77,
+            r"head_choice\.candidate in row 0 is 77, it must be one of the scored",
+        ),
+        ("fallback_event", "to_candidate", 77, r"fallback_event\.to_candidate in row 0 is 77"),
         ("audit", "violations", 513, "at most rows, 512"),
         ("probe", "columns", 17, r"the size of probe\.mass in row 0 is"),
         ("probe", "kinds", b"\x09" * 272, "probe.kinds in row 0 is 9"),
