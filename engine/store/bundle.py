@@ -287,7 +287,7 @@ def _read_file(path: Path, name: str) -> bytes:
 def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
     try:
         data = _unpacked(content)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no text
         raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
     if data is None:
         raise BundleError(f"{path.name}/{table}.parquet unpacks to more than any run holds; it is no bundle")

@@ -257,6 +257,17 @@ def test_text_that_is_no_text_is_refused(small, factory, tmp_path):
         bundle.verify_bundle(path)
 
 
+def test_a_column_whose_name_is_no_text_is_refused(small, factory, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    file = path / "run.parquet"
+    file.write_bytes(file.read_bytes().replace(b"git_commit", b"git\xffcommit"))
+    manifest = json.loads((path / bundle.MANIFEST).read_text())
+    manifest["files"]["run.parquet"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (path / bundle.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"run\.parquet"):
+        bundle.verify_bundle(path)
+
+
 def test_corrupt_parquet_with_a_right_checksum_is_refused(small, tmp_path):
     path = bundle.write_bundle(small, tmp_path)
     content = b"PAR1 not really PAR1"
