@@ -10,7 +10,10 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from routesparse.engine import plain_files
 
 Check = Callable[[Any, str], None]
 
@@ -18,13 +21,17 @@ LARGEST = sys.float_info.max
 LARGEST_WHOLE = 2**53  # a JSON reader may hold numbers as float64
 POSITIVE = math.nextafter(0.0, 1.0)
 SHOWN_CHARACTERS = 60
+LONGEST_LINE = 1_000
 
 
 class FieldError(ValueError):
     """Which field holds which value, and what it must be instead."""
 
     def __init__(self, field: str, value: Any, wanted: str) -> None:
-        shown = json.dumps(value)
+        try:
+            shown = json.dumps(value)
+        except RecursionError:
+            shown = "nested too deeply"
         if len(shown) > SHOWN_CHARACTERS:
             shown = f"{shown[:SHOWN_CHARACTERS]}..."
         super().__init__(f"{field} is {shown}, it must be {wanted}")
@@ -60,8 +67,21 @@ def whole(low: int = 0, high: int = LARGEST_WHOLE) -> Check:
 
 def text(value: Any, field: str) -> None:
     """A text of one line that is not empty."""
-    if not isinstance(value, str) or not value or not value.isprintable():
+    if value == "":
         raise FieldError(field, value, "a text of one line")
+    line(value, field)
+
+
+def line(value: Any, field: str) -> None:
+    """A text of one line, perhaps empty."""
+    if not isinstance(value, str) or not (value.isprintable() and len(value) <= LONGEST_LINE):
+        raise FieldError(field, value, f"a text of one line, at most {LONGEST_LINE} characters")
+
+
+def flag(value: Any, field: str) -> None:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise FieldError(field, value, "true or false")
 
 
 def one_of(*allowed: str) -> Check:
@@ -97,8 +117,13 @@ def items(each: Check, count: int | None = None, least: int = 0) -> Check:
     return check
 
 
-def record(required: Mapping[str, Check], others: Mapping[str, Check] | None = None) -> Check:
-    """An object with all the required fields, perhaps the others, and no more. ``""`` names a whole file."""
+def record(
+    required: Mapping[str, Check], others: Mapping[str, Check] | None = None, more: Check | None = None
+) -> Check:
+    """An object with all the required fields, perhaps the others, and no more but what ``more`` lets through.
+
+    ``""`` names a whole file.
+    """
     known = {**required, **(others or {})}
 
     def check(value: Any, field: str) -> None:
@@ -108,9 +133,10 @@ def record(required: Mapping[str, Check], others: Mapping[str, Check] | None = N
         for name in sorted(required.keys() - value.keys()):
             raise MissingFieldError(f"{dot}{name}")
         for name, entry in value.items():
-            if name not in known:
+            check_entry = known.get(name, more)
+            if check_entry is None:
                 raise FieldError(f"{dot}{name}", entry, f"left out; known are {', '.join(sorted(known))}")
-            known[name](entry, f"{dot}{name}")
+            check_entry(entry, f"{dot}{name}")
 
     return check
 
@@ -148,6 +174,15 @@ def token_range(values: Any, field: str) -> None:
         raise FieldError(
             f"{field}.max_tokens", values["max_tokens"], f"at least min_tokens, {values['min_tokens']}"
         )
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """The value of a JSON file of others. Errors: OSError, ValueError for what is no JSON or names a field twice."""
+    content = plain_files.read_bounded(path, most_bytes)
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=no_field_twice)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def no_field_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from routesparse.engine import plain_files
 from routesparse.engine.errors import PromptError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -50,18 +51,16 @@ def read_prompt(path: str | Path) -> PromptText:
     """Read a prompt file. Errors: PromptError when it is missing, unreadable, too large or not text."""
     path = Path(path)
     try:
-        if path.is_dir():
-            raise PromptError(f"prompt {str(path)!r} is a folder; pass a text file")
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise PromptError(
-                f"prompt {str(path)!r} has {size / 2**20:,.0f} MB; pass at most {MAX_FILE_BYTES >> 20} MB"
-            )
-        content = path.read_bytes()
+        content = plain_files.read_bounded(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise PromptError(f"prompt {str(path)!r} does not exist; pass a text file") from None
+    except IsADirectoryError:
+        raise PromptError(f"prompt {str(path)!r} is a folder; pass a text file") from None
     except OSError as error:
-        raise PromptError(f"prompt {str(path)!r} cannot be read: {error.strerror}") from error
+        raise PromptError(
+            f"prompt {str(path)!r} can't be read: {error.strerror}; pass a text file of at most "
+            f"{MAX_FILE_BYTES >> 20} MB"
+        ) from error
     return decode_prompt(content, path.name)
 
 

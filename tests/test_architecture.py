@@ -68,6 +68,7 @@ GROUND = {
         "errors",
         "fields",
         "paths",
+        "plain_files",
         "progress",
         "prompts",
         "provenance",

@@ -168,8 +168,16 @@ def diagonal(chart: go.Figure, low: float, high: float, theme: Theme) -> None:
     )
 
 
+_LEAST_ON_LOG_AXIS = 1e-9
+
+
 def log_ticks(low: float, high: float) -> dict[str, list[Any]]:
-    """Ticks of a logarithmic axis: 1, 2 and 5 of every decade, written out (Plotly's own says "5" for 50 and 500)."""
+    """Ticks of a logarithmic axis: 1, 2 and 5 of every decade, written out (Plotly's own says "5" for 50 and 500).
+
+    What lies at 0 or below has no place on such an axis.
+    """
+    low = max(low, _LEAST_ON_LOG_AXIS)
+    high = max(high, low)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{first}e{decade}") for decade in decades for first in (1, 2, 5)]
     return {"tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}

@@ -54,14 +54,17 @@ def limit(budget: str | None) -> str:
     """T_l as given on the command line: "35 % of dense", "800 µs a layer", "none"."""
     if budget is None:
         return "none"
-    if budget.endswith("us"):
-        return f"{budget[:-2]} µs a layer"
-    return f"{100 * float(budget):g} % of dense"
+    return f"{short_limit(budget)}{' a layer' if budget.endswith('us') else ' of dense'}"
 
 
 def short_limit(budget: str) -> str:
-    """T_l for a narrow column: "35 %" of dense, or "800 µs"."""
-    return f"{budget[:-2]} µs" if budget.endswith("us") else f"{100 * float(budget):g} %"
+    """T_l for a narrow column: "35 %" of dense, or "800 µs"; a text that is no limit as it stands."""
+    if budget.endswith("us"):
+        return f"{budget[:-2]} µs"
+    try:
+        return f"{100 * float(budget):g} %"
+    except ValueError:
+        return budget
 
 
 def device(name: str) -> str:

@@ -12,7 +12,6 @@ costs decide which candidate is "cheapest", so they are part of the policy that 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.method.predictor import ErrorPredictor
 
 SCHEMA = 2
+_MOST_FILE_BYTES = 1 << 26
 COST_FACTOR = (
     2.0  # a dense tile may be this much dearer or cheaper, in sparse tiles, than where delta was measured
 )
@@ -244,27 +244,35 @@ def load_calibration(name: str) -> Calibration:
     """A bundled calibration by name, one made on this machine, or one by path. Errors: CalibrationError."""
     folders = (paths.DATA / "calibrations", paths.calibrations())
     places = [Path(name)] if name.endswith(".json") else [folder / f"{name}.json" for folder in folders]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        here = ", ".join(sorted(p.stem for p in folders[0].glob("*.json"))) or "none"
-        raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
-    try:
-        values = json.loads(path.read_text("utf-8"), object_pairs_hook=fields.no_field_twice)
-        schema = values.pop("schema")
-        if schema + 0 != SCHEMA:
-            told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
+    for path in places:
+        try:
+            return _read(path, name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
             raise CalibrationError(
-                f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
-            )
-        return _from_dict(values)
-    except OSError as error:
-        raise CalibrationError(f"calibration {path} can't be read ({error.strerror}); pass another") from None
-    # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        file = "" if str(path) == name else f" in {path}"
+                f"calibration {path} can't be read ({error.strerror}); pass another"
+            ) from None
+        # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            file = "" if str(path) == name else f" in {path}"
+            raise CalibrationError(
+                f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
+            ) from None
+    here = ", ".join(sorted(p.stem for p in folders[0].glob("*.json"))) or "none"
+    raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
+
+
+def _read(path: Path, name: str) -> Calibration:
+    values = fields.read_json(path, _MOST_FILE_BYTES)
+    schema = values.pop("schema")
+    fields.whole()(schema, "schema")
+    if schema != SCHEMA:
+        told = "calibrate again" if schema < SCHEMA else "upgrade RouteSparse"
         raise CalibrationError(
-            f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
-        ) from None
+            f"calibration {name!r} has schema {schema}; this version reads {SCHEMA}; {told}"
+        )
+    return _from_dict(values)
 
 
 def known() -> list[str]:

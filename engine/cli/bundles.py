@@ -7,24 +7,29 @@ runs or not.
 from __future__ import annotations
 
 import dataclasses
+import lzma
 import os
-import shutil
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from routesparse.engine import paths
+from routesparse.engine import paths, plain_files
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
 from routesparse.engine.errors import BundleError, InputError, StoreError
 from routesparse.engine.rows import is_layer_uncertified, is_uncertified
+
+if TYPE_CHECKING:
+    from routesparse.engine.store.bundle import Manifest
 
 MAX_UNPACKED_BYTES = 1 << 30
 
@@ -42,21 +47,21 @@ def ingest(
         for place, path in enumerate(bundles):
             report("checking bundles", place + 1, len(bundles))
             folder = _unpacked(path, Path(scratch) / str(place)) if path.suffix == ".zip" else path
-            manifest = bundle.verify_bundle(folder)
+            manifest, data = bundle.verified_tables(folder)
             known = _find_exact(manifest.run_id)
             if known is not None and bundle.verify_bundle(known).digest != manifest.digest:
                 raise BundleError(
                     f"run {manifest.run_id} is already there with other content; keep one of them"
                 )
-            checked.append((folder, manifest, known))
+            checked.append((folder, manifest, data["run"]["owner"][0].as_py(), known))
         results = [
             {
                 "run_id": manifest.run_id,
-                "bundle": str(known or _copy(folder, manifest.run_id)),
+                "bundle": str(known or _copy(folder, manifest)),
                 "new": known is None,
-                "owner": bundle.owner_of(folder),
+                "owner": owner,
             }
-            for folder, manifest, known in checked
+            for folder, manifest, owner, known in checked
         ]
     if json_output:
         print_json({"bundles": results})
@@ -143,20 +148,15 @@ def _bundles() -> Iterator[tuple[str, Path]]:
 
 def _runs() -> Iterator[dict[str, Any]]:
     """One dict per bundle: the run's row, or what is wrong with it. Checksums are left to ingest and export."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from routesparse.engine.store import tables
+    from routesparse.engine.store import bundle, tables
 
     for place, path in _bundles():
         try:
-            row = tables.from_arrow("run", pq.read_table(path / "run.parquet"))[0]
-            units = pq.read_table(
-                path / "head_choice.parquet", columns=["layer", "pattern", "lower_mass"]
-            ).to_pylist()
-            layers = tables.from_arrow("layer_run", pq.read_table(path / "layer_run.parquet"))
-        except (OSError, pa.ArrowException, IndexError, TypeError, KeyError, ValueError) as error:
-            problem = f"unreadable: {type(error).__name__}"
+            row = tables.from_arrow("run", bundle.read_table(path, "run"))[0]
+            units = bundle.read_table(path, "head_choice").to_pylist()
+            layers = tables.from_arrow("layer_run", bundle.read_table(path, "layer_run"))
+        except (BundleError, IndexError) as error:
+            problem = str(error) if isinstance(error, BundleError) else "run.parquet holds no row"
             yield {"run_id": path.name, "problem": problem, "place": place, "bundle": str(path)}
         else:
             uncertified = sum(is_uncertified(unit["pattern"], unit["lower_mass"], row.tau) for unit in units)
@@ -186,47 +186,62 @@ def _resolve(text: str) -> Path:
     )
 
 
-def _copy(folder: Path, run_id: str) -> Path:
+def _copy(folder: Path, manifest: Manifest) -> Path:
     """Copy into the spool so that a reader sees all of the bundle or nothing."""
     from routesparse.engine.store import bundle
 
-    spool = paths.spool()
-    temporary = spool / f"{bundle.TEMPORARY_PREFIX}{run_id}-{os.getpid()}"
+    target = paths.spool() / manifest.run_id
     try:
-        spool.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(folder, temporary)
-        bundle.verify_bundle(temporary)
-        bundle.publish(temporary, spool / run_id)
+        bundle.copy(folder, manifest, target)
     except OSError as error:
-        raise StoreError(f"run {run_id} was not copied into {spool}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return spool / run_id
+        raise StoreError(
+            f"run {manifest.run_id} was not copied into {target.parent}: {error.strerror or error}"
+        ) from error
+    return target
 
 
 def _unpacked(file: Path, scratch: Path) -> Path:
-    """The bundle folder inside a zip file; only its plain files are taken, by their last name."""
+    """The bundle folder inside a zip file: of its one folder, the files that a bundle may have."""
+    folder = scratch / "bundle"
+    folder.mkdir(parents=True)
     try:
-        with zipfile.ZipFile(file) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-                raise BundleError(
-                    f"{file.name} unpacks to more than {MAX_UNPACKED_BYTES >> 30} GB; it is no bundle"
-                )
-            tops = {entry.filename.split("/")[0] for entry in entries}
-            if len(tops) != 1 or any(entry.filename.count("/") != 1 for entry in entries):
-                raise BundleError(
-                    f"{file.name} is not a bundle; expected one folder as `routesparse export` packs it"
-                )
-            folder = scratch / "bundle"
-            folder.mkdir(parents=True)
-            for entry in entries:
-                (folder / Path(entry.filename).name).write_bytes(archive.read(entry))
+        with plain_files.open_plain(file) as handle, zipfile.ZipFile(handle) as archive:
+            _unpack(archive, file.name, folder)
     except FileNotFoundError:
         raise BundleError(f"{file} does not exist; pass a bundle folder or a zip file") from None
-    except (zipfile.BadZipFile, OSError) as error:
-        raise BundleError(f"{file.name} is not a readable zip file ({error})") from error
+    except OSError as error:
+        raise BundleError(f"{file.name} can't be unpacked ({error.strerror or error})") from error
+    # What a foreign archive makes zipfile raise: encrypted, an unknown method, damaged, nonsense in its fields.
+    except (
+        *(zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error, lzma.LZMAError, EOFError),
+        *(ValueError, KeyError, IndexError, OverflowError, struct.error),
+    ) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise BundleError(
+            f"{file.name} is not a readable zip file ({told}); pack the bundle again"
+        ) from error
     return folder
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
+    """Errors: BundleError for another shape than ``export`` packs, or too much; those of zipfile."""
+    from routesparse.engine.store import bundle, tables
+
+    entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+    # zipfile reads no more of an entry than the size that it declares.
+    if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+        raise BundleError(f"{name} unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB; it is no bundle")
+    tops = {entry.filename.split("/")[0] for entry in entries}
+    if len(tops) != 1 or any(entry.filename.count("/") != 1 for entry in entries):
+        raise BundleError(f"{name} is not a bundle; expected one folder as `routesparse export` packs it")
+    taken = {bundle.MANIFEST, *(f"{table}.parquet" for table in tables.TABLES)}
+    for entry in entries:
+        target = folder / entry.filename.split("/")[1]
+        if target.name not in taken:
+            continue
+        if target.exists():
+            raise BundleError(f"{name} holds {target.name} twice; pack the bundle again")
+        target.write_bytes(archive.read(entry))
 
 
 @contextmanager

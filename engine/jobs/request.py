@@ -10,10 +10,12 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
+from routesparse.engine import fields
 from routesparse.engine.config import (
     AUDIT_DEPTHS,
+    POLICIES,
+    PROBE_MODES,
     AuditDepth,
     LatencyBudget,
     Policy,
@@ -23,12 +25,26 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.fields import FieldError
 
 MAX_LABEL = 120
 MAX_TOKENS = 2**24  # more than any model reads
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_WHOLE = ("segment", "seed", "break_even")
-_YES_NO = ("keep_text", "measure_dense")
+_TOKENS = fields.optional(fields.whole(0, MAX_TOKENS))
+_NUMBER = fields.optional(fields.number())
+_LINE = fields.optional(fields.text)
+_CHECKS: dict[str, fields.Check] = {
+    "model": fields.line,
+    **dict.fromkeys(("calibration", "budget", "domain", "owner"), _LINE),
+    "policy": fields.one_of(*POLICIES),
+    **dict.fromkeys(("tau", "price"), _NUMBER),
+    **dict.fromkeys(("segment", "break_even"), _TOKENS),
+    "probe": fields.one_of(*PROBE_MODES),
+    "audit": fields.one_of(*AUDIT_DEPTHS),
+    "seed": fields.whole(-(2**63), 2**63 - 1),  # what torch takes
+    **dict.fromkeys(("keep_text", "measure_dense"), fields.flag),
+    "profile": fields.text,
+}
 
 
 @dataclass(frozen=True)
@@ -55,24 +71,14 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))
-        for name in _WHOLE:
-            value = getattr(self, name)
-            if value is None and name != "seed":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise ConfigError(f"{name} {value!r} must be a whole number")
-        for name in ("segment", "break_even"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= MAX_TOKENS:
-                raise ConfigError(f"{name} {value} must lie between 0 and {MAX_TOKENS:,} tokens")
-        for name in _YES_NO:
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} {getattr(self, name)!r} must be true or false")
-        if self.audit not in AUDIT_DEPTHS:
-            raise ConfigError(f"audit {self.audit!r} is unknown; choose one of {', '.join(AUDIT_DEPTHS)}")
+        try:
+            for name, check in _CHECKS.items():
+                check(getattr(self, name), name)
+        except FieldError as error:
+            raise ConfigError(str(error)) from None
         for name in ("calibration", "profile"):
             value = getattr(self, name)
-            if value is not None and not _NAME.fullmatch(str(value)):
+            if value is not None and not _NAME.fullmatch(value):
                 raise ConfigError(f"{name} {value!r} is no name; pass a bundled one, not a path")
         if not self.model.strip():
             raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
@@ -98,7 +104,14 @@ class RunRequest:
     @classmethod
     def from_json(cls, text: str) -> RunRequest:
         """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version."""
-        values: dict[str, Any] = json.loads(text)
+        try:
+            values = json.loads(text, object_pairs_hook=fields.no_field_twice)
+        except (ValueError, RecursionError, TypeError) as error:
+            raise ConfigError(
+                f"the job's request is no JSON ({type(error).__name__}); submit the prompt again"
+            ) from None
+        if not isinstance(values, dict):
+            raise ConfigError("the job's request is no JSON object; submit the prompt again")
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ConfigError(

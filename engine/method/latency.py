@@ -16,8 +16,6 @@ kept on disk.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import paths
+from routesparse.engine import fields, paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.segments import Segment
 from routesparse.kernels.arrays import Array
@@ -35,6 +33,7 @@ SCHEMA = 1
 BREAK_EVEN_DENSITY = 0.35
 LAYERS = 16  # that share the setup of a new shape, where their number is not known
 LONGEST = 1 << 20
+_MOST_FILE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -131,17 +130,54 @@ class LatencyProfile:
     def load(cls, path: Path) -> LatencyProfile:
         """Errors: ProfileError for a file that is missing, corrupt or of a newer schema."""
         try:
-            values = json.loads(path.read_text())
+            values = fields.read_json(path, _MOST_FILE_BYTES)
             schema = values.pop("schema")
+            fields.whole()(schema, "schema")
             if schema != SCHEMA:
                 raise ProfileError(f"profile {path.name} has schema {schema}; this version reads {SCHEMA}")
-            profile = cls(**{**values, "cells": tuple(values["cells"])})
-            if not all(0 <= cost < math.inf for cost in profile.costs.values()):
-                raise TypeError("a cost is no finite number >= 0")
-            return profile
+            _PROFILE(values, "")
+            return cls(**{**values, "cells": tuple(values["cells"])})
         except FileNotFoundError:
             raise ProfileError(f"no latency profile {path.name}; run `routesparse profile`") from None
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise ProfileError(
+                f"profile {path.name} can't be read ({error.strerror}); pass another"
+            ) from None
+        # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ProfileError(
                 f"profile {path.name} is corrupt ({error}); run `routesparse profile`"
             ) from None
+
+
+_COST = fields.number(0.0, 1e12, "a number from 0 to 1e12")
+_CELL_COUNTS = ("rows", "tiles", "columns", "dense_heads", "dense_tiles", "sparse_tiles", "heads", "repeats")
+_CELL_TIMES = ("best_us", "p20_us", "p80_us", "p95_us", "predicted_us")
+_CELL = fields.record(
+    {"n": fields.whole(1), "mix": fields.text, "median_us": _COST},
+    {
+        **dict.fromkeys(_CELL_COUNTS, fields.optional(fields.whole())),
+        **dict.fromkeys(_CELL_TIMES, fields.optional(_COST)),
+    },
+    more=fields.plain,
+)
+_BLOCK = fields.whole(16, 1 << 20)
+_PROFILE = fields.record(
+    {
+        **dict.fromkeys(("name", "device", "backend", "dtype"), fields.text),
+        **dict.fromkeys(("head_dim", "groups"), fields.whole(1, 1 << 20)),
+        "threads": fields.whole(),
+        **dict.fromkeys(("block_q", "block_k"), _BLOCK),
+        **dict.fromkeys(("row_us", "tile_us", "column_us", "dense_row_us", "dense_tile_us"), _COST),
+        **dict.fromkeys(("probe_base_us", "probe_head_us", "probe_key_us"), _COST),
+        "median_error": _COST,
+        "cells": fields.items(_CELL),
+    },
+    {
+        "setup_us": _COST,
+        "validation_error": fields.optional(_COST),
+        "plans": fields.text,
+        "versions": fields.an_object,
+        **dict.fromkeys(("created_at", "command"), fields.line),
+    },
+)

@@ -14,6 +14,7 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import ModelError
+from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.runtime.refusals import check_family_name
 
 DEMO = "demo"
@@ -25,6 +26,7 @@ _HUB_FILES = [
     "*.safetensors.index.json",
     "tokenizer*",
 ]
+_MOST_JSON_BYTES = 1 << 28  # a large tokenizer has some 30 MB
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096
 
@@ -41,11 +43,17 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
                 "the bundled model is missing from data/models/demo; restore that folder from git"
             )
         return folder, DEMO
-    folder = Path(name_or_path).expanduser()
-    if folder.is_dir():
-        return folder, folder.resolve().name
-    if folder.is_file():
-        raise ModelError(f"model {name_or_path!r} is a file; pass the folder that holds it and config.json")
+    try:
+        folder = Path(name_or_path).expanduser()
+        if folder.is_dir():
+            return folder, folder.resolve().name
+        if folder.is_file():
+            raise ModelError(
+                f"model {name_or_path!r} is a file; pass the folder that holds it and config.json"
+            )
+    # Too long for a path, or the home of somebody unknown: no folder at any rate.
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"model {name_or_path!r} is no folder ({first_line(error)}); pass another") from None
     if not HUB_ID.fullmatch(name_or_path):
         raise ModelError(
             f"model {name_or_path!r} is unknown; pass {DEMO}, a folder with config.json, or a hub id org/name"
@@ -105,20 +113,33 @@ def weight_files(folder: Path) -> list[Path]:
 def revision_of(folder: Path) -> str:
     """Sixteen hex digits over config.json and, per weight file, name, size, header and sampled bytes.
 
-    Samples tell two fine-tunes of one architecture apart without reading gigabytes.
+    Samples tell two fine-tunes of one architecture apart without reading gigabytes. Errors: ModelError.
     """
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for file in weight_files(folder):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size} ".encode())
-        with file.open("rb") as handle:
-            header_bytes = int.from_bytes(handle.read(8), "little")
-            digest.update(handle.read(header_bytes))
-            data = size - 8 - header_bytes
-            for sample in range(_SAMPLES):
-                handle.seek(8 + header_bytes + data * sample // _SAMPLES)
-                digest.update(handle.read(_SAMPLE_BYTES))
+    try:
+        digest = hashlib.sha256(read_bounded(folder / "config.json", _MOST_JSON_BYTES))
+        for file in weight_files(folder):
+            _digest_weights(digest, file)
+    except OSError as error:
+        raise ModelError(
+            f"model {folder.name!r} can't be read ({error.strerror}); check its files"
+        ) from error
     return digest.hexdigest()[:16]
+
+
+def _digest_weights(digest: Any, file: Path) -> None:
+    size = file.stat().st_size
+    digest.update(f"{file.name} {size} ".encode())
+    with file.open("rb") as handle:
+        header_bytes = int.from_bytes(handle.read(8), "little")
+        data = size - 8 - header_bytes
+        if data < 0:
+            raise ModelError(
+                f"{file.parent.name}/{file.name} is corrupt (shorter than its header); download the model again"
+            )
+        digest.update(handle.read(header_bytes))
+        for sample in range(_SAMPLES):
+            handle.seek(8 + header_bytes + data * sample // _SAMPLES)
+            digest.update(handle.read(_SAMPLE_BYTES))
 
 
 def _from_hub(name: str) -> Path:
@@ -137,12 +158,12 @@ def _from_hub(name: str) -> Path:
 def _read_json(folder: Path, name: str) -> Any:
     file = folder / name
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(read_bounded(file, _MOST_JSON_BYTES))
     except FileNotFoundError:
         raise ModelError(
             f"model folder {folder.name!r} has no {name}; pass a folder with a saved model"
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelError(f"{folder.name}/{name} is not readable JSON; download the model again") from error
 
 

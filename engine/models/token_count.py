@@ -5,17 +5,22 @@ Only JSON files and the ``tokenizers`` package are read; the web process counts 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine import fields
 from routesparse.engine.errors import ModelError, PromptError
-from routesparse.engine.models.files import resolve
+from routesparse.engine.models.files import first_line, resolve
+from routesparse.engine.plain_files import read_bounded
 
 _FLOAT32_BYTES = 4
 _HEAD_CHARACTERS = 8  # per token that the model reads: more text than that rarely fits
+_SIZES = ("num_attention_heads", "hidden_size", "intermediate_size", "num_hidden_layers")
+_OPTIONAL_SIZES = ("num_key_value_heads", "head_dim")
+_MOST_JSON_BYTES = 1 << 24
+_MOST_TOKENIZER_BYTES = 1 << 28
 RUNTIME_BYTES = 512 << 20  # what Python with torch takes by itself, measured on Linux without a GPU
 
 
@@ -59,7 +64,7 @@ def prompt_size(model: str, text: str) -> PromptSize:
                 f"{max_tokens:,}; shorten the prompt"
             )
     tokens = len(tokenizer.encode(text, add_special_tokens=False).ids) + has_bos
-    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads", 1)
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or 1
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     per_token = (
         3 * config["hidden_size"] + 2 * (heads + kv_heads) * head_dim + 3 * config["intermediate_size"]
@@ -82,12 +87,18 @@ def _files(folder: Path) -> tuple[dict[str, Any], Any, int]:
     from tokenizers import Tokenizer
 
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        config = fields.read_json(folder / "config.json", _MOST_JSON_BYTES)
+        settings = fields.read_json(folder / "tokenizer_config.json", _MOST_JSON_BYTES)
+        for name in ("max_position_embeddings", *_SIZES):
+            fields.whole(1, 1 << 31)(config[name], name)
+        for name in _OPTIONAL_SIZES:
+            fields.optional(fields.whole(1, 1 << 31))(config.get(name), name)
+        fields.an_object(settings, "tokenizer_config")
+        content = read_bounded(folder / "tokenizer.json", _MOST_TOKENIZER_BYTES)
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
     except Exception as error:
         raise ModelError(
-            f"the tokenizer of model {folder.name!r} can't be read ({type(error).__name__}); restore its files"
+            f"config or tokenizer of model {folder.name!r} can't be read ({first_line(error)}); restore its files"
         ) from error
     return config, tokenizer, int(bool(settings.get("bos_token")))
 

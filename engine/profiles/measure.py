@@ -91,12 +91,14 @@ def profile_for(
             )
         return profile
     for folder in (paths.profiles(), paths.DATA / "profiles"):
-        path = folder / f"{wanted}.json"
-        if path.exists():
-            return LatencyProfile.load(path)
+        found = _fitting(folder / f"{wanted}.json")
+        if found is not None:
+            return found
     # A tile costs a head what it costs, however many heads share its keys.
     for path in sorted((paths.DATA / "profiles").glob(re.sub(r"-g\d+-", "-g*-", wanted) + ".json")):
-        return LatencyProfile.load(path)
+        found = _fitting(path)
+        if found is not None:
+            return found
     profile = measure(
         device,
         dtype,
@@ -109,6 +111,19 @@ def profile_for(
     )
     profile.save(paths.profiles())
     return profile
+
+
+def _fitting(path: Path) -> LatencyProfile | None:
+    """The profile that a file is named after; None where there is none, or none that can be read.
+
+    Then another one is taken, or a new one measured in its place: nobody asked for this file. ``routesparse doctor``
+    names it.
+    """
+    try:
+        found = LatencyProfile.load(path)
+    except ProfileError:
+        return None
+    return found if found.name == path.stem else None
 
 
 @dataclass(frozen=True)

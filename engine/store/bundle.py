@@ -3,6 +3,9 @@
 ``<directory>/<run_id>/manifest.json`` names every file with its sha256; the files are plain Parquet (zstd),
 readable by pandas, DuckDB and polars without RouteSparse. A bundle is written into a temporary sibling
 folder, flushed to the disk and renamed: a reader sees all of it or nothing, also after ``kill -9``.
+
+A bundle from elsewhere may hold anything: it is read with a bound, through no link, and every value is held to
+``ranges.py`` before anything is moved or stored.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +27,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routesparse.engine import plain_files
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
+from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import RunRecord, RunRow
-from routesparse.engine.store import tables
+from routesparse.engine.store import ranges, tables
 
 FORMAT = "routesparse-bundle"
 SCHEMA_VERSION = 2  # 1 named lambda and g "gate"
 MANIFEST = "manifest.json"
-_JSON_COLUMNS = ("config_json", "versions_json")  # of run: pages read them
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
+# A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
+_MOST_FILE_BYTES = 1 << 29
+_MOST_ROWS = 1 << 24
+_MOST_TABLE_BYTES = 1 << 32  # unpacked
+_ROWS_AT_ONCE = 1 << 14
 TEMPORARY_PREFIX = ".tmp-"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PROBE_ROWS_PER_GROUP = 64  # one head's heatmap can be read without the others
@@ -119,6 +130,14 @@ def verified_tables(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     return _verified(Path(path))
 
 
+def read_table(path: Path, table: str) -> pa.Table:
+    """One table of a bundle, its values checked but not its checksum. Errors: BundleError."""
+    data = _read_table(path, table, _read_file(path, f"{table}.parquet"))
+    with _nonsense_refused(path):
+        ranges.check_table(table, data)
+    return data
+
+
 def owner_of(path: Path) -> str | None:
     """Whose run a bundle holds; None is the local person. Errors: BundleError."""
     owner: str | None = read_tables(path)["run"]["owner"][0].as_py()
@@ -130,6 +149,28 @@ def check_run_id(run_id: str) -> str:
     if not _RUN_ID.fullmatch(run_id):
         raise BundleError(f"run id {run_id!r} can't name a folder; use letters, digits, '-' and '_'")
     return run_id
+
+
+def extra_entries(path: Path, manifest: Manifest) -> list[str]:
+    """What lies in a bundle's folder and is not of the bundle, sorted."""
+    return sorted({entry.name for entry in path.iterdir()} - {MANIFEST, *manifest.files})
+
+
+def copy(path: Path, manifest: Manifest, target: Path) -> None:
+    """Copy a bundle, and nothing else that lies in its folder, to where a reader sees all of it or nothing.
+
+    Errors: BundleError where it is no longer the verified one, OSError.
+    """
+    temporary = target.parent / f"{TEMPORARY_PREFIX}{target.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.mkdir(parents=True)
+        for name in (MANIFEST, *manifest.files):
+            _write_synced(temporary / name, _read_file(path, name))
+        if verify_bundle(temporary).digest != manifest.digest:
+            raise BundleError(f"{path.name} changed while it was copied; copy it again")
+        publish(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish(temporary: Path, target: Path) -> None:
@@ -183,13 +224,23 @@ def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
     run_ids = data["run"].column("run_id").to_pylist()
     if run_ids != [manifest.run_id]:
         raise BundleError(f"{path.name}/run.parquet describes {run_ids}, the manifest {manifest.run_id!r}")
-    for column in _JSON_COLUMNS:
-        _check_json(path, column, data["run"].column(column)[0].as_py())
     for table, rows in data.items():
         others = set(rows.column("run_id").unique().to_pylist()) - {manifest.run_id}
         if others:
             raise BundleError(f"{path.name}/{table}.parquet holds rows of other runs: {sorted(others)[:3]}")
+    with _nonsense_refused(path):
+        ranges.check(data)
     return Manifest(**{**vars(manifest), "size_bytes": size}), data
+
+
+@contextmanager
+def _nonsense_refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FieldError as error:
+        raise BundleError(
+            f"{path.name} holds a value that no run can have: {error}; make the bundle again, or discard it"
+        ) from None
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -221,42 +272,52 @@ def _read_manifest(path: Path) -> Manifest:
     return Manifest(run_id, version, files, hashlib.sha256(content).hexdigest(), 0, values)
 
 
-def _check_json(path: Path, column: str, text: str) -> None:
-    try:
-        valid = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        valid = False
-    if not valid:
-        raise BundleError(f"{path.name}/run.parquet holds no JSON object under {column}")
-
-
 def _read_file(path: Path, name: str) -> bytes:
-    file = path / name
-    if file.is_symlink():
-        raise BundleError(f"{path.name}/{name} is a link; a bundle holds plain files only")
-    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
-        raise BundleError(f"{path.name}/{name} is no file; a bundle holds plain files only")
+    """Errors: BundleError for what is missing, no plain file, a link, or too large."""
     try:
-        return file.read_bytes()
+        return plain_files.read_bounded(path / name, _MOST_FILE_BYTES, follow_links=False)
     except FileNotFoundError as error:
         raise BundleError(f"{path.name}/{name} is missing; copy the bundle again") from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BundleError(f"{path.name}/{name} is a link; a bundle holds plain files only") from error
         raise BundleError(f"{path.name}/{name} can't be read ({error.strerror})") from error
 
 
 def _read_table(path: Path, table: str, content: bytes) -> pa.Table:
     try:
-        data = pq.read_table(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as error:
+        data = _unpacked(content)
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no text
         raise BundleError(f"{path.name}/{table}.parquet is not a readable Parquet file ({error})") from error
+    if data is None:
+        raise BundleError(f"{path.name}/{table}.parquet unpacks to more than any run holds; it is no bundle")
     expected = tables.arrow_schema(table)
     data = tables.as_of_today(table, data)
     for field in expected:
-        if field.name not in data.schema.names or data.schema.field(field.name).type != field.type:
+        if data.schema.names.count(field.name) != 1 or data.schema.field(field.name).type != field.type:
             raise BundleError(f"{path.name}/{table}.parquet lacks column {field.name} of type {field.type}")
         if not field.nullable and data.column(field.name).null_count:
             raise BundleError(f"{path.name}/{table}.parquet has no value for {field.name} in some rows")
     return data.select(expected.names)
+
+
+def _unpacked(content: bytes) -> pa.Table | None:
+    """A Parquet file, its texts checked to be text; None where it would unpack to more than a run can hold.
+
+    A few bytes may stand for millions of equal rows, so they are unpacked some at a time.
+    """
+    file = pq.ParquetFile(pa.BufferReader(content))
+    claimed = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+    if file.metadata.num_rows > _MOST_ROWS or claimed > _MOST_TABLE_BYTES:
+        return None
+    batches, size = [], 0
+    for batch in file.iter_batches(_ROWS_AT_ONCE):
+        size += batch.nbytes
+        if size > _MOST_TABLE_BYTES:
+            return None
+        batch.validate(full=True)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema=file.schema_arrow)
 
 
 def _parquet_bytes(table: str, data: pa.Table) -> bytes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -103,16 +102,15 @@ class Store:
 
         Harmless to repeat: the bundle's id is unique. Killed at any moment, the bundle is either still at its
         source or in the bundles folder, and the next start inserts it. Where inserting fails it stays in the
-        bundles folder and its run in ``unlisted``. Errors: BundleError (source unchanged, for the caller to set
-        aside), StoreError.
+        bundles folder and its run in ``unlisted``. Errors: BundleError for one that can never be stored (back at its
+        source, for the caller to set aside), StoreError.
         """
         manifest, data = bundle.verified_tables(path)
-        try:
-            metas = thumbnail.probe_meta(data["probe"])
-        except ValueError as error:
+        if move and (extra := bundle.extra_entries(path, manifest)):
             raise BundleError(
-                f"{path.name}/probe.parquet holds a heatmap of another shape ({error})"
-            ) from error
+                f"{path.name} also holds {extra[0]!r}, which its manifest does not name; remove it"
+            )
+        metas = thumbnail.probe_meta(data["probe"])
         with self._write_lock:
             known = self.rows("SELECT bundle_id FROM run WHERE run_id = ?", [manifest.run_id])
             if known and known[0][0] != manifest.digest:
@@ -122,12 +120,18 @@ class Store:
                 )
             place = self.bundles / manifest.run_id
             if path != place:
-                _bring(path, place, move=move, keep=bool(known))
+                _bring(path, manifest, place, move=move, keep=bool(known))
             if known:
                 return None
             self.unlisted[manifest.run_id] = origin
-            self._insert(manifest, {**data, "probe_meta": metas}, origin)
-            self.unlisted.pop(manifest.run_id, None)
+            try:
+                self._insert(manifest, {**data, "probe_meta": metas}, origin)
+            except BundleError:
+                if path != place:
+                    _take_back(path, place)
+                self.unlisted.pop(manifest.run_id)
+                raise
+            self.unlisted.pop(manifest.run_id)
             self.generation += 1
         return manifest.run_id
 
@@ -172,7 +176,10 @@ class Store:
         return {row[0] for row in self.rows("SELECT run_id FROM run")}
 
     def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
-        """All rows of one bundle in one transaction. Errors: StoreError, nothing inserted."""
+        """All rows of one bundle in one transaction.
+
+        Errors: BundleError for values that the tables can't hold, StoreError; nothing is inserted then.
+        """
         with self._connection.cursor() as cursor:
             try:
                 cursor.begin()
@@ -199,6 +206,11 @@ class Store:
                     [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
                 )
                 cursor.commit()
+            except duckdb.DataError as error:
+                _roll_back(cursor)
+                raise BundleError(
+                    f"run {manifest.run_id} can't be stored ({error}); make the bundle again, or discard it"
+                ) from error
             except duckdb.Error as error:
                 _roll_back(cursor)
                 raise StoreError(
@@ -323,24 +335,32 @@ def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
         return  # the failed statement has already ended the transaction
 
 
-def _bring(source: Path, place: Path, *, move: bool, keep: bool) -> None:
+def _bring(source: Path, manifest: bundle.Manifest, place: Path, *, move: bool, keep: bool) -> None:
     """Put a bundle's folder into its place in the store; ``keep``: what is there already is the same run."""
     try:
         if place.exists() and not keep:
             shutil.rmtree(place)  # left by a crash and not in the tables
         if not place.exists():
-            temporary = place.parent / f"{bundle.TEMPORARY_PREFIX}{place.name}-{uuid.uuid4().hex[:8]}"
             if move and source.stat().st_dev == place.parent.stat().st_dev:
                 bundle.publish(source, place)
             else:
-                try:
-                    shutil.copytree(source, temporary)
-                    bundle.publish(temporary, place)
-                finally:
-                    shutil.rmtree(temporary, ignore_errors=True)
+                bundle.copy(source, manifest, place)
         if move:
             shutil.rmtree(source, ignore_errors=True)
     except OSError as error:
         raise StoreError(
             f"{source.name} could not be taken in ({error.strerror or error}); retry later"
+        ) from error
+
+
+def _take_back(source: Path, place: Path) -> None:
+    """Move a bundle that the tables refused back to where it came from; a copy of what is still there goes."""
+    try:
+        if source.exists():
+            shutil.rmtree(place)
+        else:
+            shutil.move(place, source)
+    except OSError as error:
+        raise StoreError(
+            f"{source.name} could not be set aside ({error.strerror or error}); free space and retry"
         ) from error

@@ -6,6 +6,7 @@ Column names are those of engine/rows.py, units included; NULL (not measured) ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -269,17 +270,18 @@ def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     place = store.bundle(unit.run_id)
     if place is None:
         return None
-    file = place / "probe.parquet"
     wanted = [(name, "=", getattr(unit, name)) for name in ("layer", "head", "segment", "batch_index")]
     try:
-        found = pq.read_table(file, filters=wanted).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        found = pq.read_table(place / "probe.parquet", filters=wanted).to_pylist()
+        return _full_heatmap(found[0], place) if found else None
+    # ValueError: bytes of another number than the shape says, in a file changed since it was taken in.
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"the probe of run {unit.run_id} can't be read ({error}); copy the bundle again"
         ) from error
-    if not found:
-        return None
-    row = found[0]
+
+
+def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:
     levels = None
     if row.get("masks") is not None:
         families = families_of(candidates_of(place))

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from routesparse.engine import paths
+from routesparse.engine import paths, plain_files
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Origin, Store
 
 REJECTED = "rejected"
+_NOTE_BYTES = 1 << 16
+_NO_REASON = "the reason could not be written down; put the bundle into the spool again to see it"
 _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
 _STALE_SECONDS = 24 * 3600
 _TRASH_SECONDS = 7 * _STALE_SECONDS
@@ -91,7 +93,11 @@ def _take_in(
         if spool is None:
             report.rejected.append(Rejection(path.name, reason, _now()))
         elif os.path.lexists(path):
-            report.rejected.append(reject(path, reason, spool))
+            try:
+                report.rejected.append(reject(path, reason, spool))
+            except OSError as error:
+                why = f"{reason} It could not be set aside ({error.strerror or error}); free space, or discard it"
+                report.waiting.append(Rejection(path.name, why, _now()))
 
     try:
         if origin == "sample" and store.was_deleted(bundle.verify_bundle(path).digest):
@@ -114,7 +120,10 @@ def _take_in(
 
 
 def reject(path: Path, reason: str, spool: Path) -> Rejection:
-    """Move a bundle to ``rejected`` and write the reason into ``<name>.txt`` beside it."""
+    """Move a bundle to ``rejected`` and write the reason into ``<name>.txt`` beside it.
+
+    A full disk may have no room for the reason: the bundle is moved all the same. Errors: OSError, it stays.
+    """
     rejected = spool / REJECTED
     rejected.mkdir(parents=True, exist_ok=True)
     short = _readable(path.name).encode()[:_NAME_BYTES].decode(errors="ignore")
@@ -122,25 +131,35 @@ def reject(path: Path, reason: str, spool: Path) -> Rejection:
     while os.path.lexists(rejected / name):
         counter += 1
         name = f"{short}.{counter}"
-    (rejected / f"{name}.txt").write_text(_readable(reason) + "\n", "utf-8")
     shutil.move(path, rejected / name)
+    note = rejected / f"{name}.txt"
+    try:
+        note.write_text(_readable(reason) + "\n", "utf-8")
+    except OSError:
+        note.unlink(missing_ok=True)
     return Rejection(name, _readable(reason), _now())
 
 
 def rejections(spool: Path | None = None) -> list[Rejection]:
     """All bundles set aside, newest first."""
     folder = (spool or paths.spool()) / REJECTED
+    if not folder.is_dir():
+        return []
+    names = {path.name for path in folder.iterdir()}
     # What was set aside may itself be called .txt.
-    notes = [note for note in folder.glob("*.txt") if os.path.lexists(folder / note.stem)]
-    notes.sort(key=lambda note: note.stat().st_mtime, reverse=True)
-    return [
-        Rejection(
-            note.stem,
-            note.read_text("utf-8", errors="replace").strip(),
-            datetime.fromtimestamp(note.stat().st_mtime, UTC).isoformat(timespec="seconds"),
-        )
-        for note in notes
-    ]
+    bundles = [name for name in names if name.removesuffix(".txt") not in names - {name}]
+    found = [_rejection(folder, name) for name in bundles if os.path.lexists(folder / name)]
+    return sorted(found, key=lambda rejection: rejection.rejected_at, reverse=True)
+
+
+def _rejection(folder: Path, name: str) -> Rejection:
+    note = folder / f"{name}.txt"
+    try:
+        reason = plain_files.read_bounded(note, _NOTE_BYTES).decode("utf-8", errors="replace").strip()
+    except OSError:
+        note, reason = folder / name, _NO_REASON
+    changed = datetime.fromtimestamp(note.lstat().st_mtime, UTC)
+    return Rejection(name, reason, changed.isoformat(timespec="seconds"))
 
 
 def discard_rejection(name: str, spool: Path | None = None) -> None:

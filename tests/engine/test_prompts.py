@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -58,8 +59,21 @@ def test_missing_files_folders_and_huge_files_are_refused(tmp_path, monkeypatch)
     with pytest.raises(PromptError, match="is a folder"):
         prompts.read_prompt(tmp_path)
     monkeypatch.setattr(prompts, "MAX_FILE_BYTES", 1 << 20)
-    with pytest.raises(PromptError, match="has 2 MB; pass at most 1 MB"):
+    with pytest.raises(PromptError, match="it has more than 1 MB; pass a text file of at most 1 MB"):
         prompts.read_prompt(write(tmp_path, b"x" * (2 << 20)))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path, kind):
+    """/dev/zero used to fill the memory, a pipe to be waited for without end."""
+    path = tmp_path / "prompt.txt"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(PromptError, match="it is no plain file but a pipe or a device; pass a text file"):
+        prompts.read_prompt(path)
 
 
 def test_a_prompt_carries_a_label_and_the_hash_of_its_bytes(tmp_path):

@@ -25,8 +25,9 @@ def drawn(units: pd.DataFrame) -> pd.DataFrame:
 def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
     """Worst-row error against both bounds on logarithmic axes; a point below y = x would be a violation."""
     chart = go.Figure()
-    known = units[units["max_error"] > 0]
-    low, high = _log_range(known[["max_error", "bound_tight", "bound_paper"]])
+    values = units[["max_error", "bound_tight", "bound_paper"]]
+    known = units[(units["max_error"] > 0) & np.isfinite(values).all(axis=1)]
+    low, high = _log_range(values.loc[known.index])
     design.diagonal(chart, low, high, theme)
     chart.add_scatter(
         x=known["max_error"],
@@ -130,7 +131,7 @@ def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> go.Figure:
 
 def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
     """``low``, ``high``, ``units``, ``share`` of equal bins over all residuals; empty without any."""
-    values = residual.dropna().to_numpy()
+    values = residual[np.isfinite(residual)].to_numpy()
     if not len(values):
         return pd.DataFrame({"low": [], "high": [], "units": [], "share": []})
     counts, edges = np.histogram(values, bins=bins)

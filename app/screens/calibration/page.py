@@ -99,8 +99,9 @@ def _confidence() -> float:
 
 
 def _facts_cards(shown: list[Calibration]) -> None:
-    for place, one in zip(st.columns(SIDE_BY_SIDE, gap="small"), shown, strict=False):
-        with place, st.container(border=True, key=f"card-facts-{one.name}", gap="xsmall"):
+    columns = st.columns(SIDE_BY_SIDE, gap="small")
+    for place, one in enumerate(shown):
+        with columns[place], st.container(border=True, key=f"card-facts-{place}", gap="xsmall"):
             st.html(f'<div class="rs-h">{escape(one.name)}</div>' + wording.facts_html(one))
 
 

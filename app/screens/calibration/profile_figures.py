@@ -26,12 +26,13 @@ def cells(profile: LatencyProfile) -> pd.DataFrame:
         return pd.DataFrame(
             columns=["tokens", "mix", "median_us", "upper_us", "upper", "repeats", "flops_us"]
         )
-    upper = "p95_us" if "p95_us" in rows else "p80_us"
+    upper = next((name for name in ("p95_us", "p80_us") if name in rows), "median_us")
     flops = pd.Series(np.nan, rows.index)
-    if "tiles" in rows:
+    dense = rows[rows["mix"] == DENSE].sort_values("n")
+    if "tiles" in rows and "columns" in rows and len(dense):
         keys = rows["tiles"] * profile.block_k + rows["columns"]
         flops = 4.0 * profile.head_dim * profile.block_q * keys
-        longest = rows[rows["mix"] == DENSE].sort_values("n").iloc[-1]
+        longest = dense.iloc[-1]
         flops = flops * (longest["median_us"] / flops[longest.name])
     return pd.DataFrame(
         {

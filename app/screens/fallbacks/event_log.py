@@ -57,8 +57,8 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
 
 def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
     def candidate(side: str) -> pd.Series:
-        letters = events[f"{side}_pattern"].map(design.letter)
-        return letters + " · " + events[f"{side}_budget"]
+        letters = events[f"{side}_pattern"].map(design.letter, na_action="ignore")
+        return (letters + " · " + events[f"{side}_budget"]).fillna(numbers.NOT_MEASURED)
 
     # Who writes no scope knows heads' certificates only.
     whose = {"of": events["scope"].fillna("head")} if (events["scope"] == "layer").any() else {}

@@ -74,7 +74,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     sparse = choices[choices["pattern"] != "dense"]
     certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
     missed = int(layers["uncertified"].sum())
-    speedup = None if run.dense_ms is None else run.dense_ms / run.total_ms
+    speedup = run.dense_ms / run.total_ms if run.dense_ms is not None and run.total_ms else None
     fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
         ("Causal area kept", numbers.share(run.density), "mean over units", "density"),

@@ -57,7 +57,7 @@ def rows(runs: pd.DataFrame, baseline: RunRow | None) -> tuple[pd.DataFrame, dic
             "prefill": runs["total_ms"].round(),
             "dense": runs["dense_ms"].round(),
             "speedup": runs["speedup"],
-            "created": pd.to_datetime(runs["created_at"], utc=True, errors="coerce"),
+            "created": pd.to_datetime(runs["created_at"], utc=True, format="ISO8601", errors="coerce"),
             "run": runs["run_id"].map(queries.label),
         }
     )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -376,3 +377,35 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
     for part in robust.parts:
         for bucket, mine in zip(robust.buckets, load_calibration(part).buckets, strict=True):
             assert bucket.deltas["0.95"] >= mine.deltas["0.95"]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "deep", "boolean", "twice", "infinite", "huge"])
+def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, kind):
+    path = CALIBRATION.save(tmp_path)
+    good = path.read_text()
+    contents = {
+        "deep": '{"schema": 2, "name": ' + "[" * 100_000,
+        "boolean": good.replace('"seed": 0', '"seed": true'),
+        "twice": good.replace('"seed": 0', '"seed": 0, "seed": 1'),
+        "infinite": good.replace('"seed": 0', '"seed": Infinity'),
+        "huge": good.replace('"seed": 0', f'"seed": {"9" * 5_000}'),
+    }
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        assert contents[kind] != good
+        path.write_text(contents[kind])
+    with pytest.raises(CalibrationError, match=r"can't be read|is corrupt"):
+        load_calibration(str(path))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "no\0name", "", "a/../../b"])
+def test_a_name_that_no_file_can_have_is_one_error(name):
+    with pytest.raises(CalibrationError, match=r"no calibration|can't be read"):
+        load_calibration(name)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,9 @@ def run_row(run_id, **overrides):
         name: None if "None" in hint else samples[hint] for name, hint in RunRow.__annotations__.items()
     }
     values |= {"run_id": run_id, "config_json": "{}", "versions_json": "{}", "prompt_name": "p.txt"}
+    values |= {"policy": "certified", "probe_mode": "exact", "audit_depth": "none", "dtype": "float32"}
+    values |= dict.fromkeys(("units", "sparse_units", "expanded_units"), 0)
+    values |= dict.fromkeys(("dense_fallback_units", "dense_router_units"), 0)
     values |= {"created_at": f"2026-01-01T00:00:{len(run_id) % 60:02d}+00:00"}
     return RunRow(**{**values, **overrides})
 
@@ -181,6 +185,99 @@ def test_a_zip_file_that_unpacks_to_too_much_is_refused(run, home, tmp_path, mon
     assert "it is no bundle" in refused(run, home, "ingest", tmp_path / "x.zip")
 
 
+def packed(folder, file, method=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for path in sorted(folder.iterdir()):
+            archive.write(path, f"{folder.name}/{path.name}")
+    return bytearray(file.read_bytes())
+
+
+def mark(content, offset_local, offset_central, value):
+    """Set a 16-bit field of every entry, in its local header and in the directory."""
+    for signature, offset in ((b"PK\x03\x04", offset_local), (b"PK\x01\x02", offset_central)):
+        at = content.find(signature)
+        while at >= 0:
+            content[at + offset : at + offset + 2] = value.to_bytes(2, "little")
+            at = content.find(signature, at + 4)
+    return content
+
+
+def damage_data(content):
+    content[60:90] = b"?" * 30
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda content: mark(content, 6, 8, 1), "encrypted"),
+        (lambda content: mark(content, 8, 10, 99), "compression method is not supported"),
+        (lambda content: mark(content, 8, 10, 14), "x.zip"),
+        (damage_data, "x.zip"),
+        (lambda content: content[: len(content) // 2], "not a zip file"),
+        (lambda content: content[:-30] + b"\xff" * 30, "not a zip file"),
+        (lambda content: b"", "not a zip file"),
+    ],
+    ids=["encrypted", "unknown method", "wrong method", "damaged", "cut", "broken directory", "empty"],
+)
+def test_an_archive_that_can_not_be_unpacked_is_one_line(run, home, bundle, tmp_path, change, told):
+    content = change(packed(bundle(), tmp_path / "x.zip"))
+    (tmp_path / "x.zip").write_bytes(content)
+    message = refused(run, home, "ingest", tmp_path / "x.zip")
+    assert told in message and "Traceback" not in message
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_that_others_packed_is_read_and_a_bomb_is_not(
+    run, home, bundle, tmp_path, monkeypatch, method
+):
+    packed(bundle(), tmp_path / "good.zip", method)
+    assert run("ingest", tmp_path / "good.zip")[0] == 0
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", method) as archive:
+        archive.writestr("run-b/manifest.json", b" " * (1 << 22))
+    monkeypatch.setattr("routesparse.engine.cli.bundles.MAX_UNPACKED_BYTES", 1 << 21)
+    assert "unpacks to more than 2 MB; it is no bundle" in refused(run, home, "ingest", tmp_path / "bomb.zip")
+
+
+def test_an_archive_with_a_file_twice_is_refused_and_one_with_more_files_leaves_them(
+    run, home, bundle, tmp_path
+):
+    source = bundle()
+    packed(source, tmp_path / "x.zip")
+    with zipfile.ZipFile(tmp_path / "x.zip", "a") as archive:
+        archive.writestr("run-a/notes.txt", "of somebody")
+    assert run("ingest", tmp_path / "x.zip")[0] == 0
+    assert not (paths.spool() / "run-a" / "notes.txt").exists()
+    with (
+        pytest.warns(UserWarning, match="Duplicate name"),
+        zipfile.ZipFile(tmp_path / "x.zip", "a") as archive,
+    ):
+        archive.writestr("run-a/manifest.json", "{}")
+    assert "holds manifest.json twice" in refused(run, home, "ingest", tmp_path / "x.zip")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["pipe", "pipe.zip", "zero.zip"])
+def test_a_pipe_or_a_device_is_not_waited_for(run, home, tmp_path, name):
+    if name.startswith("pipe"):
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).symlink_to("/dev/zero")
+    assert name in refused(run, home, "ingest", tmp_path / name)
+
+
+def test_links_and_other_files_in_a_bundle_stay_where_they_are(run, home, bundle, tmp_path):
+    source = bundle()
+    (tmp_path / "secret").write_text("elsewhere")
+    (source / "notes").symlink_to(tmp_path / "secret")
+    (source / "more").mkdir()
+    (source / "more" / "file").write_text("of somebody")
+    assert run("ingest", source)[0] == 0
+    assert {path.name for path in (paths.spool() / "run-a").iterdir()} == {
+        path.name for path in source.iterdir()
+    } - {"notes", "more"}
+
+
 class TestRuns:
     def test_none_yet(self, run, home):
         code, out, _ = run("runs")
@@ -201,10 +298,10 @@ class TestRuns:
             ("old", "spool"),
             ("torn", "spool"),
         ]
-        assert rows[2]["problem"] == "unreadable: FileNotFoundError"
-        assert rows[0]["policy"] == "x"
+        assert rows[2]["problem"] == "torn/run.parquet is missing; copy the bundle again"
+        assert rows[0]["policy"] == "certified"
         text = run("runs")[1]
-        assert all(name in text for name in ("new", "old", "torn", "p.txt", "unreadable"))
+        assert all(name in text for name in ("new", "old", "torn", "p.txt", "is missing"))
         assert len(json.loads(run("runs", "--json", "--limit", "1")[1])["runs"]) == 1
 
     def test_a_bundle_made_under_a_login_says_who_will_see_it(self, run, home, bundle):
@@ -222,6 +319,22 @@ class TestRuns:
         pq.write_table(pq.read_table(file).drop_columns(["owner", "top1_agreement"]), file)
         (row,) = json.loads(run("runs", "--json")[1])["runs"]
         assert (row["run_id"], row["owner"], row["top1_agreement"]) == ("early", None, None)
+
+    @pytest.mark.timeout(60)
+    def test_one_bad_bundle_hides_no_other(self, run, home, bundle):
+        """Values that no run has, a pipe in place of a table: the list shows what is wrong beside the others."""
+        run("ingest", bundle("good"), bundle("pipe"), bundle("null"))
+        (paths.spool() / "pipe" / "run.parquet").unlink()
+        os.mkfifo(paths.spool() / "pipe" / "run.parquet")
+        file = paths.spool() / "null" / "run.parquet"
+        table = pq.read_table(file)
+        pq.write_table(table.set_column(1, "created_at", [[None]]), file)
+        code, out, _ = run("runs", "--json")
+        rows = {row["run_id"]: row for row in json.loads(out)["runs"]}
+        assert code == 0 and rows["good"]["tokens"] == 1
+        assert "no plain file but a pipe" in rows["pipe"]["problem"]
+        assert "created_at" in rows["null"]["problem"]
+        assert run("runs")[0] == 0
 
     def test_names_from_other_machines_are_shown_as_they_are(self, run, home, bundle):
         run("ingest", bundle(prompt_name="[red]x[/] \x1b[2J", model="[link=http://x]m[/link]"))

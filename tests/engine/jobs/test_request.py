@@ -26,7 +26,7 @@ def test_the_configuration_carries_every_choice():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"policy": "fast"}, "policy 'fast' is unknown"),
+        ({"policy": "fast"}, 'policy is "fast", it must be one of priced'),
         ({"policy": "strict"}, "needs a latency limit"),
         ({"budget": "soon"}, "budget 'soon' is not understood"),
         ({"budget": "-1"}, "leaves no time"),
@@ -34,19 +34,32 @@ def test_the_configuration_carries_every_choice():
         ({"tau": 1.5, "policy": "certified"}, "tau 1.5 must lie in"),
         ({"price": 0.0}, "price 0.0 must lie in"),
         ({"segment": 100}, "segment 100 tokens"),
-        ({"segment": 4096.0}, "segment 4096.0 must be a whole number"),
-        ({"segment": 2**24 + 128}, "segment 16777344 must lie between 0 and 16,777,216 tokens"),
-        ({"break_even": 2**24 + 1}, "break_even 16777217 must lie between 0 and 16,777,216 tokens"),
-        ({"break_even": -1}, "break_even -1 must lie between"),
-        ({"break_even": 4096.0}, "break_even 4096.0 must be a whole number"),
-        ({"break_even": True}, "break_even True must be a whole number"),
-        ({"seed": "1"}, "seed '1' must be a whole number"),
-        ({"probe": "half"}, "probe 'half' is unknown"),
-        ({"audit": "some"}, "audit 'some' is unknown"),
-        ({"keep_text": 1}, "keep_text 1 must be true or false"),
+        ({"segment": 4096.0}, "segment is 4096.0, it must be a whole number"),
+        (
+            {"segment": 2**24 + 128},
+            "segment is 16777344, it must be a whole number of at least 0 and at most 16777216",
+        ),
+        (
+            {"break_even": 2**24 + 1},
+            "break_even is 16777217, it must be a whole number of at least 0 and at most 16777216",
+        ),
+        ({"break_even": -1}, "break_even is -1, it must be a whole number"),
+        ({"break_even": 4096.0}, "break_even is 4096.0, it must be a whole number"),
+        ({"break_even": True}, "break_even is true, it must be a whole number"),
+        ({"seed": "1"}, 'seed is "1", it must be a whole number'),
+        ({"probe": "half"}, 'probe is "half", it must be one of exact'),
+        ({"audit": "some"}, 'audit is "some", it must be one of none'),
+        ({"keep_text": 1}, "keep_text is 1, it must be true or false"),
         ({"calibration": "../secret.json"}, "is no name"),
         ({"profile": "/etc/passwd"}, "is no name"),
         ({"model": " "}, "names no model"),
+        ({"model": 5}, "model is 5, it must be a text of one line"),
+        ({"budget": 5}, "budget is 5, it must be a text of one line"),
+        ({"tau": True}, "tau is true, it must be a finite number"),
+        ({"price": float("inf")}, "price is Infinity, it must be a finite number"),
+        ({"seed": 2**63}, "seed is 9223372036854775808, it must be a whole number"),
+        ({"domain": ["code"]}, "domain is"),
+        ({"owner": 5}, "owner is 5, it must be a text of one line"),
     ],
 )
 def test_a_wrong_wish_is_refused(wrong, message):
@@ -64,6 +77,28 @@ def test_a_request_of_a_newer_version_is_refused_by_name():
     values = {**json.loads(RunRequest().to_json()), "tempo": "allegro"}
     with pytest.raises(ConfigError, match="tempo"):
         RunRequest.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "5",
+        "null",
+        "{",
+        "[" * 100_000,
+        '{"seed": NaN}',
+        '{"seed": 1, "seed": 2}',
+        "9" * 5_000,
+        b"\xff",
+    ],
+    ids=["empty", "list", "number", "null", "cut", "deep", "nan", "twice", "long", "bytes"],
+)
+def test_a_request_that_is_none_is_refused(text):
+    """Whatever stands in the queue's file."""
+    with pytest.raises(ConfigError):
+        RunRequest.from_json(text)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -94,12 +95,24 @@ def test_a_missing_profile_says_what_to_run(tmp_path):
         lambda text: text.replace('"cells": []', '"cells": 3'),
         lambda text: text.replace('"tile_us": 1.0', '"tile_us": "fast"'),
         lambda text: text.replace('"tile_us": 1.0', '"tile_us": NaN'),
+        lambda text: text.replace('"tile_us": 1.0', '"tile_us": Infinity'),
+        lambda text: text.replace('"tile_us": 1.0', '"tile_us": true'),
+        lambda text: text.replace('"tile_us": 1.0', '"tile_us": -1.0'),
+        lambda text: text.replace('"threads": 0', '"threads": 0, "threads": 1'),
+        lambda text: text.replace('"cells": []', '"cells": [{"n": 0, "mix": "dense", "median_us": 1}]'),
+        lambda text: text.replace('"cells": []', f'"cells": {"[" * 100_000}'),
+        lambda text: text.replace('"name": "synthetic"', '"name": ["synthetic"]'),
     ],
-    ids=["cut", "empty", "list", "string", "null", "misspelt", "no-schema", "cells", "text-number", "nan"],
+    ids=[
+        *("cut", "empty", "list", "string", "null", "misspelt", "no-schema", "cells", "text-number", "nan"),
+        *("infinity", "boolean", "negative", "twice", "cell", "deep", "list-name"),
+    ],
 )
 def test_a_corrupt_profile_is_refused(profile, tmp_path, damage):
     path = profile.save(tmp_path)
-    path.write_text(damage(path.read_text()))
+    good = path.read_text()
+    path.write_text(damage(good))
+    assert path.read_text() != good
     with pytest.raises(ProfileError, match=r"profile synthetic\.json is corrupt .*run `routesparse profile`"):
         LatencyProfile.load(path)
 
@@ -108,6 +121,22 @@ def test_a_binary_file_is_no_profile(tmp_path):
     (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ProfileError, match="is corrupt"):
         LatencyProfile.load(tmp_path / "x.json")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "no name"])
+def test_what_is_no_plain_file_is_no_profile(tmp_path, kind):
+    path = tmp_path / "x.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = tmp_path / "x\0.json"
+    with pytest.raises(ProfileError, match="can't be read"):
+        LatencyProfile.load(path)
 
 
 def test_a_newer_profile_is_refused_with_both_numbers(profile, tmp_path):

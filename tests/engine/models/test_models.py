@@ -1,6 +1,7 @@
 """Loading models: what a record learns, and one clear line for every broken folder. CPU, tiny models."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.errors import CalibrationError, ModelError, UnsupportedModelError
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import load as models
+from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.runtime.route import route
 
 LAB_MODEL = paths.REPOSITORY.parent / "shared" / "data" / "lab_model"
@@ -142,6 +144,38 @@ class TestBrokenFolders:
     def test_a_corrupt_config(self, folder, content):
         (folder / "config.json").write_text(content, "latin-1")
         refused(folder, "tiny/config.json is not readable JSON")
+
+    def test_a_config_nested_without_end(self, folder):
+        (folder / "config.json").write_text("[" * 100_000)
+        refused(folder, "tiny/config.json is not readable JSON")
+
+    @pytest.mark.timeout(30)
+    def test_a_pipe_in_place_of_a_config(self, folder):
+        (folder / "config.json").unlink()
+        os.mkfifo(folder / "config.json")
+        refused(folder, "tiny/config.json is not readable JSON")
+
+    def test_a_weight_file_shorter_than_its_header(self, folder):
+        """The web process asks for the revision alone, without checking the weights."""
+        (folder / "model.safetensors").write_bytes((2**62).to_bytes(8, "little") + b"{}")
+        with pytest.raises(ModelError, match="shorter than its header"):
+            model_files.revision_of(folder)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"max_position_embeddings": None},
+            {"hidden_size": "wide"},
+            {"num_attention_heads": 0},
+            {"head_dim": True},
+        ],
+    )
+    def test_a_config_that_counts_nothing(self, folder, change):
+        """The web process counts tokens and memory with it."""
+        values = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**values, **change}))
+        with pytest.raises(ModelError, match=f"can't be read .{next(iter(change))} is"):
+            prompt_size(str(folder), "text")
 
     @pytest.mark.parametrize("content", ["[]", "{}", '{"model_type": 3}'])
     def test_a_config_without_a_model_type(self, folder, content):

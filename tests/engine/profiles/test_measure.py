@@ -194,6 +194,20 @@ def test_auto_measures_once_and_takes_the_cached_profile_afterwards(fake_clock, 
     )
 
 
+@pytest.mark.parametrize("damage", ["{", '{"schema": 1}', "other name"])
+def test_auto_measures_again_where_the_cached_profile_can_not_be_read(fake_clock, damage):
+    """One bad file in the home keeps nobody from analysing."""
+    first = measure.profile_for("auto", CPU, torch.float32, **SHAPE)
+    file = paths.profiles() / f"{first.name}.json"
+    good = file.read_text()
+    file.write_text(good.replace(first.name, "other") if damage == "other name" else damage)
+    assert measure.profile_for("auto", CPU, torch.float32, **SHAPE).name == first.name
+    assert file.read_text() != damage and first.name in file.read_text()
+    file.write_text(damage if damage != "other name" else "{")
+    with pytest.raises(ProfileError, match="is corrupt"):
+        measure.profile_for(first.name, CPU, torch.float32, **SHAPE)
+
+
 def test_auto_takes_a_shipped_profile_that_fits(fake_clock, monkeypatch):
     shipped = measure.measure(CPU, torch.float32, **SHAPE, lengths=LENGTHS)
     shipped.save(paths.DATA / "profiles")

@@ -209,6 +209,65 @@ def test_link_in_place_of_a_file_is_refused(small, tmp_path):
         bundle.verify_bundle(path)
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["audit.parquet", bundle.MANIFEST])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(small, tmp_path, name):
+    path = bundle.write_bundle(small, tmp_path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(BundleError, match="no plain file but a pipe or a device"):
+        bundle.verify_bundle(path)
+
+
+def test_a_file_above_its_bound_is_not_read(small, tmp_path, monkeypatch):
+    path = bundle.write_bundle(small, tmp_path)
+    monkeypatch.setattr(bundle, "_MOST_FILE_BYTES", 1_000)
+    with pytest.raises(BundleError, match="it has more than 1,000 bytes"):
+        bundle.verify_bundle(path)
+
+
+def test_a_few_bytes_that_unpack_to_gigabytes_are_refused_without_unpacking_them(small, factory, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    rows = pq.read_table(path / "fallback_event.parquet").slice(0, 1)
+    many = pa.table({name: pa.repeat(rows[name][0], 20_000_000) for name in ("layer",)})
+    pq.write_table(many, path / "fallback_event.parquet")
+    factory.rewrite(path, "fallback_event")
+    assert (path / "fallback_event.parquet").stat().st_size < 100_000
+    with pytest.raises(BundleError, match="unpacks to more than any run holds"):
+        bundle.verify_bundle(path)
+
+
+def test_long_texts_repeated_are_refused_before_they_fill_the_memory(small, factory, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "_MOST_TABLE_BYTES", 1 << 24)
+    path = bundle.write_bundle(small, tmp_path)
+    pq.write_table(pa.table({"kind": pa.repeat("x" * 1_000, 100_000)}), path / "fallback_event.parquet")
+    factory.rewrite(path, "fallback_event")
+    with pytest.raises(BundleError, match="unpacks to more than any run holds"):
+        bundle.verify_bundle(path)
+
+
+def test_text_that_is_no_text_is_refused(small, factory, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    bad = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    run = pq.read_table(path / "run.parquet")
+    place = run.schema.get_field_index("model")
+    pq.write_table(run.set_column(place, run.schema.field(place), bad), path / "run.parquet")
+    factory.rewrite(path, "run")
+    with pytest.raises(BundleError, match=r"run\.parquet is not a readable Parquet file"):
+        bundle.verify_bundle(path)
+
+
+def test_a_column_whose_name_is_no_text_is_refused(small, factory, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    file = path / "run.parquet"
+    file.write_bytes(file.read_bytes().replace(b"git_commit", b"git\xffcommit"))
+    manifest = json.loads((path / bundle.MANIFEST).read_text())
+    manifest["files"]["run.parquet"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (path / bundle.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"run\.parquet"):
+        bundle.verify_bundle(path)
+
+
 def test_corrupt_parquet_with_a_right_checksum_is_refused(small, tmp_path):
     path = bundle.write_bundle(small, tmp_path)
     content = b"PAR1 not really PAR1"
@@ -227,7 +286,7 @@ def test_settings_that_are_no_json_object_are_refused(small, tmp_path, text):
     pq.write_table(run.set_column(column, run.schema.field(column), pa.array([text])), path / "run.parquet")
     digest = hashlib.sha256((path / "run.parquet").read_bytes()).hexdigest()
     rewrite_manifest(path, lambda manifest: manifest["files"]["run.parquet"].update(sha256=digest))
-    with pytest.raises(BundleError, match="no JSON object under config_json"):
+    with pytest.raises(BundleError, match=r"run\.config_json is .*it must be a JSON object"):
         bundle.verify_bundle(path)
 
 

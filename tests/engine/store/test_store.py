@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -78,6 +80,65 @@ def test_bad_bundle_is_set_aside_with_its_reason_and_the_store_unchanged(store, 
     assert not spool.ingest_spool(store)
     spool.discard_rejection("bad0bad0")
     assert spool.rejections() == []
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_what_a_manifest_does_not_name_is_not_taken_in(store, small, home, link):
+    path = bundle.write_bundle(small, home / "spool")
+    (home / "secret").write_text("elsewhere")
+    if link:
+        (path / "notes").symlink_to(home / "secret")
+    else:
+        (path / "notes").write_text("of somebody")
+    (rejection,) = spool.ingest_spool(store).rejected
+    assert "also holds 'notes', which its manifest does not name; remove it" in rejection.reason
+    assert not list(store.bundles.iterdir()) and (home / "secret").read_text() == "elsewhere"
+    back = home / "spool" / small.run.run_id
+    (home / "spool" / "rejected" / small.run.run_id).rename(back)
+    (back / "notes").unlink()
+    assert spool.ingest_spool(store).ingested == [small.run.run_id]
+
+
+def test_a_sample_is_copied_without_what_lies_beside_it(store, small, home):
+    path = bundle.write_bundle(small, home / "samples")
+    (path / "notes").symlink_to("/etc/hostname")
+    assert spool.ingest_samples(store, home / "samples").ingested == [small.run.run_id]
+    taken = {file.name for file in (store.bundles / small.run.run_id).iterdir()}
+    assert taken == {file.name for file in path.iterdir()} - {"notes"}
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_bad_bundle_is_set_aside_where_the_disk_has_no_room_for_its_reason(
+    store, small, factory, home, monkeypatch
+):
+    good, bad = (bundle.write_bundle(factory.rename(small, name), home / "spool") for name in ("bb", "aa"))
+    (bad / "run.parquet").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full_disk)
+        report = spool.ingest_spool(store)
+        assert "run.parquet is missing" in report.rejected[0].reason
+        (listed,) = spool.rejections()
+    assert (listed.name, report.ingested) == ("aa", ["bb"]) and "could not be written" in listed.reason
+    assert not bad.exists() and not good.exists()
+    spool.discard_rejection("aa")
+    assert not list((home / "spool" / "rejected").iterdir())
+
+
+def test_a_bad_bundle_waits_where_it_can_not_even_be_moved_and_the_others_come_in(
+    store, small, factory, home, monkeypatch
+):
+    good, bad = (bundle.write_bundle(factory.rename(small, name), home / "spool") for name in ("bb", "aa"))
+    (bad / "run.parquet").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "move", full_disk)
+        report = spool.ingest_spool(store)
+    assert report.ingested == ["bb"] and not good.exists() and bad.exists()
+    (waiting,) = report.waiting
+    assert "run.parquet is missing" in waiting.reason and "could not be set aside (No space" in waiting.reason
+    assert spool.ingest_spool(store).rejected[0].name == "aa"
 
 
 def test_stray_file_in_the_spool_is_set_aside(store, home):
@@ -353,7 +414,7 @@ def test_heatmap_of_another_shape_is_refused(store, small, home):
 
     cut = replace(small.probes[0], mass=small.probes[0].mass[:-2])
     path = bundle.write_bundle(replace(small, probes=(cut,)), home / "elsewhere")
-    with pytest.raises(BundleError, match="another shape"):
+    with pytest.raises(BundleError, match=r"the size of probe\.mass in row 0 is"):
         store.adopt(path, "spool", move=True)
     assert path.exists() and counts(store)["run"] == 0
 

@@ -10,7 +10,7 @@ from routesparse.engine.store import bundle, compare_queries, fallback_queries, 
 from routesparse.engine.store.owner_view import OwnerView
 
 TAU = 0.9
-MASSES = [None, math.nan, -1.0, 0.0, 0.5, math.nextafter(TAU, 0.0), TAU, math.nextafter(TAU, 1.0), 1.0]
+MASSES = [None, math.nan, 0.0, 0.5, math.nextafter(TAU, 0.0), TAU, math.nextafter(TAU, 1.0), 1.0]
 
 
 @pytest.fixture

@@ -1,0 +1,42 @@
+"""Reading files that others may have put there: plain files only, and never more than a bound."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_plain(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a plain file to read; a pipe is not waited for, a device is not opened for long.
+
+    Errors: OSError whose ``strerror`` says what is wrong, with errno EINVAL for what is no plain file or no path,
+    ELOOP for a link where none is followed.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError:  # a NUL in the name
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    raise OSError(errno.EINVAL, "it is no plain file but a pipe or a device", str(path))
+
+
+def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True) -> bytes:
+    """The whole content of a plain file; of one that grows meanwhile no more than the bound is read.
+
+    Errors: those of ``open_plain``, and OSError with errno EFBIG for more than ``most_bytes``.
+    """
+    with open_plain(path, follow_links=follow_links) as handle:
+        content = handle.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        size = f"{most_bytes >> 20} MB" if most_bytes >= 1 << 20 else f"{most_bytes:,} bytes"
+        raise OSError(errno.EFBIG, f"it has more than {size}", str(path))
+    return content

@@ -1,0 +1,71 @@
+"""Reading what others may have put there: plain files, up to a bound, in a moment."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from routesparse.engine import plain_files
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_a_plain_file_is_read_whole_up_to_the_bound(tmp_path):
+    (tmp_path / "x").write_bytes(b"12345")
+    assert plain_files.read_bounded(tmp_path / "x", 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes") as caught:
+        plain_files.read_bounded(tmp_path / "x", 4)
+    assert caught.value.errno == errno.EFBIG
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pipe", "no plain file but a pipe or a device"),
+        ("device", "no plain file but a pipe or a device"),
+        ("folder", "it is a folder"),
+        ("no\0name", "no file can have this name"),
+        ("x" * 300, "name too long"),
+        ("loop", "symbolic links"),
+        ("missing", "No such file"),
+    ],
+)
+def test_anything_else_is_refused_in_words_and_at_once(tmp_path, name, told):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError) as caught:
+        plain_files.read_bounded(tmp_path / name, 100)
+    assert told.lower() in caught.value.strerror.lower()
+
+
+def test_links_are_followed_where_the_caller_says_so(tmp_path):
+    (tmp_path / "x").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("x")
+    assert plain_files.read_bounded(tmp_path / "link", 1) == b"1"
+    with pytest.raises(OSError) as caught:
+        plain_files.read_bounded(tmp_path / "link", 1, follow_links=False)
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_file_that_grows_meanwhile_ends_at_the_bound(tmp_path):
+    file, stop = tmp_path / "log", threading.Event()
+
+    def grow():
+        with file.open("ab", buffering=0) as handle:
+            while not stop.is_set() and handle.tell() < 1 << 26:
+                handle.write(b"x" * 65_536)
+
+    file.write_bytes(b"x" * 2_000_000)
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        with pytest.raises(OSError, match="it has more than 1 MB"):
+            plain_files.read_bounded(file, 1 << 20)
+    finally:
+        stop.set()
+        writer.join()
