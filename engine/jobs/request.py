@@ -14,6 +14,7 @@ from typing import Any
 
 from routesparse.engine.config import (
     AUDIT_DEPTHS,
+    MAX_TOKENS,
     AuditDepth,
     LatencyBudget,
     Policy,
@@ -23,9 +24,8 @@ from routesparse.engine.config import (
     default_segment,
 )
 from routesparse.engine.errors import ConfigError
+from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label
 
-MAX_LABEL = 120
-MAX_TOKENS = 2**24  # more than any model reads
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WHOLE = ("segment", "seed", "break_even")
 _YES_NO = ("keep_text", "measure_dense")
@@ -72,11 +72,14 @@ class RunRequest:
             raise ConfigError(f"audit {self.audit!r} is unknown; choose one of {', '.join(AUDIT_DEPTHS)}")
         for name in ("calibration", "profile"):
             value = getattr(self, name)
-            if value is not None and not _NAME.fullmatch(str(value)):
-                raise ConfigError(f"{name} {value!r} is no name; pass a bundled one, not a path")
+            if value is not None and (not _NAME.fullmatch(str(value)) or len(str(value)) > MAX_LABEL):
+                raise ConfigError(
+                    f"{name} {str(value)[:MAX_LABEL]!r} is no name; pass a bundled one, not a path"
+                )
         if not self.model.strip():
             raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
-        self.config()
+        check_domain(self.domain)
+        self.config().check_runnable()
 
     def config(self, on_gpu: bool = False) -> RouterConfig:
         """The router's configuration on a worker's device. Errors: ConfigError."""
@@ -105,10 +108,3 @@ class RunRequest:
                 f"the job asks for {', '.join(unknown)}, which this version doesn't know; update the worker"
             )
         return cls(**values)
-
-
-def clean_label(label: str) -> str:
-    """A label for people: the last part of a path, printable characters only, at most MAX_LABEL of them."""
-    last = re.split(r"[/\\]", str(label))[-1]
-    printable = "".join(c for c in last if c.isprintable()).strip()
-    return printable[:MAX_LABEL] or "unnamed"

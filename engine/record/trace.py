@@ -72,6 +72,6 @@ class Trace:
     def _check_last(self) -> None:
         if self.continues_unknown:
             raise PromptError(
-                "the last prefill continued a cache that is none of this block's prompts (cropped inside one, or filled "
-                "elsewhere): it ran dense and left no record; prefill the whole prompt inside the block"
+                "the last prefill continued a cache that is none of this block's prompts (cropped inside one, or "
+                "filled elsewhere): it ran dense and left no record; prefill the whole prompt inside the block"
             )

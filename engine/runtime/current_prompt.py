@@ -1,8 +1,8 @@
 """Which prompt a layer's call belongs to. The model does not say: it calls its layers one by one, with tensors only.
 
 A call without cached keys begins a prompt. A chunk continues the prompt whose keys its cache begins with; they are
-compared by a sum of their bits (``_signature``), so a cache that was copied, or one of several that take turns, leads to
-its own prompt, and one that was cropped inside a prompt leads to none.
+compared by a sum of their bits (``_signature``). So a cache that was copied, or one of several that take turns, leads
+to its own prompt, and one that was cropped inside a prompt leads to none.
 """
 
 from __future__ import annotations

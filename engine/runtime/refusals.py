@@ -62,7 +62,11 @@ def check_mask_request(
         raise UnsupportedModelError(
             "a mask of the model's own (images, both directions) is not supported; only causal text is routed"
         )
-    if q_length > 1 and not flags.get("allow_is_causal_skip", True) and not _is_causal(batch, q_length, flags):
+    if (
+        q_length > 1
+        and not flags.get("allow_is_causal_skip", True)
+        and not _is_causal(batch, q_length, flags)
+    ):
         raise PromptError(_PACKED)
     if not isinstance(q_offset, int) or kv_offset + kv_length != q_offset + q_length:
         raise UnsupportedModelError(

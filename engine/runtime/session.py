@@ -73,16 +73,7 @@ class RoutingSession(AttentionRouter):
         gate_threshold that contradicts the calibration.
         """
         predicts = calibration is not None and calibration.predictor is not None
-        if config.beta and not predicts:
-            raise ConfigError(
-                f"beta {config.beta:g} needs an error predictor; pass a calibration that has one, or beta 0"
-            )
-        least = 2 * (config.least_body_rows + config.tail_tokens)
-        if config.segment_tokens < least:
-            raise ConfigError(
-                f"segment {config.segment_tokens} tokens is too short to be probed; use at least {least}, "
-                f"a multiple of {config.block_q}"
-            )
+        config.check_runnable(predicts)
         gate_threshold = config.effective_gate_threshold
         if calibration is not None:
             frozen = calibration.gate_threshold

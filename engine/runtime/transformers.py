@@ -28,7 +28,9 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
 
 NAME = "routesparse"
-_NOT_COMPILED = "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
+_NOT_COMPILED = (
+    "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
+)
 # Where route() leaves the router on every attention module of one model while its block runs.
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
@@ -75,8 +77,8 @@ def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) 
         blocks = _blocks.setdefault(modules[0], [])
         if blocks and blocks[-1].thread != block.thread:
             raise UnsupportedModelError(
-                "another thread has this model in a route() block, and one trace can't hold both threads' prompts; leave "
-                "that block first, or give each thread a copy of the model"
+                "another thread has this model in a route() block, and one trace can't hold both threads' prompts; "
+                "leave that block first, or give each thread a copy of the model"
             )
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
@@ -123,8 +125,8 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
             )
         if block.forward_in not in (None, threading.get_ident()):
             raise PromptError(
-                "another thread is inside this model's forward pass, and one trace can't tell their prompts apart; call "
-                "the model in turn, or give each thread a copy of it"
+                "another thread is inside this model's forward pass, and one trace can't tell their prompts apart; "
+                "call the model in turn, or give each thread a copy of it"
             )
         block.forward_in = threading.get_ident()
         block.router.start()

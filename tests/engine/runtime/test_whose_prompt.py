@@ -1,4 +1,4 @@
-"""Threads, nested blocks, caches that are copied, cropped or take turns, torch.compile, empty batches. CPU, tiny model."""
+"""Threads, nested blocks, copied and cropped caches, several prompts, torch.compile, empty batches. CPU, tiny model."""
 
 import copy
 import threading
@@ -29,7 +29,9 @@ def model():
 @pytest.fixture
 def block(model, config, oracle):
     """A new route() block on the model."""
-    return lambda other=None: route(model if other is None else other, config, profile=oracle.PROFILE, salt="given")
+    return lambda other=None: route(
+        model if other is None else other, config, profile=oracle.PROFILE, salt="given"
+    )
 
 
 def prompt(tokens, seed=1):
@@ -149,7 +151,9 @@ def test_prompts_that_reuse_a_prefix_each_have_their_own_trace(model, block):
         for seed, tokens in ((2, 300), (3, 350)):
             model(prompt(tokens, seed), past_key_values=copy.deepcopy(prefix))
     assert segments(trace) == [(700, 2 * LAYERS, 2 * LAYERS), (750, 2 * LAYERS, 2 * LAYERS)]
-    assert {(c.layer, c.segment) for c in trace.decisions} == {(layer, s) for layer in range(2) for s in (0, 1)}
+    assert {(c.layer, c.segment) for c in trace.decisions} == {
+        (layer, s) for layer in range(2) for s in (0, 1)
+    }
 
 
 def test_chunks_of_prompts_that_take_turns_go_to_their_own_traces(model, block):
@@ -198,7 +202,9 @@ def test_exchanged_tokens_change_the_signature(oracle):
     keys = oracle.draw_inputs(1, n_q=100).k
     other = keys.clone()
     other[:, :, [10, 90]] = other[:, :, [90, 10]]
-    assert torch.equal(_signature(keys), _signature(keys.clone().transpose(1, 2).contiguous().transpose(1, 2)))
+    assert torch.equal(
+        _signature(keys), _signature(keys.clone().transpose(1, 2).contiguous().transpose(1, 2))
+    )
     assert not torch.equal(_signature(keys), _signature(other))
     for dtype in (torch.bfloat16, torch.float16):
         assert not torch.equal(_signature(keys.to(dtype)), _signature(other.to(dtype)))
