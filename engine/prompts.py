@@ -119,7 +119,7 @@ def decode_prompt(content: bytes, name: str) -> PromptText:
     return PromptText(name, text, hashlib.sha256(content).hexdigest())
 
 
-def refuse_too_long(name: str, text: str, max_tokens: int, count: Callable[[str], int]) -> None:
+def refuse_too_long(what: str, text: str, max_tokens: int, count: Callable[[str], int]) -> None:
     """Refuse a text that can't fit without tokenizing all of it. count: the tokens of a piece, without bos.
 
     Errors: PromptError. A text that passes may still be too long, by a hundredth or in less than 8 characters a token.
@@ -133,7 +133,7 @@ def refuse_too_long(name: str, text: str, max_tokens: int, count: Callable[[str]
         if tokens > 1.01 * max_tokens:
             read = min(start + _PIECE_CHARACTERS, len(text))
             raise PromptError(
-                f"prompt {name!r} is too long: its first {read:,} of {len(text):,} characters alone have {tokens:,} "
+                f"{what} is too long: its first {read:,} of {len(text):,} characters alone have {tokens:,} "
                 f"tokens, the model reads at most {max_tokens:,}; shorten it or choose a model with a longer context"
             )
 
@@ -147,7 +147,7 @@ def tokenize(prompt: PromptText, tokenizer: Any, max_tokens: int) -> Prompt:
     def count(piece: str) -> int:
         return len(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
 
-    refuse_too_long(prompt.name, prompt.text, max_tokens, count)
+    refuse_too_long(f"prompt {prompt.name!r}", prompt.text, max_tokens, count)
     encoded = tokenizer(prompt.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids, starts = encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
     if len(ids) < 2:

@@ -73,7 +73,12 @@ def refuse_before_loading(model: str, prompt: PromptText) -> None:
     folder = resolve(model)[0]
     max_tokens = check_folder(folder).get("max_position_embeddings")
     if isinstance(max_tokens, int):
-        refuse_too_long(prompt.name, prompt.text, max_tokens, lambda piece: _tokens(_files(folder)[1], piece))
+        refuse_too_long(
+            f"prompt {prompt.name!r}",
+            prompt.text,
+            max_tokens,
+            lambda piece: _tokens(_files(folder)[1], piece),
+        )
 
 
 def _tokens(tokenizer: Any, text: str) -> int:
