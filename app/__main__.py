@@ -4,8 +4,8 @@ Options are those of ``streamlit run``. One line on stderr and exit code 2 for a
 (guard.py), for a port in use, and for an unknown option. Run it in the repository, whose ``.streamlit/config.toml``
 holds the dashboard's limits.
 
-On a loopback bind, sessions open under loopback names only. Files are written with umask 077. A page waits up to five
-seconds for another session's look into the spool (access.py).
+On a loopback bind, sessions open under loopback names only. Files are written with umask 077. A page waits for a
+few new bundles of the spool; many come in behind it (access.py).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _SIGNED_NUMBERS = 8  # of a key vector: enough to tell tokens apart
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Prefilled:
     """A prompt as it was after one of its calls: what a later chunk may continue."""
 
