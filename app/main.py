@@ -61,7 +61,7 @@ def main() -> None:
         opened = access()
     except StoreError as error:
         states.problem(
-            "The store can't be opened", [str(error), "Nothing was changed. Reload this page afterwards."]
+            "The store can't be used", [str(error), "Nothing was changed. Reload this page afterwards."]
         )
         return
     advice = "Try the page without what follows the question mark in its address."

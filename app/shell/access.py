@@ -19,6 +19,7 @@ from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 
 _SPOOL_SECONDS = 1.0
+_SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
 _LOOK_PATIENCE_S = 2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
 _FEW = 20
 _FEW_PATIENCE_S = 30.0
@@ -47,6 +48,7 @@ class Access:
         self._store = Store(paths.database())
         self._samples = spool.ingest_samples(self._store)
         self._recovered = self._closing = False
+        self._swept_at = float("-inf")
         self._look: _Look | None = None
         self._look_lock = threading.Lock()
         self._queue_lock = threading.Lock()
@@ -81,6 +83,10 @@ class Access:
     def sample_problems(self) -> list[spool.Rejection]:
         """Bundled sample runs that are broken."""
         return self._samples.rejected
+
+    def check_there(self) -> None:
+        """Errors: StoreError where the store's file was deleted or replaced."""
+        self._store.check_there()
 
     def close(self) -> None:
         """Close the store and the queue; a look that runs ends after its bundle."""
@@ -124,6 +130,9 @@ class Access:
             if not self._recovered:
                 spool.recover(self._store, progress)
                 self._recovered = True
+            if time.monotonic() - self._swept_at > _SWEEP_SECONDS:
+                spool.sweep(self._store)
+                self._swept_at = time.monotonic()
             self._waiting = spool.ingest_spool(self._store, progress=progress).waiting
             if self._samples.waiting:
                 self._samples = spool.ingest_samples(self._store)
@@ -150,5 +159,7 @@ def open_access(home: str) -> Access:
 
 
 def access() -> Access:
-    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError."""
-    return open_access(str(paths.home()))
+    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError, also where that folder was deleted."""
+    opened = open_access(str(paths.home()))
+    opened.check_there()
+    return opened

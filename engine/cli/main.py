@@ -93,6 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage(error)
+        if isinstance(error, RouteSparseError) and isinstance(error.__cause__, OSError):
+            # A disk that is full or can't be written is the user's to mend.
+            return _fail(str(error), 2, debug) if _machine(error.__cause__) else _unexpected(error, debug)
         return _unexpected(error, debug)
     if code == 130:
         return _fail("interrupted", 1, False)

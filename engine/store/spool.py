@@ -76,17 +76,21 @@ def ingest_samples(store: Store, samples: Path | None = None) -> IngestReport:
 
 
 def recover(store: Store, progress: Progress = no_progress) -> IngestReport:
-    """After a crash: insert bundles that reached the store's folder but not its tables; sweep leftovers."""
+    """After a crash: insert bundles that reached the store's folder but not its tables."""
     report = IngestReport()
     present = store.run_ids() | store.unlisted.keys()
     left = [path for path in _finished(store.bundles) if path.name not in present]
     for done, path in enumerate(left):
         progress("store", done, len(left))
         _take_in(report, store, path, "spool", paths.spool())
+    return report
+
+
+def sweep(store: Store) -> None:
+    """Remove what killed writers left more than a day ago, and deleted runs after a week."""
     for folder in (store.bundles, paths.spool()):
         _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
     _sweep(store.trash, "*", _TRASH_SECONDS)
-    return report
 
 
 def _take_in(
@@ -179,7 +183,6 @@ def _finished(folder: Path) -> list[Path]:
 
 
 def _sweep(folder: Path, pattern: str, seconds: int) -> None:
-    """Remove what a killed writer left more than a day ago, and what has been in the trash for a week."""
     if not folder.is_dir():
         return
     for path in folder.glob(pattern):

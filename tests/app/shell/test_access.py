@@ -187,3 +187,26 @@ def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, monkeypa
         assert not opened.waiting() and opened.store.run_ids() == {record.run.run_id}
     finally:
         opened.close()
+
+
+def test_a_page_says_that_the_home_was_deleted_and_goes_on_when_it_is_back(filled, open_page):
+    away = filled.with_name("away")
+    assert open_page("runs").dataframe
+    filled.rename(away)
+    with pytest.raises(StoreError, match="was deleted or replaced while the dashboard ran"):
+        module.access()
+    assert not filled.exists()
+    away.rename(filled)
+    assert open_page("runs").dataframe
+
+
+def test_the_trash_is_swept_while_the_dashboard_runs(opened, monkeypatch):
+    swept = []
+    monkeypatch.setattr(spool, "sweep", swept.append)
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    for _ in range(3):
+        opened.look_into_spool()
+    assert len(swept) == 1
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert len(swept) == 2
