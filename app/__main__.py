@@ -72,9 +72,9 @@ def _keep_to_this_machine(options: dict[str, Any]) -> None:
     net_util.get_external_ip = lambda: None
 
 
-def _is_ours(origin: str) -> bool:
+def _is_ours(url: str) -> bool:
     """Whether a page of this origin, which is not the address that it calls, may open a session."""
-    return is_allowed_origin(origin) or guard.is_loopback_origin(origin, int(st.get_option("server.port")))
+    return is_allowed_origin(url) or guard.is_loopback_origin(url, int(st.get_option("server.port")))
 
 
 def _port_problem() -> str | None:

@@ -67,7 +67,7 @@ class _Block:
 
     router: AttentionRouter
     thread: int
-    implementation_before: str | None
+    implementation_before: Any
     forward_in: int | None = None  # the thread whose forward pass runs
 
 

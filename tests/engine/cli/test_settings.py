@@ -11,6 +11,7 @@ import pytest
 from routesparse.engine import analyze
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.prompts import MAX_LABEL
+from routesparse.engine.store import bundle
 from routesparse.engine.store.bundle import read_bundle
 
 SEED = "must be a whole number from 0 to 9,223,372,036,854,775,807"
@@ -167,6 +168,24 @@ def test_a_failing_disk_is_one_line_with_code_two(run, home, model, prompt, monk
     monkeypatch.setattr(analyze, "analyze_prompt", fail)
     result, out, err = run("analyze", prompt, "--model", model)
     assert (result, out) == (2, "") and message in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_bundle_that_finds_no_room_is_one_line_with_code_two(
+    run, home, factory, tmp_path, monkeypatch, code
+):
+    folder = bundle.write_bundle(
+        factory.make_record("run0", layers=2, heads=2, tokens=2048), tmp_path / "made"
+    )
+
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(bundle, "publish", fail)
+    result, out, err = run("ingest", folder)
+    assert (result, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: run run0 was not copied into") and "[" not in err
+    assert not list(home.rglob("*run0*"))
 
 
 def test_out_of_memory_is_one_line(run, home, model, prompt, monkeypatch):
