@@ -82,6 +82,7 @@ def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) 
             )
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(block.implementation_before)
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
@@ -118,11 +119,11 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
 
     @torch.compiler.disable(reason=_NOT_COMPILED)
     def before(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        tokens = named.get("input_ids", arguments[0] if arguments else None)
-        if isinstance(tokens, Tensor) and not tokens.numel():
-            raise PromptError(
-                f"input_ids of shape {list(tokens.shape)} hold no token; pass at least one prompt of one token"
-            )
+        for tokens in (*arguments[:1], named.get("input_ids"), named.get("inputs_embeds")):
+            if isinstance(tokens, Tensor) and not tokens.numel():
+                raise PromptError(
+                    f"a batch of shape {list(tokens.shape)} holds no token; pass at least one prompt of one token"
+                )
         if block.forward_in not in (None, threading.get_ident()):
             raise PromptError(
                 "another thread is inside this model's forward pass, and one trace can't tell their prompts apart; "

@@ -213,8 +213,13 @@ def test_exchanged_tokens_change_the_signature(oracle):
 @pytest.mark.parametrize("shape", [(0, 300), (1, 0)], ids=str)
 def test_an_empty_batch_is_refused_in_one_line(model, block, shape):
     with block() as trace:
-        with pytest.raises(PromptError, match="hold no token; pass at least one prompt"):
-            model(torch.zeros(shape, dtype=torch.long))
+        for call in (
+            lambda: model(torch.zeros(shape, dtype=torch.long)),
+            lambda: model(input_ids=torch.zeros(shape, dtype=torch.long)),
+            lambda: model(inputs_embeds=torch.zeros(*shape, 64)),
+        ):
+            with pytest.raises(PromptError, match="holds no token; pass at least one prompt"):
+                call()
         assert trace.decisions == ()
     assert restored(model)
 
