@@ -4,8 +4,8 @@ Options are those of ``streamlit run``. One line on stderr and exit code 2 for a
 (guard.py), for a port in use, and for an unknown option. Run it in the repository, whose ``.streamlit/config.toml``
 holds the dashboard's limits.
 
-On a loopback bind, sessions open under loopback names only. Files are written with umask 077. A page waits up to five
-seconds for another session's look into the spool (access.py).
+On a loopback bind, sessions open under loopback names only. Files are written with umask 077. A page waits for a
+few new bundles of the spool; many come in behind it (access.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import click
 import streamlit as st
 from streamlit import config, net_util
 from streamlit.web import bootstrap, cli
+from streamlit.web.server.server_util import is_allowed_origin
+from streamlit.web.server.starlette import starlette_websocket
 
 from routesparse.app.shell import guard
 
@@ -58,14 +60,21 @@ def _keep_to_this_machine(options: dict[str, Any]) -> None:
     """Close what Streamlit leaves open to a page of another site in the visitor's browser.
 
     On loopback a session is opened under loopback names only: a foreign name that its owner lets point here is not
-    ours. And a foreign page's try must not make this process ask the network for its own address.
+    ours. A page of another port is another program's, whatever its host is called. And a foreign page's try must not
+    make this process ask the network for its own address.
     """
     address = str(st.get_option("server.address"))
     if guard.is_loopback(address) and not st.get_option("server.allowedHosts"):
         # Also as an option, for when Streamlit reads a changed file again.
         options["server_allowedHosts"] = (*_LOOPBACK_NAMES, address.strip("[]"))
         config.set_option("server.allowedHosts", list(options["server_allowedHosts"]))
+    starlette_websocket.is_url_from_allowed_origins = _is_ours
     net_util.get_external_ip = lambda: None
+
+
+def _is_ours(url: str) -> bool:
+    """Whether a page of this origin, which is not the address that it calls, may open a session."""
+    return is_allowed_origin(url) or guard.is_loopback_origin(url, int(st.get_option("server.port")))
 
 
 def _port_problem() -> str | None:

@@ -16,7 +16,7 @@ from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
 from routesparse.app.screens.terms import page as terms
-from routesparse.app.shell import guard, identity
+from routesparse.app.shell import guard, identity, intake
 from routesparse.app.shell.access import access
 from routesparse.app.shell.boundary import boundary
 from routesparse.app.ui import states, style
@@ -61,12 +61,13 @@ def main() -> None:
         opened = access()
     except StoreError as error:
         states.problem(
-            "The store can't be opened", [str(error), "Nothing was changed. Reload this page afterwards."]
+            "The store can't be used", [str(error), "Nothing was changed. Reload this page afterwards."]
         )
         return
     advice = "Try the page without what follows the question mark in its address."
     with boundary("This page", page.url_path, advice):
         opened.look_into_spool()
+        intake.note()
         page.run()
 
 

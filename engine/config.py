@@ -29,6 +29,9 @@ AUDIT_DEPTHS: tuple[AuditDepth, ...] = ("none", "rows", "full")
 # At this price the KL to dense was .003 to .008 nats a token from 8,192 to 131,072 tokens (development windows).
 DEFAULT_PRICE = 0.5
 PRICES = (1e-6, 1e6)  # least and most: floors stay numbers, and levels apart
+MAX_TOKENS = 2**24  # more than any model reads
+MAX_SEED = 2**63 - 1  # what bundles and the store hold
+MOST_WEIGHT = 1e6  # of alpha and beta: a risk stays a number
 BOUNDS: tuple[BoundName, ...] = ("betting", "bernstein")
 
 
@@ -129,6 +132,11 @@ class RouterConfig:
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ConfigError(f"{name} {value!r} must be a finite number >= 0")
+            _inside(name, value, 0.0, MOST_WEIGHT)
+        _whole("seed", self.seed, 0, MAX_SEED)
+        _whole("segment_tokens", self.segment_tokens, 0, MAX_TOKENS)
+        if self.break_even_tokens is not None:
+            _whole("break_even_tokens", self.break_even_tokens, 0, MAX_TOKENS)
         for name in ("block_q", "block_k"):
             value = getattr(self, name)
             if value < 16 or value & (value - 1):
@@ -146,6 +154,22 @@ class RouterConfig:
         if self.policy in ("budgeted", "strict") and self.budget is None:
             raise ConfigError(
                 f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)"
+            )
+
+    def check_runnable(self, predicts: bool = False) -> None:
+        """Refuse what no model could be routed with. predicts: whether a calibration with an error predictor is given.
+
+        Errors: ConfigError.
+        """
+        if self.beta and not predicts:
+            raise ConfigError(
+                f"beta {self.beta:g} needs an error predictor; pass a calibration that has one, or beta 0"
+            )
+        least = 2 * (self.least_body_rows + self.tail_tokens)
+        if self.segment_tokens < least:
+            raise ConfigError(
+                f"segment {self.segment_tokens} tokens is too short to be probed; use at least {least}, "
+                f"a multiple of {self.block_q}"
             )
 
     @property
@@ -223,6 +247,11 @@ def renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} {value!r} is unknown; choose one of {', '.join(allowed)}")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} {value!r} must be a whole number from {low} to {high:,}")
 
 
 def _inside(name: str, value: float, low: float, high: float) -> None:

@@ -19,19 +19,39 @@ from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 
 _SPOOL_SECONDS = 1.0
-_LOOK_PATIENCE_S = 5.0
+_SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
+_LOOK_PATIENCE_S = 2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
+_FEW = 20
+_FEW_PATIENCE_S = 30.0
+_TICK_S = 0.1
+_CLOSE_PATIENCE_S = 30.0
+
+
+class _Closed(Exception):
+    """The store is being closed: the look ends between two bundles."""
+
+
+class _Look:
+    """One look into the spool, in a thread of its own: a thousand bundles take minutes."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.over = threading.Event()
+        self.progress = (0, 0)  # bundles done, of how many
+        self.error: BaseException | None = None
 
 
 class Access:
-    """The store with its spool; looks into the spool at most once a second, one thread at a time."""
+    """The store with its spool; looks into the spool at most once a second, in the background, one look at a time."""
 
     def __init__(self) -> None:
         self._store = Store(paths.database())
         self._samples = spool.ingest_samples(self._store)
-        spool.recover(self._store)
+        self._recovered = self._closing = False
+        self._swept_at = float("-inf")
+        self._look: _Look | None = None
         self._look_lock = threading.Lock()
         self._queue_lock = threading.Lock()
-        self._looked_at = float("-inf")
         self._waiting: list[spool.Rejection] = []
         self._queue: JobQueue | None = None
 
@@ -64,8 +84,15 @@ class Access:
         """Bundled sample runs that are broken."""
         return self._samples.rejected
 
+    def check_there(self) -> None:
+        """Errors: StoreError where the store's file was deleted or replaced."""
+        self._store.check_there()
+
     def close(self) -> None:
-        """Close the store and the queue."""
+        """Close the store and the queue; a look that runs ends after its bundle."""
+        self._closing = True
+        if self._look is not None:
+            self._look.over.wait(_CLOSE_PATIENCE_S)
         self._store.close()
         if self._queue is not None:
             self._queue.close()
@@ -73,19 +100,49 @@ class Access:
     def look_into_spool(self) -> None:
         """Take in new bundles, unless somebody did a moment ago.
 
-        When another session is already looking, this one waits for it: the run that this page shows may be among
-        the new bundles.
+        Waits a moment for the look that runs: the run that this page shows may be among the new bundles. What takes
+        longer goes on in the background, and ``taking_in`` says how far it is.
         """
-        if not self._look_lock.acquire(timeout=_LOOK_PATIENCE_S):
-            return
+        with self._look_lock:
+            look = self._look
+            if look is None or (look.over.is_set() and time.monotonic() - look.began >= _SPOOL_SECONDS):
+                look = self._look = _Look()
+                threading.Thread(target=self._take_in, args=(look,), name="spool", daemon=True).start()
+        while not look.over.wait(_TICK_S):
+            patience_s = _LOOK_PATIENCE_S if look.progress[1] > _FEW else _FEW_PATIENCE_S
+            if time.monotonic() - look.began > patience_s:
+                return
+        if look.error is not None:
+            raise look.error
+
+    def taking_in(self) -> tuple[int, int] | None:
+        """How many bundles of how many the look that runs has taken in; None while none runs."""
+        look = self._look
+        return None if look is None or look.over.is_set() else look.progress
+
+    def _take_in(self, look: _Look) -> None:
+        def progress(_stage: str, done: int, total: int) -> None:
+            look.progress = (done, total)
+            if self._closing:
+                raise _Closed
+
         try:
-            if time.monotonic() - self._looked_at >= _SPOOL_SECONDS:
-                self._waiting = spool.ingest_spool(self._store).waiting
-                if self._samples.waiting:
-                    self._samples = spool.ingest_samples(self._store)
-                self._looked_at = time.monotonic()
+            if not self._recovered:
+                spool.recover(self._store, progress)
+                self._recovered = True
+            if time.monotonic() - self._swept_at > _SWEEP_SECONDS:
+                spool.sweep(self._store)
+                self._swept_at = time.monotonic()
+            self._waiting = spool.ingest_spool(self._store, progress=progress).waiting
+            if self._samples.waiting:
+                self._samples = spool.ingest_samples(self._store)
+        except _Closed:
+            pass
+        # The boundary of a thread: the pages that wait for this look raise it.
+        except Exception as error:  # noqa: BLE001
+            look.error = error
         finally:
-            self._look_lock.release()
+            look.over.set()
 
     def _mine(self, name: str) -> bool:
         """Whether a bundle in the spool comes from this owner's job; one of unknown origin is the local person's."""
@@ -102,5 +159,7 @@ def open_access(home: str) -> Access:
 
 
 def access() -> Access:
-    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError."""
-    return open_access(str(paths.home()))
+    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError, also where that folder was deleted."""
+    opened = open_access(str(paths.home()))
+    opened.check_there()
+    return opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from urllib.parse import urlsplit
 
 import streamlit as st
 from streamlit import auth_util
@@ -63,6 +64,16 @@ def is_loopback(address: str | None) -> bool:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def is_loopback_origin(origin: str, port: int) -> bool:
+    """Whether a page's origin is this machine's at this port: "http://localhost:8501"."""
+    try:
+        parsed = urlsplit(origin)
+        found = parsed.port or {"http": 80, "https": 443}.get(parsed.scheme)
+    except ValueError:
+        return False
+    return found == port and is_loopback(parsed.hostname)
 
 
 def _missing_login() -> str | None:

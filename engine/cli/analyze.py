@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
 from routesparse.engine.config import (
@@ -31,6 +32,8 @@ from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
 
+_MOST_HEADS = 512
+_HEAD_SIZES = range(4, 513)
 MOST_NAMED = 8  # uncertified units in the warning; --json has all
 
 
@@ -87,8 +90,9 @@ def analyze(
     """Prefill one prompt with routing and write its run bundle: every choice, and why."""
     report = Reporter()
     report.line(f"reading {file.name}")
-    from routesparse.engine.prompts import read_prompt, tokenize
+    from routesparse.engine.prompts import check_domain, read_prompt, tokenize
 
+    check_domain(domain)
     text = read_prompt(file)
     config = RouterConfig(
         policy=policy,
@@ -102,11 +106,20 @@ def analyze(
         beta=beta,
         seed=seed,
     )
-    target = _writable(out or paths.spool())
+    target = writable_folder(out or paths.spool())
+    predicts = False
     if calibration is not None:
         from routesparse.engine.calibration.artifact import load_calibration
 
-        load_calibration(calibration)
+        predicts = load_calibration(calibration).predictor is not None
+    config.check_runnable(predicts)
+    if profile != "auto":
+        from routesparse.engine.profiles.files import load_profile
+
+        load_profile(profile)
+    from routesparse.engine.models.token_count import refuse_before_loading
+
+    refuse_before_loading(model, text)
     report.line(f"loading model {model}")
     from routesparse.engine.models.load import load_model
 
@@ -182,7 +195,7 @@ def profile(
         f"measuring plans for {what}: {'seconds' if quick else 'a minute or more on a CPU'}"
         + (", and minutes for the prompts" if prompts else "")
     )
-    target = _writable(out or paths.profiles())
+    target = writable_folder(out or paths.profiles())
     wanted = _model_shape(model, shape)
     import torch
 
@@ -252,24 +265,15 @@ def _model_shape(model: str, shape: str | None) -> ModelShape:
 
     if shape is None:
         return shape_of(model)
-    parts = shape.split(",")
-    if len(parts) == 3 and all(part.strip().isdigit() and int(part) > 0 for part in parts):
-        heads, kv_heads, head_dim = map(int, parts)
-        if heads % kv_heads == 0:
+    numbers = re.fullmatch(r"\s*([0-9]{1,4})\s*,\s*([0-9]{1,4})\s*,\s*([0-9]{1,4})\s*", shape)
+    if numbers is not None:
+        heads, kv_heads, head_dim = map(int, numbers.groups())
+        if 1 <= kv_heads <= heads <= _MOST_HEADS and heads % kv_heads == 0 and head_dim in _HEAD_SIZES:
             return ModelShape(shape, heads, kv_heads, head_dim, LAYERS)
     raise InputError(
-        f"shape {shape!r}: pass query heads, KV heads and head size, as in 32,8,128; KV heads divide query heads"
+        f"shape {shape[:40]!r}: pass query heads (at most {_MOST_HEADS}), KV heads and head size ({_HEAD_SIZES[0]} to "
+        f"{_HEAD_SIZES[-1]}), as in 32,8,128; KV heads divide query heads"
     )
-
-
-def _writable(folder: Path) -> Path:
-    """The folder itself, if it is or could be made a writable folder; nothing is created yet."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise InputError(f"{existing} is a file; pass a folder")
-    if not os.access(existing, os.W_OK):
-        raise InputError(f"{existing} is not writable; pass another folder")
-    return folder
 
 
 def uncertified_text(record: RunRecord) -> str:

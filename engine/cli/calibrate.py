@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from routesparse.engine.calibrate.prompts import Window
     from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.models.load import LoadedModel
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def calibrate(
@@ -63,19 +67,31 @@ def calibrate(
     """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
     report = Reporter()
     target = _target(out, domain)
+    if policy not in ("priced", "certified"):
+        raise InputError(f"policy {policy!r} has no calibration; pass priced or certified")
+    if audit_rows < 0:
+        raise InputError(f"audit_rows {audit_rows} must be at least 1, or 0 for all body rows")
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device):
+        raise InputError(f"device {device[:40]!r} is unknown; pass auto, cpu or cuda:0")
     config = RouterConfig(
         policy=policy,
         **certified_mass(policy, tau),
         price=RouterConfig.price if price is None else price,
-        segment_tokens=segment or default_segment(False),
+        segment_tokens=default_segment(False) if segment is None else segment,
         break_even_tokens=0,
         seed=seed,
     )
+    config.check_runnable()
     lengths = buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
         raise InputError(
             f"folds of {fold_a} and {fold_b} prompts are too small; use at least 1, better 20 and 100"
         )
+    if device.startswith("cuda"):
+        import torch
+
+        if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+            raise InputError(f"device {device} is not there; {torch.cuda.device_count()} GPUs are")
     for path in prompts:
         if not path.exists():
             raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
@@ -116,15 +132,20 @@ def buckets(least: int, most: int) -> list[tuple[int, int]]:
 
 
 def _target(out: Path | None, domain: str) -> Path:
-    if not domain.replace("-", "").replace("_", "").isalnum():
-        raise InputError(f"domain {domain!r} is no name; use letters, digits, '-' and '_'")
+    if not _NAME.fullmatch(domain):
+        raise InputError(
+            f"domain {domain[:80]!r} is no name; use letters, digits, '-' and '_', at most 64 of them"
+        )
     if out is not None:
         if out.suffix != ".json":
             raise InputError(f"{out} is no .json file; pass one")
+        if out.is_dir():
+            raise InputError(f"{out} is a folder; pass a .json file")
+        writable_folder(out.parent)
         return out
     if (paths.DATA / "calibrations" / f"{domain}.json").exists():
         raise InputError(f"calibration {domain!r} is bundled; choose another --domain, or a file with --out")
-    return paths.calibrations() / f"{domain}.json"
+    return writable_folder(paths.calibrations()) / f"{domain}.json"
 
 
 def _folds(

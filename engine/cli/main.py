@@ -6,6 +6,7 @@ heavy is imported here: commands import torch only after their first line of pro
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -27,6 +28,9 @@ from routesparse.engine.cli import doctor as cli_doctor
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
 from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.jobs.failures import is_out_of_memory
+
+_SHOWN_CHARACTERS = 160  # of a path in an error
 
 app = typer.Typer(
     name="routesparse",
@@ -80,17 +84,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`): keep the interpreter from flushing into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        told = _machine(error)
+        if told is not None:
+            return _fail(told, 2, debug)
+        return _unexpected(error, debug)
     # The outermost boundary: every defect ends in one line, a traceback on disk and exit code 1.
     except Exception as error:  # noqa: BLE001
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage(error)
-        message = str(error) if isinstance(error, RouteSparseError) else f"{type(error).__name__}: {error}"
-        if not debug:
-            message += f" (traceback: {_keep_traceback()}; --debug shows it)"
-        return _fail(message, 1, debug)
+        if isinstance(error, RouteSparseError) and isinstance(error.__cause__, OSError):
+            # A disk that is full or can't be written is the user's to mend.
+            return _fail(str(error), 2, debug) if _machine(error.__cause__) else _unexpected(error, debug)
+        return _unexpected(error, debug)
     if code == 130:
         return _fail("interrupted", 1, False)
     return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception, debug: bool) -> int:
+    """A defect, or a machine that fails."""
+    message = str(error) if isinstance(error, RouteSparseError) else f"{type(error).__name__}: {error}"
+    if is_out_of_memory(error):
+        message = "out of memory; pass a shorter prompt or a smaller model or shape, or free memory"
+    if not debug:
+        message += f" (traceback: {_keep_traceback()}; --debug shows it)"
+    return _fail(message, 1, debug)
+
+
+def _machine(error: OSError) -> str | None:
+    """What the user can mend: a full disk, a folder that can't be written, a name that is too long; else None."""
+    where = str(error.filename or "a file")
+    where = where if len(where) <= _SHOWN_CHARACTERS else f"{where[:_SHOWN_CHARACTERS]}..."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full: {where} was not written; free space and retry"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"the name {where} is too long; pass a shorter one"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{where} can't be read or written ({error.strerror}); check its permissions, or set ROUTESPARSE_HOME"
+    return None
 
 
 def _usage(error: Exception) -> int:

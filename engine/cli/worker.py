@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from routesparse.engine import paths
+from routesparse.engine.cli.output import Reporter
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.models.files import DEMO
 
@@ -21,14 +22,19 @@ def worker(
 ) -> None:
     """Run queued jobs until Ctrl-C; one per GPU, or one per machine without a GPU.
 
-    Exit code 2 when the job queue can't be opened: starting again would not help.
+    Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted.
     """
     from routesparse.engine.jobs.analysis import WarmAnalysis
+    from routesparse.engine.jobs.database import QueueGoneError
     from routesparse.engine.jobs.worker import run_worker
 
     try:
         compile_ahead = _compile_for_jobs if _has_nvidia_driver() else None
         run_worker(paths.home(), WarmAnalysis(_analyze_prompt), once=once, compile_ahead=compile_ahead)
+    except QueueGoneError as error:
+        # Another start makes a new queue: the Procfile's loop does that.
+        Reporter().warn(str(error))
+        raise typer.Exit(1) from error
     except StoreError as error:
         # The queue can't be opened: another start won't help, the home must change.
         raise InputError(str(error)) from error

@@ -32,6 +32,10 @@ class QueueFullError(StoreError):
     """The disk under the queue is full; nothing was changed."""
 
 
+class QueueGoneError(StoreError):
+    """The queue's file was deleted or replaced while it was in use: what is read or written here nobody else sees."""
+
+
 class Database:
     """A connection, its lock, reads and transactions."""
 
@@ -47,6 +51,7 @@ class Database:
             self._connection = sqlite3.connect(
                 file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
+        self._identity = _identity(file)
         try:
             with self._clear_errors():
                 self._connection.row_factory = sqlite3.Row
@@ -63,7 +68,8 @@ class Database:
             self._connection.close()
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        """The rows of a read; writers don't block it. Errors: StoreError."""
+        """The rows of a read; writers don't block it. Errors: QueueGoneError, StoreError."""
+        self._check_there()
         with self._lock, self._clear_errors():
             return self._connection.execute(sql, values).fetchall()
 
@@ -71,8 +77,9 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction: the lock is taken at its beginning, so what it reads stays true.
 
-        Errors: QueueBusyError, QueueFullError, StoreError; nothing was changed then.
+        Errors: QueueBusyError, QueueFullError, QueueGoneError, StoreError; nothing was changed then.
         """
+        self._check_there()
         with self._lock, self._clear_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -82,6 +89,13 @@ class Database:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
+
+    def _check_there(self) -> None:
+        if _identity(self.file) != self._identity:
+            raise QueueGoneError(
+                f"{self.file} was deleted or replaced while it was in use; put its folder back, or start again to "
+                "begin with an empty queue"
+            )
 
     def _migrate(self) -> None:
         found = _migrations()
@@ -110,6 +124,15 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise _in_our_words(error, self.file) from error
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file this is; None for one that is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _create(file: Path) -> None:
@@ -166,6 +189,11 @@ def _in_our_words(error: sqlite3.Error, file: Path) -> StoreError:
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_room(file.parent)):
         return QueueFullError(
             f"the disk is full: the job queue ({name}) can't be written; free space and retry"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return StoreError(
+            f"the job queue can't be written in {file.parent} ({error}); make the folder writable, or set "
+            "ROUTESPARSE_HOME to another one"
         )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return StoreError(f"{name} is damaged or no job queue ({error}); move it away and start again")

@@ -39,7 +39,7 @@ class JobLog:
             print(f"log not written ({error.strerror}): {encoded.decode().strip()}", file=sys.stderr)
 
     def _append(self, line: bytes) -> None:
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file.parent.mkdir(mode=0o700, exist_ok=True)  # not the home: a deleted one stays deleted
         flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY
         descriptor = os.open(self._file, flags, 0o600)
         try:

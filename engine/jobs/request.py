@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from routesparse.engine import fields
 from routesparse.engine.config import (
     AUDIT_DEPTHS,
+    MAX_TOKENS,
     POLICIES,
     PROBE_MODES,
     AuditDepth,
@@ -26,9 +27,8 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.fields import FieldError
+from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label
 
-MAX_LABEL = 120
-MAX_TOKENS = 2**24  # more than any model reads
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TOKENS = fields.optional(fields.whole(0, MAX_TOKENS))
 _NUMBER = fields.optional(fields.number())
@@ -78,11 +78,12 @@ class RunRequest:
             raise ConfigError(str(error)) from None
         for name in ("calibration", "profile"):
             value = getattr(self, name)
-            if value is not None and not _NAME.fullmatch(value):
-                raise ConfigError(f"{name} {value!r} is no name; pass a bundled one, not a path")
+            if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
+                raise ConfigError(f"{name} {value[:MAX_LABEL]!r} is no name; pass a bundled one, not a path")
         if not self.model.strip():
             raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
-        self.config()
+        check_domain(self.domain)
+        self.config().check_runnable()
 
     def config(self, on_gpu: bool = False) -> RouterConfig:
         """The router's configuration on a worker's device. Errors: ConfigError."""
@@ -118,10 +119,3 @@ class RunRequest:
                 f"the job asks for {', '.join(unknown)}, which this version doesn't know; update the worker"
             )
         return cls(**values)
-
-
-def clean_label(label: str) -> str:
-    """A label for people: the last part of a path, printable characters only, at most MAX_LABEL of them."""
-    last = re.split(r"[/\\]", str(label))[-1]
-    printable = "".join(c for c in last if c.isprintable()).strip()
-    return printable[:MAX_LABEL] or "unnamed"

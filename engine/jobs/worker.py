@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import presence, staging
+from routesparse.engine.jobs.database import QueueGoneError
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
 from routesparse.engine.jobs.job import Claim
@@ -52,7 +53,7 @@ def run_worker(
     that run id; the command line hands in a WarmAnalysis (analysis.py). compile_ahead: runs beside the jobs from the
     start on, and its errors end in the log. stop: ends the worker like SIGTERM does.
     A job that runs at a signal goes back into the queue before this returns.
-    Errors: StoreError when the queue can't be opened; later ones are logged and waited out.
+    Errors: StoreError when the queue can't be opened; later ones are logged and waited out, but for QueueGoneError.
     """
     queue = JobQueue(home)
     flag = stop or Flag()
@@ -113,6 +114,8 @@ class _Worker:
             claim = self._queue.claim(self.id, self._lease_s)
             if claim is not None:
                 self._run(claim)
+        except QueueGoneError:
+            raise
         except StoreError as error:
             # Locked, or its disk is full: one line per outage, then patience.
             if not self._troubled:
@@ -215,7 +218,7 @@ class _Worker:
             try:
                 write(*values)
             except StoreError as error:
-                if self._stop.is_set():
+                if self._stop.is_set() or isinstance(error, QueueGoneError):
                     raise
                 if not missed:
                     self._log.write("write_missed", error=type(error).__name__)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import fields
-from routesparse.engine.errors import ModelError, PromptError
-from routesparse.engine.models.files import first_line, resolve
+from routesparse.engine.errors import ModelError
+from routesparse.engine.models.files import check_folder, first_line, resolve
 from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.prompts import PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
-_HEAD_CHARACTERS = 8  # per token that the model reads: more text than that rarely fits
 _SIZES = ("num_attention_heads", "hidden_size", "intermediate_size", "num_hidden_layers")
 _OPTIONAL_SIZES = ("num_key_value_heads", "head_dim")
 _MOST_JSON_BYTES = 1 << 24
@@ -49,21 +49,13 @@ def prompt_size(model: str, text: str) -> PromptSize:
     """Count the text's tokens. model: "demo" or a local folder (a hub id would be downloaded: not here).
 
     Errors: ModelError for a missing or unreadable model, PromptError where the beginning of a long text has more
-    tokens than the model reads: counting 16 MB would take a minute and gigabytes.
+    tokens than the model reads.
     """
     folder = resolve(model)[0]
     config, tokenizer, has_bos = _files(folder)
     max_tokens = int(config["max_position_embeddings"])
-    head = text[: _HEAD_CHARACTERS * max_tokens]
-    if len(head) < len(text):
-        tokens = len(tokenizer.encode(head, add_special_tokens=False).ids)
-        # A word cut at the end may count for a little more than in the whole text.
-        if tokens > 1.01 * max_tokens:
-            raise PromptError(
-                f"the first {len(head):,} characters alone have {tokens:,} tokens, the model reads at most "
-                f"{max_tokens:,}; shorten the prompt"
-            )
-    tokens = len(tokenizer.encode(text, add_special_tokens=False).ids) + has_bos
+    refuse_too_long("text", text, max_tokens, lambda piece: _tokens(tokenizer, piece))
+    tokens = _tokens(tokenizer, text) + has_bos
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or 1
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     per_token = (
@@ -79,6 +71,23 @@ def prompt_size(model: str, text: str) -> PromptSize:
         layers=config["num_hidden_layers"],
         head_dim=head_dim,
     )
+
+
+def refuse_before_loading(model: str, prompt: PromptText) -> None:
+    """Refuse a prompt that can't fit before torch and the weights are loaded. Errors: ModelError, PromptError."""
+    folder = resolve(model)[0]
+    max_tokens = check_folder(folder).get("max_position_embeddings")
+    if isinstance(max_tokens, int):
+        refuse_too_long(
+            f"prompt {prompt.name!r}",
+            prompt.text,
+            max_tokens,
+            lambda piece: _tokens(_files(folder)[1], piece),
+        )
+
+
+def _tokens(tokenizer: Any, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 @cache

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ProfileError
+from routesparse.engine.method.latency import LatencyProfile
 
 
 def stored_for(head_dim: int, config: RouterConfig) -> list[Path]:
@@ -18,3 +20,13 @@ def stored_for(head_dim: int, config: RouterConfig) -> list[Path]:
     return [
         file for folder in (paths.profiles(), paths.DATA / "profiles") for file in sorted(folder.glob(ending))
     ]
+
+
+def load_profile(name: str) -> LatencyProfile:
+    """A stored profile by its name, or by the path of its .json file. Errors: ProfileError."""
+    if name.endswith(".json"):
+        return LatencyProfile.load(Path(name))
+    for folder in (paths.profiles(), paths.DATA / "profiles"):
+        if (folder / f"{name}.json").exists():
+            return LatencyProfile.load(folder / f"{name}.json")
+    raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")

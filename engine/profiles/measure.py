@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.segments import Segment, split
+from routesparse.engine.profiles.files import load_profile
 from routesparse.engine.profiles.plans import (
     PlanCase,
     PromptPlans,
@@ -82,8 +82,7 @@ def profile_for(
     """
     wanted = _key(device, dtype, head_dim, heads // kv_heads, config)
     if name != "auto":
-        path = Path(name) if name.endswith(".json") else _find(name)
-        profile = LatencyProfile.load(path)
+        profile = load_profile(name)
         if profile.name != wanted:
             raise ProfileError(
                 f"profile {profile.name} was measured for {profile.device}, {profile.dtype}, head size "
@@ -297,13 +296,6 @@ def _key(device: torch.device, dtype: torch.dtype, head_dim: int, groups: int, c
         f"{device.type}-{digest}-t{threads}-{SHORT_NAMES[dtype]}-d{head_dim}-g{groups}"
         f"-b{config.block_q}x{config.block_k}-{config.probe}"
     )
-
-
-def _find(name: str) -> Path:
-    for folder in (paths.profiles(), paths.DATA / "profiles"):
-        if (folder / f"{name}.json").exists():
-            return folder / f"{name}.json"
-    raise ProfileError(f"no latency profile is called {name!r}; pass auto, or run `routesparse profile`")
 
 
 def _probe_once(inputs, segment, config: RouterConfig, graphs: Graphs[Computed]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import NumericsError
@@ -87,6 +87,10 @@ class PromptTrace:
     layers: set[int] = field(default_factory=set)
     _pending: list[PendingPass] = field(default_factory=list)
     _passes: list[LayerPass] = field(default_factory=list)
+
+    def copied(self) -> PromptTrace:
+        """This prompt as it is now, for a chunk to continue. Errors: NumericsError."""
+        return replace(self, layers=set(self.layers), _pending=[], _passes=list(self.passes))
 
     def add(self, layer_pass: PendingPass) -> None:
         """The next layer pass, perhaps still running."""

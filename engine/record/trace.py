@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from routesparse.engine.errors import NumericsError
+from routesparse.engine.errors import NumericsError, PromptError
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings, timings_of
 from routesparse.engine.record.to_rows import record_prompt
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
@@ -19,6 +19,8 @@ class Trace:
     settings: RunSettings
     prompts: list[PromptTrace] = field(default_factory=list)
     info: RunInfo = field(default_factory=RunInfo)
+    # The last prefill continued keys of no prompt that is known here: it ran dense, and is in no prompt.
+    continues_unknown: bool = False
 
     @property
     def salt(self) -> str:
@@ -37,12 +39,17 @@ class Trace:
 
     @property
     def decisions(self) -> tuple[HeadChoiceRow, ...]:
-        """The choices of the last prompt, one per (batch, layer, head, segment)."""
+        """The choices of the last prompt, one per (batch, layer, head, segment). Errors: PromptError, as of record."""
+        self._check_last()
         return self.record().choices if self.prompts else ()
 
     @property
     def timings(self) -> dict[str, float]:
-        """Measured milliseconds of the last prompt: probe, index, route and kernel of its routed layers, their sum."""
+        """Measured milliseconds of the last prompt: probe, index, route and kernel of its routed layers, their sum.
+
+        Errors: PromptError, as of record.
+        """
+        self._check_last()
         self.settle()
         return timings_of(self.prompts[-1].passes if self.prompts else [])
 
@@ -51,8 +58,20 @@ class Trace:
         return write_bundle(self.record(), Path(path))
 
     def record(self, info: RunInfo | None = None) -> RunRecord:
-        """The last prompt as records. Errors: ValueError before the first prompt."""
+        """The last prompt as records.
+
+        Errors: ValueError before the first prompt; PromptError where the last prefill continued a cache that is not one
+        of this block's prompts.
+        """
+        self._check_last()
         self.settle()
         if not self.prompts:
             raise ValueError("no prompt has been prefilled inside the route() block yet")
         return record_prompt(self.settings, self.prompts[-1], info or self.info)
+
+    def _check_last(self) -> None:
+        if self.continues_unknown:
+            raise PromptError(
+                "the last prefill continued a cache that is none of this block's prompts (cropped inside one, or "
+                "filled elsewhere): it ran dense and left no record; prefill the whole prompt inside the block"
+            )

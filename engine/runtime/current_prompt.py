@@ -1,10 +1,21 @@
-"""Which prompt a layer's call belongs to. The model does not say: it calls its layers one by one, with tensors only."""
+"""Which prompt a layer's call belongs to. The model does not say: it calls its layers one by one, with tensors only.
+
+A call without cached keys begins a prompt. A chunk continues the prompt whose keys its cache begins with; they are
+compared by a sum of their bits (``_signature``). So a cache that was copied, or one of several that take turns, leads
+to its own prompt, and one that was cropped inside a prompt leads to none.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from routesparse.engine.device.names import device_name
+from routesparse.engine.errors import PromptError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.record.passes import PromptTrace
 
@@ -12,48 +23,71 @@ if TYPE_CHECKING:
     from routesparse.engine.record.trace import Trace
 
 KEPT_PROMPTS = 4  # of a session; older ones are dropped, so that a long-lived session stays small
+_SIGNED_NUMBERS = 8  # of a key vector: enough to tell tokens apart
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, eq=False)
+class _Prefilled:
+    """A prompt as it was after one of its calls: what a later chunk may continue."""
+
+    prompt: PromptTrace
+    number: int
+    routed_segments: dict[int, int]
+    layer: int  # whose keys were signed: the first without a window
+    tokens: int
+    signature: torch.Tensor
 
 
 class CurrentPrompt:
-    """The last prompt of a trace, which later chunks may join, and how many there were."""
+    """The prompt that is being prefilled, which later chunks may continue, and how many there were."""
 
     def __init__(self, trace: Trace) -> None:
-        self.number = 0  # prompts begun so far
+        self.number = 0  # of the current prompt, from 1
         self.routed_segments: dict[int, int] = {}  # of the current prompt, by layer
+        self._begun = 0
         self._trace = trace
         self._current: PromptTrace | None = None
+        self._prefilled: deque[_Prefilled] = deque(maxlen=2 * KEPT_PROMPTS)
+        self._thread = 0  # that prefills the current prompt
         self._in_forward = self._prefilling = False
 
-    def of_call(self, inputs: AttentionInputs, layer: int) -> PromptTrace | None:
+    def of_call(self, inputs: AttentionInputs, layer: int, windowed: bool = False) -> PromptTrace | None:
         """The prompt of this call: a new one where no earlier keys are cached and the layer comes again.
 
-        None where keys are cached that this session never saw, or saw in a prompt that failed.
-        Errors: NumericsError of the prompt before, when a new one begins.
+        windowed: the keys may lack the prompt's first ones. None where keys are cached that this session never saw,
+        or saw in a prompt that failed. A chunk's first layer waits for the device.
+        Errors: NumericsError of the prompt before, when a new one begins; PromptError where a second thread prefills
+        meanwhile.
         """
-        batch, heads, n_q, head_dim = inputs.q.shape
-        kv_heads, n_k = inputs.k.shape[1:3]
+        n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
         prompts = self._trace.prompts
-        current = self._current if prompts and prompts[-1] is self._current else None
-        if n_q == n_k and (current is None or layer in current.layers):
-            device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
-            self._trace.settle()
-            del prompts[: -KEPT_PROMPTS + 1]
-            current = self._current = PromptTrace(batch, n_k, heads, kv_heads, head_dim, device, dtype)
-            prompts.append(current)
-            self.routed_segments = {}
-            self.number += 1
+        if self._current is not None and not (prompts and prompts[-1] is self._current):
+            self.forget()  # the trace gave it up, for NaN or Inf
+        if n_q == n_k and (self._current is None or layer in self._current.layers):
+            self._begin(inputs)
+        elif 1 < n_q < n_k and not windowed and any(known.layer == layer for known in self._prefilled):
+            self._continue(inputs, layer)
+        current = self._current
         if current is None:
             return None
+        if n_q > 1 and not windowed:
+            self._check_thread()
+            current.tokens = max(current.tokens, n_k)
+            self._remember(inputs, layer)
         current.layers.add(layer)
         if n_q > 1:
-            current.tokens = max(current.tokens, n_k)
             self._prefilling = self._in_forward
         return current
 
     def join(self, layer: int) -> bool:
-        """Count a layer to the current prompt; False where it is in it already, or there is none."""
+        """Count a layer to the current prompt; False where it is in it already, or there is none.
+
+        Errors: PromptError where a second thread prefills meanwhile.
+        """
         if self._current is None or layer in self._current.layers:
             return False
+        self._check_thread()
         self._current.layers.add(layer)
         return True
 
@@ -61,6 +95,8 @@ class CurrentPrompt:
         """A prompt that was not routed to its end must not look like one that was, nor take a later chunk."""
         if self._trace.prompts and self._trace.prompts[-1] is self._current:
             self._trace.prompts.pop()
+        for known in [known for known in self._prefilled if known.prompt is self._current]:
+            self._prefilled.remove(known)
         self._current = None
 
     def start_forward(self) -> None:
@@ -72,3 +108,66 @@ class CurrentPrompt:
     def finish_forward(self) -> None:
         """The forward pass ended without an error."""
         self._in_forward = self._prefilling = False
+
+    def _begin(self, inputs: AttentionInputs) -> None:
+        batch, heads, n_q, head_dim = inputs.q.shape
+        device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
+        self._trace.settle()
+        self._begun += 1
+        self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()
+        self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))
+
+    def _continue(self, inputs: AttentionInputs, layer: int) -> None:
+        """Make the prompt current whose keys the cache begins with: the one with most of them."""
+        cached = inputs.k.shape[2] - inputs.q.shape[2]
+        matching = [
+            known
+            for known in self._prefilled
+            if known.layer == layer
+            and known.tokens <= cached
+            and (known.prompt.batch, known.prompt.kv_heads) == inputs.k.shape[:2]
+            and torch.equal(known.signature, _signature(inputs.k[:, :, : known.tokens]))
+        ]
+        self._current = None
+        if not matching:
+            return
+        known = max(matching, key=lambda known: known.tokens)
+        self.number, self.routed_segments = known.number, dict(known.routed_segments)
+        self._thread = threading.get_ident()
+        # A copy: another chunk may continue the same keys, as prompts with a common prefix do.
+        grown = known.prompt.copied()
+        prompts = self._trace.prompts
+        prompts[:] = [prompt for prompt in prompts if prompt is not known.prompt]
+        self._append(grown)
+
+    def _append(self, prompt: PromptTrace) -> None:
+        del self._trace.prompts[: -KEPT_PROMPTS + 1]
+        self._trace.prompts.append(prompt)
+        self._trace.continues_unknown = False
+        self._current = prompt
+
+    def _remember(self, inputs: AttentionInputs, layer: int) -> None:
+        """What the cache holds after this call, once a call: in the first layer that sees all keys."""
+        tokens, current = inputs.k.shape[2], self._current
+        if current is None or any(k.prompt is current and k.tokens == tokens for k in self._prefilled):
+            return
+        signature = _signature(inputs.k)
+        self._prefilled.append(
+            _Prefilled(current, self.number, self.routed_segments, layer, tokens, signature)
+        )
+
+    def _check_thread(self) -> None:
+        if self._thread != threading.get_ident():
+            raise PromptError(
+                "two threads prefill prompts with one model at once, so their layers can't be told apart; "
+                "prefill one after the other, or give each thread a copy of the model"
+            )
+
+
+def _signature(keys: torch.Tensor) -> torch.Tensor:
+    """int64 [B, 8] of keys [B, Hkv, n, D]: a sum of their bits weighted by place, in any order the same."""
+    numbers = keys[:, 0, :, :_SIGNED_NUMBERS].contiguous()
+    bits = numbers.view(_INTEGERS[numbers.element_size()]).long()
+    # Multiples of a large odd number, all different modulo 2^64: tokens that change places change the sum.
+    weights = torch.arange(1, bits.shape[1] + 1, device=bits.device) * 0x1E3779B97F4A7C15
+    return (bits * weights.view(-1, 1)).sum(1)

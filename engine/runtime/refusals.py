@@ -50,23 +50,40 @@ def check_family_name(family: str) -> None:
 
 
 def check_mask_request(
-    q_length: int, kv_length: int, q_offset: int | Tensor, kv_offset: int, flags: dict[str, Any]
+    batch: int, q_length: int, kv_length: int, q_offset: int | Tensor, kv_offset: int, flags: dict[str, Any]
 ) -> None:
     """Refuse masks that are not plain causal (windows aside) and caches whose keys are not the seen tokens.
 
-    flags: the further keyword arguments of transformers' mask functions.
+    flags: the further keyword arguments of transformers' mask functions. Without a cache and a mask, transformers takes
+    every prompt of a compiled model for a packed one, so the mask itself is asked.
     Errors: PromptError for packed sequences, UnsupportedModelError for the rest.
     """
     if flags.get("use_vmap") or "allow_is_bidirectional_skip" in flags:
         raise UnsupportedModelError(
             "a mask of the model's own (images, both directions) is not supported; only causal text is routed"
         )
-    if q_length > 1 and not flags.get("allow_is_causal_skip", True):
+    if (
+        q_length > 1
+        and not flags.get("allow_is_causal_skip", True)
+        and not _is_causal(batch, q_length, flags)
+    ):
         raise PromptError(_PACKED)
     if not isinstance(q_offset, int) or kv_offset + kv_length != q_offset + q_length:
         raise UnsupportedModelError(
             "a StaticCache is not supported: its keys outlast the prompt; use the default DynamicCache"
         )
+
+
+def _is_causal(batch: int, tokens: int, flags: dict[str, Any]) -> bool:
+    """Whether each token of a whole prompt sees the one before it and not the one behind. Waits for the device."""
+    import torch
+
+    shows = flags.get("mask_function")
+    if shows is None:
+        return False
+    rows = torch.arange(batch, device=flags.get("device")).view(-1, 1)
+    early = torch.arange(tokens - 1, device=flags.get("device"))
+    return bool((shows(rows, 0, early + 1, early) & ~shows(rows, 0, early, early + 1)).all())
 
 
 def check_call(

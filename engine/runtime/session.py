@@ -11,6 +11,7 @@ gradients ask in every layer.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -72,16 +73,7 @@ class RoutingSession(AttentionRouter):
         gate_threshold that contradicts the calibration.
         """
         predicts = calibration is not None and calibration.predictor is not None
-        if config.beta and not predicts:
-            raise ConfigError(
-                f"beta {config.beta:g} needs an error predictor; pass a calibration that has one, or beta 0"
-            )
-        least = 2 * (config.least_body_rows + config.tail_tokens)
-        if config.segment_tokens < least:
-            raise ConfigError(
-                f"segment {config.segment_tokens} tokens is too short to be probed; use at least {least}, "
-                f"a multiple of {config.block_q}"
-            )
+        config.check_runnable(predicts)
         gate_threshold = config.effective_gate_threshold
         if calibration is not None:
             frozen = calibration.gate_threshold
@@ -99,6 +91,7 @@ class RoutingSession(AttentionRouter):
         self.trace = Trace(RunSettings(config, gate_threshold, calibration, profile, depth, salt))
         self._auditor = auditor
         self._prompt = CurrentPrompt(self.trace)
+        self._lock = threading.Lock()  # a second thread that decodes waits; one that prefills is refused
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
         self._graphs: Graphs[Computed] = Graphs() if graphs is None or predicts else graphs
@@ -122,16 +115,19 @@ class RoutingSession(AttentionRouter):
 
         n_q < n_k is a chunk of a longer prompt, bottom-right aligned. Decoding, prompts below break-even and
         layers with a sliding window (already linear in n) run dense and unprobed.
-        Errors: ConfigError for a limit below the probe's cost; NumericsError where NaN or Inf would be routed. A GPU is
-        not waited for: there ``finish`` raises it.
+        Errors: ConfigError for a limit below the probe's cost; PromptError where two threads prefill at once;
+        NumericsError where NaN or Inf would be routed. A GPU is not waited for: there ``finish`` raises it.
         """
         # A model's layers may lie on several GPUs, and kernels start on the current one.
-        with torch.cuda.device_of(inputs.q):
+        with self._lock, torch.cuda.device_of(inputs.q):
             return self._attend(inputs, layer, window)
 
     def _attend(self, inputs: AttentionInputs, layer: int, window: int | None) -> torch.Tensor:
-        prompt = self._prompt.of_call(inputs, layer)
+        prompt = self._prompt.of_call(inputs, layer, windowed=window is not None)
         if prompt is None or inputs.q.shape[2] == 1:
+            # Shorter calls than those that could be routed are decoding, several tokens at a time.
+            if inputs.q.shape[2] >= self.config.least_body_rows + self.config.tail_tokens:
+                self.trace.continues_unknown = True
             # Decoding waits for its tokens anyway; a session without route() is not told when a forward ends.
             self.trace.settle()
             return dense_attention(inputs, window)
@@ -175,8 +171,9 @@ class RoutingSession(AttentionRouter):
 
         Errors: NumericsError; nothing is recorded of that prompt.
         """
-        self._prompt.finish_forward()
-        self.trace.settle()
+        with self._lock:
+            self._prompt.finish_forward()
+            self.trace.settle()
 
     def _worth_routing(self, inputs: AttentionInputs, layer: int) -> list[Segment] | None:
         """The segments of this call, or None where dense attention is as fast; decided once for all layers."""

@@ -11,9 +11,11 @@ every cache or mask that would give silently wrong results, are refused (refusal
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,52 +28,129 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
 
 NAME = "routesparse"
+_NOT_COMPILED = (
+    "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
+)
 # Where route() leaves the router on every attention module of one model while its block runs.
 _ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
 _routed_configs: dict[int, int] = {}
 _make_default: Callable[[bool], AttentionRouter] | None = None
+# Open blocks by a model's first attention module, the oldest first.
+_blocks: weakref.WeakKeyDictionary[Any, list[_Block]] = weakref.WeakKeyDictionary()
+_blocks_lock = threading.Lock()
 
 
 @contextmanager
 def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]:
-    """Every attention call of the model goes to the router inside the block; afterwards all is as before."""
+    """Every attention call of the model goes to the router inside the block; afterwards all is as before.
+
+    Blocks of one thread may be nested and left in any order: the youngest open one has the model. Another thread's are
+    refused, and so is a forward pass while another thread's runs.
+    Errors: UnsupportedModelError.
+    """
     check_supported(model)
     modules = attention_modules(model)
-    previous_implementation = model.config._attn_implementation
-    previous = [module.__dict__.get(_ATTRIBUTE) for module in modules]
-    key = id(model.config)
+    block = _enter(model, modules, router)
     try:
-        _routed_configs[key] = _routed_configs.get(key, 0) + 1
-        for module in modules:
-            module.__dict__[_ATTRIBUTE] = router
         router.serve(len(modules))
+        with _told_of_forwards(model, block):
+            yield
+    finally:
+        _leave(model, modules, block)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block of routed_by that is open."""
+
+    router: AttentionRouter
+    thread: int
+    implementation_before: Any
+    forward_in: int | None = None  # the thread whose forward pass runs
+
+
+def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) -> _Block:
+    block = _Block(router, threading.get_ident(), model.config._attn_implementation)
+    with _blocks_lock:
+        blocks = _blocks.setdefault(modules[0], [])
+        if blocks and blocks[-1].thread != block.thread:
+            raise UnsupportedModelError(
+                "another thread has this model in a route() block, and one trace can't hold both threads' prompts; "
+                "leave that block first, or give each thread a copy of the model"
+            )
         model.set_attn_implementation(NAME)
         if model.config._attn_implementation != NAME:
+            model.set_attn_implementation(block.implementation_before)
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
-        # A routing session does not wait for a GPU in its layers; it does after the forward.
-        hooks = [
-            model.register_forward_pre_hook(lambda *_: router.start()),
-            model.register_forward_hook(lambda *_: router.finish()),
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-    finally:
-        for module, before in zip(modules, previous, strict=True):
-            if before is None:
-                module.__dict__.pop(_ATTRIBUTE, None)
+        blocks.append(block)
+        _routed_configs[id(model.config)] = _routed_configs.get(id(model.config), 0) + 1
+        for module in modules:
+            module.__dict__[_ATTRIBUTE] = router
+    return block
+
+
+def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
+    with _blocks_lock:
+        blocks = _blocks[modules[0]]
+        place = blocks.index(block)
+        blocks.remove(block)
+        if place < len(blocks):
+            # Left before a younger one, which restores what this one found.
+            blocks[place].implementation_before = block.implementation_before
+        else:
+            model.set_attn_implementation(block.implementation_before)
+        for module in modules:
+            if blocks:
+                module.__dict__[_ATTRIBUTE] = blocks[-1].router
             else:
-                module.__dict__[_ATTRIBUTE] = before
-        _routed_configs[key] -= 1
-        if not _routed_configs[key]:
-            del _routed_configs[key]
-        model.set_attn_implementation(previous_implementation)
+                module.__dict__.pop(_ATTRIBUTE, None)
+        _routed_configs[id(model.config)] -= 1
+        if not _routed_configs[id(model.config)]:
+            del _routed_configs[id(model.config)]
+
+
+@contextmanager
+def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
+    """A routing session does not wait for a GPU in its layers; it does after the forward."""
+
+    @torch.compiler.disable(reason=_NOT_COMPILED)
+    def before(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        for tokens in (*arguments[:1], named.get("input_ids"), named.get("inputs_embeds")):
+            if isinstance(tokens, Tensor) and not tokens.numel():
+                raise PromptError(
+                    f"a batch of shape {list(tokens.shape)} holds no token; pass at least one prompt of one token"
+                )
+        if block.forward_in not in (None, threading.get_ident()):
+            raise PromptError(
+                "another thread is inside this model's forward pass, and one trace can't tell their prompts apart; "
+                "call the model in turn, or give each thread a copy of it"
+            )
+        block.forward_in = threading.get_ident()
+        block.router.start()
+
+    @torch.compiler.disable(reason=_NOT_COMPILED)
+    def after(*_: Any) -> None:
+        block.router.finish()
+
+    @torch.compiler.disable(reason=_NOT_COMPILED)
+    def always(*_: Any) -> None:
+        if block.forward_in == threading.get_ident():
+            block.forward_in = None
+
+    hooks = [
+        model.register_forward_pre_hook(before, with_kwargs=True),
+        model.register_forward_hook(after),
+        model.register_forward_hook(always, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def check_supported(model: object) -> None:
@@ -101,6 +180,7 @@ def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     return _default_routers.get(id(model.config)) if router is None else router
 
 
+@torch.compiler.disable(reason=_NOT_COMPILED)
 def attention(
     module: Any,
     query: Tensor,
@@ -150,6 +230,7 @@ def attention(
     return out.transpose(1, 2), None
 
 
+@torch.compiler.disable(reason=_NOT_COMPILED)
 def padding_mask(
     batch_size: int,
     q_length: int,
@@ -166,7 +247,7 @@ def padding_mask(
     Errors: PromptError for right padding, holes and packed sequences; UnsupportedModelError for masks that
     are not causal and for static caches.
     """
-    check_mask_request(q_length, kv_length, q_offset, kv_offset, kwargs)
+    check_mask_request(batch_size, q_length, kv_length, q_offset, kv_offset, kwargs)
     if attention_mask is None:
         return None
     if attention_mask.shape[-1] < kv_offset + kv_length:

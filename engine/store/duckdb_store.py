@@ -11,6 +11,7 @@ probes stay in their Parquet files, and a deleted run goes to the trash folder, 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -63,6 +64,8 @@ class Store:
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
         self._connection = _open(self.database)
+        opened = self.database.stat()
+        self._identity = (opened.st_dev, opened.st_ino)
         try:
             for folder in (self.bundles, self.trash):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +74,18 @@ class Store:
             raise StoreError(
                 f"{error.filename} can't be created ({error.strerror}); check the folder"
             ) from error
+
+    def check_there(self) -> None:
+        """Errors: StoreError where the file was deleted or replaced: what is written here would be lost."""
+        try:
+            found = self.database.stat()
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            raise StoreError(
+                f"{self.database} was deleted or replaced while the dashboard ran; put its folder back, or start the "
+                "dashboard again to begin with an empty store"
+            )
 
     def close(self) -> None:
         """Flush and give the file back."""
@@ -268,6 +283,12 @@ def _open_message(database: Path, error: duckdb.Error) -> str:
     text = str(error)
     if "lock" in text.lower():
         return f"{database.name} is held by another process; stop the other dashboard or set ROUTESPARSE_HOME"
+    for code in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
+        if os.strerror(code) in text:
+            return (
+                f"{database.name} can't be written in {database.parent} ({os.strerror(code)}); make the folder "
+                "writable, with some space, or set ROUTESPARSE_HOME to another one"
+            )
     return (
         f"{database.name} can't be opened ({text.splitlines()[0]}); move it away to start with an empty store"
     )
@@ -338,6 +359,7 @@ def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
 def _bring(source: Path, manifest: bundle.Manifest, place: Path, *, move: bool, keep: bool) -> None:
     """Put a bundle's folder into its place in the store; ``keep``: what is there already is the same run."""
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists() and not keep:
             shutil.rmtree(place)  # left by a crash and not in the tables
         if not place.exists():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from routesparse.engine import paths, plain_files
 from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_store import Origin, Store
 
@@ -47,13 +48,20 @@ class IngestReport:
         return bool(self.ingested or self.rejected)
 
 
-def ingest_spool(store: Store, spool: Path | None = None) -> IngestReport:
-    """Take in every finished bundle of the spool, and those whose insert failed before; bad ones are set aside."""
+def ingest_spool(store: Store, spool: Path | None = None, progress: Progress = no_progress) -> IngestReport:
+    """Take in every finished bundle of the spool, and those whose insert failed before; bad ones are set aside.
+
+    progress: called before each bundle with the stage "store"; what it raises ends the look between two bundles.
+    """
     spool = spool or paths.spool()
     report = IngestReport()
-    for run_id, origin in list(store.unlisted.items()):
+    unlisted, arrived = list(store.unlisted.items()), _finished(spool)
+    total = len(unlisted) + len(arrived)
+    for done, (run_id, origin) in enumerate(unlisted):
+        progress("store", done, total)
         _take_in(report, store, store.bundles / run_id, origin, spool)
-    for path in _finished(spool):
+    for done, path in enumerate(arrived, start=len(unlisted)):
+        progress("store", done, total)
         _take_in(report, store, path, "spool", spool, move=True)
     return report
 
@@ -69,17 +77,22 @@ def ingest_samples(store: Store, samples: Path | None = None) -> IngestReport:
     return report
 
 
-def recover(store: Store) -> IngestReport:
-    """After a crash: insert bundles that reached the store's folder but not its tables; sweep leftovers."""
+def recover(store: Store, progress: Progress = no_progress) -> IngestReport:
+    """After a crash: insert bundles that reached the store's folder but not its tables."""
     report = IngestReport()
     present = store.run_ids() | store.unlisted.keys()
-    for path in _finished(store.bundles):
-        if path.name not in present:
-            _take_in(report, store, path, "spool", paths.spool())
+    left = [path for path in _finished(store.bundles) if path.name not in present]
+    for done, path in enumerate(left):
+        progress("store", done, len(left))
+        _take_in(report, store, path, "spool", paths.spool())
+    return report
+
+
+def sweep(store: Store) -> None:
+    """Remove what killed writers left more than a day ago, and deleted runs after a week."""
     for folder in (store.bundles, paths.spool()):
         _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
     _sweep(store.trash, "*", _TRASH_SECONDS)
-    return report
 
 
 def _take_in(
@@ -189,7 +202,6 @@ def _finished(folder: Path) -> list[Path]:
 
 
 def _sweep(folder: Path, pattern: str, seconds: int) -> None:
-    """Remove what a killed writer left more than a day ago, and what has been in the trash for a week."""
     if not folder.is_dir():
         return
     for path in folder.glob(pattern):

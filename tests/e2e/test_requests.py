@@ -47,7 +47,16 @@ def status(port: int, method: str, path: str, headers: dict[str, str], body: byt
 
 @pytest.mark.parametrize(
     ("origin", "answer"),
-    [("http://127.0.0.1:{port}", 101), ("http://localhost:{port}", 101), ("http://evil.example", 403)],
+    [
+        ("http://127.0.0.1:{port}", 101),
+        ("http://localhost:{port}", 101),
+        ("http://127.0.0.1:{other}", 403),
+        ("http://localhost:{other}", 403),
+        ("http://localhost", 403),
+        ("http://evil.example", 403),
+        ("http://evil.example:{port}", 403),
+        ("null", 403),
+    ],
 )
 def test_only_the_dashboard_s_own_pages_open_a_session_and_nobody_asks_the_network(
     port, network, origin, answer
@@ -57,7 +66,7 @@ def test_only_the_dashboard_s_own_pages_open_a_session_and_nobody_asks_the_netwo
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
-        "Origin": origin.format(port=port),
+        "Origin": origin.format(port=port, other=port + 1),
     }
     assert status(port, "GET", "/_stcore/stream", headers) == answer
     with pytest.raises(BlockingIOError):

@@ -117,3 +117,28 @@ def test_a_prompt_over_the_limit_is_refused_and_bos_counts():
         "prompt 'p' has 1,201 tokens, the model reads at most 1,000; "
         "shorten it by 201 or choose a model with a longer context"
     )
+
+
+def test_a_text_that_can_t_fit_is_refused_after_the_piece_that_shows_it():
+    """16 MB took two minutes and 3.6 GB when all of it was tokenized first."""
+    read = []
+    one_byte = tokenizer()
+
+    class Counting:
+        bos_token_id = None
+
+        def __call__(self, text, **options):
+            read.append(len(text))
+            return one_byte(text, **options)
+
+    with pytest.raises(
+        PromptError, match=r"its first 131,072 of 16,000,000 characters alone have 131,072 tokens"
+    ):
+        prompts.tokenize(prompts.PromptText("p", "x" * 16_000_000, "0"), Counting(), 100_000)
+    assert sum(read) == 131_072
+
+
+def test_a_long_text_of_few_tokens_is_read_whole():
+    counted = []
+    prompts.refuse_too_long("it", "x" * 1_000_000, 1_000, lambda piece: counted.append(piece) or 60)
+    assert "".join(counted) == "x" * 1_000_000

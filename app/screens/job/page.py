@@ -116,6 +116,7 @@ def _changing(opened: Access, job: Job) -> bool:
     if job.state != "done":
         return not job.ended
     late = job.finished_at is not None and time.time() - job.finished_at > _HANDED_OVER_S
+    late = late and opened.taking_in() is None  # its bundle may stand behind many others
     return not late and job.run_id not in opened.store.run_ids()
 
 

@@ -16,8 +16,7 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
-from routesparse.engine.jobs.request import clean_label
-from routesparse.engine.prompts import PromptText, decode_prompt
+from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
 from routesparse.engine.store import queries
 
 TYPES = ("txt", "md", "jsonl")

@@ -1,8 +1,10 @@
 """The look into the spool that pages share."""
 
 import threading
+import time
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from routesparse.app.shell import access as module
 from routesparse.engine.errors import StoreError
@@ -26,10 +28,10 @@ def test_a_page_waits_for_the_look_that_another_has_begun(home, opened, record, 
     begun, go_on = threading.Event(), threading.Event()
     ingest = spool.ingest_spool
 
-    def slowly(store):
+    def slowly(store, **options):
         begun.set()
         assert go_on.wait(10)
-        return ingest(store)
+        return ingest(store, **options)
 
     monkeypatch.setattr(spool, "ingest_spool", slowly)
     first = threading.Thread(target=opened.look_into_spool)
@@ -54,16 +56,99 @@ def test_a_page_waits_for_the_look_that_another_has_begun(home, opened, record, 
 def test_a_look_of_a_moment_ago_is_enough(opened, monkeypatch):
     looks = []
     ingest = spool.ingest_spool
-    monkeypatch.setattr(spool, "ingest_spool", lambda store: (looks.append(1), ingest(store))[1])
+    monkeypatch.setattr(
+        spool, "ingest_spool", lambda store, **options: (looks.append(1), ingest(store, **options))[1]
+    )
     for _ in range(3):
         opened.look_into_spool()
     assert len(looks) == 1
 
 
-def test_an_endless_look_of_another_does_not_hold_a_page_for_ever(opened, monkeypatch):
-    monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.01)
-    with opened._look_lock:
-        opened.look_into_spool()
+@pytest.fixture
+def slow_store(home, factory, monkeypatch):
+    """A spool of five bundles, and a gate that lets one of them into the store each time it is opened."""
+    for number in range(5):
+        run_id = f"run{number}"
+        bundle.write_bundle(factory.make_record(run_id, layers=2, heads=2, tokens=2048), home / "spool")
+    gate, adopt = threading.Semaphore(0), Store.adopt
+
+    def gated(self, *arguments, **options):
+        assert gate.acquire(timeout=30)
+        return adopt(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "adopt", gated)
+    monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "_FEW", 4)
+    return gate
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_many_bundles_come_in_behind_the_pages_which_count_them(slow_store, opened):
+    """A thousand bundles took 142 seconds, in which no page was drawn."""
+    started = time.monotonic()
+    opened.look_into_spool()
+    assert time.monotonic() - started < 2 and opened.taking_in() == (0, 5)
+    slow_store.release(3)
+    until(lambda: opened.taking_in() == (3, 5))
+    assert opened.store.run_ids() == {"run0", "run1", "run2"}
+    slow_store.release(2)
+    until(lambda: opened.taking_in() is None)
+    assert len(opened.store.run_ids()) == 5
+
+
+def test_a_page_shows_the_count_and_is_drawn_again_when_all_are_in(slow_store, monkeypatch):
+    drawn = AppTest.from_function(_counting, default_timeout=30)
+    drawn.run()
+    assert "taking in new bundles: 0 of 5" in text_of(drawn)
+    slow_store.release(5)
+    until(lambda: module.access().taking_in() is None)
+    drawn.run()
+    assert "taking in" not in text_of(drawn)
+
+
+def _counting() -> None:
+    from routesparse.app.shell import intake
+    from routesparse.app.shell.access import access
+
+    access().look_into_spool()
+    intake.note()
+
+
+def test_closing_ends_a_look_between_two_bundles_and_loses_none(slow_store, home, monkeypatch):
+    opened = module.Access()
+    opened.look_into_spool()
+    slow_store.release(2)
+    until(lambda: opened.taking_in() == (2, 5))
+    closing = threading.Thread(target=opened.close)
+    closing.start()
+    until(lambda: opened._closing)
+    slow_store.release(1)
+    closing.join(30)
+    assert not closing.is_alive()
+    slow_store.release(10)
+    again = module.Access()
+    again.look_into_spool()
+    until(lambda: again.taking_in() is None)
+    assert len(again.store.run_ids()) == 5
+    again.close()
+
+
+def test_a_look_that_fails_is_told_to_the_page_and_tried_again(opened, monkeypatch):
+    def fail(*_, **__):
+        raise StoreError("the spool can't be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "ingest_spool", fail)
+        with pytest.raises(StoreError, match="can't be read"):
+            opened.look_into_spool()
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    opened.look_into_spool()
 
 
 def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, monkeypatch):
@@ -102,3 +187,26 @@ def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, monkeypa
         assert not opened.waiting() and opened.store.run_ids() == {record.run.run_id}
     finally:
         opened.close()
+
+
+def test_a_page_says_that_the_home_was_deleted_and_goes_on_when_it_is_back(filled, open_page):
+    away = filled.with_name("away")
+    assert open_page("runs").dataframe
+    filled.rename(away)
+    with pytest.raises(StoreError, match="was deleted or replaced while the dashboard ran"):
+        module.access()
+    assert not filled.exists()
+    away.rename(filled)
+    assert open_page("runs").dataframe
+
+
+def test_the_trash_is_swept_while_the_dashboard_runs(opened, monkeypatch):
+    swept = []
+    monkeypatch.setattr(spool, "sweep", swept.append)
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    for _ in range(3):
+        opened.look_into_spool()
+    assert len(swept) == 1
+    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert len(swept) == 2

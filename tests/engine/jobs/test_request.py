@@ -5,7 +5,8 @@ import json
 import pytest
 
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.jobs.request import MAX_LABEL, RunRequest, clean_label
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.prompts import MAX_LABEL, clean_label
 
 
 def test_a_request_survives_its_json():
@@ -60,6 +61,11 @@ def test_the_configuration_carries_every_choice():
         ({"seed": 2**63}, "seed is 9223372036854775808, it must be a whole number"),
         ({"domain": ["code"]}, "domain is"),
         ({"owner": 5}, "owner is 5, it must be a text of one line"),
+        ({"calibration": "x" * 5_000}, "is no name"),
+        ({"domain": "a\x1b"}, "is no label"),
+        ({"domain": "x" * 121}, "domain of 121 characters is no label"),
+        ({"segment": 128}, "segment 128 tokens is too short to be probed"),
+        ({"seed": -1}, "seed -1 must be a whole number from 0"),
     ],
 )
 def test_a_wrong_wish_is_refused(wrong, message):

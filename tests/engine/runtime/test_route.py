@@ -260,7 +260,7 @@ def test_default_sessions_of_two_models_draw_different_rows():
 
 
 def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
-    """The second layer's MLP runs out of memory: the cache holds one layer, the session half a prompt."""
+    """The second layer's MLP runs out of memory: a later chunk does not join that half of a prompt."""
     from routesparse.engine.runtime.session import RoutingSession
 
     model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
@@ -272,7 +272,9 @@ def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
             model(prompt(TOKENS), logits_to_keep=1)
         hook.remove()
         model(prompt(200), past_key_values=first.past_key_values, logits_to_keep=1)
-    assert session.trace.prompts == [kept] and kept.tokens == TOKENS
+    (only,) = session.trace.prompts
+    assert (kept.tokens, only.tokens) == (TOKENS, TOKENS + 200), "the chunk continues the prompt of its cache"
+    assert (len(kept.passes), len(only.passes)) == (2, 4)
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():

@@ -228,7 +228,7 @@ def test_old_leftovers_and_old_trash_are_swept(store, small, home):
         folder.mkdir(parents=True)
     for folder in (stale, trashed):
         os.utime(folder, (0, 0))
-    spool.recover(store)
+    spool.sweep(store)
     assert fresh.exists() and not stale.exists() and not trashed.exists()
 
 

@@ -1,0 +1,220 @@
+"""Settings are refused before any work: no model is loaded, nothing measured, nothing written. CPU, a tiny model."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+import pytest
+
+from routesparse.engine import analyze
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.prompts import MAX_LABEL
+from routesparse.engine.store import bundle
+from routesparse.engine.store.bundle import read_bundle
+
+SEED = "must be a whole number from 0 to 9,223,372,036,854,775,807"
+TOKENS = "must be a whole number from 0 to 16,777,216"
+LATIN = os.fsdecode(b"caf\xe9")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model, beside the folder of profiles that the fixture ``home`` wants."""
+    root = tmp_path_factory.mktemp("settings")
+    (root / "profiles").mkdir()
+    return tiny_model.save(root / "tiny")
+
+
+@pytest.fixture
+def prompt(tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("the quick brown fox jumps over the lazy dog. " * 14)
+    return file
+
+
+@pytest.fixture
+def refused(run, home, monkeypatch):
+    """Run a command that must end before work, with one line and code 2; returns that line."""
+
+    def work(*_, **__):
+        raise AssertionError("the command began to work")
+
+    for module in ("models.load.load_model", "profiles.measure.measure", "models.load.shape_of"):
+        monkeypatch.setattr(f"routesparse.engine.{module}", work)
+
+    def call(*arguments):
+        before = sorted(home.rglob("*"))
+        code, out, err = run(*arguments)
+        errors = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert (code, out, len(errors)) == (2, "", 1), (code, out, err)
+        assert sorted(home.rglob("*")) == before
+        return errors[0]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--domain", ""], "domain '' is no label; use 1 to 120 printable characters"),
+        (["--domain", " "], "is no label"),
+        (["--domain", "x" * 5_000], "domain of 5,000 characters is no label"),
+        (["--domain", "a\n\x1b[31m"], "domain 'a\\n\\x1b[31m' is no label"),
+        (["--domain", LATIN], "is no label"),
+        (["--seed", "-1"], f"seed -1 {SEED}"),
+        (["--seed", str(2**63)], f"seed {2**63} {SEED}"),
+        (["--beta", "1"], "beta 1 needs an error predictor"),
+        (["--beta", "1e308"], "beta 1e+308 must lie in [0, 1e+06]"),
+        (["--break-even", "-5"], f"break_even_tokens -5 {TOKENS}"),
+        (["--break-even", str(10**30)], TOKENS),
+        (["--segment", str(128 * 10**30)], TOKENS),
+        (["--segment", "128"], "segment 128 tokens is too short to be probed; use at least 768"),
+        (["--out", "/proc/nowhere"], "/proc/nowhere is not writable"),
+        (["--out", "y" * 300], "is not writable (File name too long); pass another folder"),
+        (["--profile", "x" * 5_000], "is too long; pass a shorter one"),
+        (["--profile", "../../etc/passwd"], "no latency profile is called"),
+        (["--calibration", "x" * 5_000], "is too long; pass a shorter one"),
+        (["--model", "x" * 5_000], "is too long; pass a shorter one"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_prompt_is_not_begun_with_wrong_settings(refused, model, prompt, options, message):
+    assert message in refused("analyze", prompt, "--model", model, *options)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["8,2,0", "4,2,3", "8,2,99999999999", "9999,1,64", "²,1,64", "9" * 5_000 + ",1,64", "8,0,64", "6,4,64"],
+    ids=lambda shape: shape[:20],
+)
+def test_a_shape_is_not_measured_that_no_model_has(refused, shape):
+    assert "pass query heads (at most 512), KV heads and head size (4 to 512)" in refused(
+        "profile", "--quick", "--shape", shape
+    )
+
+
+def test_a_profile_is_not_measured_where_it_can_t_be_written(refused):
+    assert "/proc/nowhere is not writable" in refused(
+        "profile", "--quick", "--shape", "2,1,16", "--out", "/proc/nowhere"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "/proc/nowhere/x.json"], "/proc/nowhere is not writable"),
+        (["--out", "folder.json"], "folder.json is a folder; pass a .json file"),
+        (["--domain", "d" * 400], "is no name; use letters, digits, '-' and '_', at most 64 of them"),
+        (["--domain", "²"], "is no name"),
+        (["--domain", "-x"], "is no name"),
+        (["--seed", "-1"], f"seed -1 {SEED}"),
+        (["--audit-rows", "-1"], "audit_rows -1 must be at least 1, or 0 for all body rows"),
+        (["--segment", "0"], "segment 0 tokens must be a positive multiple of 128"),
+        (["--segment", "128"], "too short to be probed"),
+        (["--policy", "strict"], "policy 'strict' has no calibration; pass priced or certified"),
+        (["--device", "tpu"], "device 'tpu' is unknown; pass auto, cpu or cuda:0"),
+        (["--device", "cuda:99"], "device cuda:99 is not there"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_calibration_is_not_begun_with_wrong_settings(
+    refused, model, prompt, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.json").mkdir()
+    given = ["calibrate", model, prompt, "--domain", "mine", "--tokens", "512", "512"]
+    assert message in refused(*given, *options)
+
+
+@pytest.mark.parametrize("name", [f"{LATIN}.txt", "a\n[bold]b\x1b.txt", "x" * 250 + ".txt"], ids=repr)
+def test_any_file_name_becomes_a_label_that_a_bundle_can_hold(run, home, model, prompt, tmp_path, name):
+    file = tmp_path / name
+    prompt.rename(file)
+    code, _, err = run("analyze", file, "--model", model, "--break-even", "100000", "--out", tmp_path / "out")
+    assert code == 0, err
+    (folder,) = (tmp_path / "out").iterdir()
+    label = read_bundle(folder).run.prompt_name
+    assert label.isprintable() and 0 < len(label) <= MAX_LABEL
+
+
+def test_a_prompt_that_can_t_fit_is_refused_within_seconds_and_before_a_model_is_loaded(
+    refused, model, tmp_path
+):
+    file = tmp_path / "long.txt"
+    file.write_text("The harbour master writes a ledger. " * 440_000)
+    started = time.monotonic()
+    message = refused("analyze", file, "--model", model)
+    assert (
+        "prompt 'long.txt' is too long: its first 65,536 of 15,840,000 characters alone have 65,536"
+        in message
+    )
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (errno.ENOSPC, "the disk is full: /somewhere/file was not written; free space and retry"),
+        (errno.EROFS, "/somewhere/file can't be read or written"),
+        (errno.EACCES, "set ROUTESPARSE_HOME"),
+    ],
+)
+def test_a_failing_disk_is_one_line_with_code_two(run, home, model, prompt, monkeypatch, code, message):
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code), "/somewhere/file")
+
+    monkeypatch.setattr(analyze, "analyze_prompt", fail)
+    result, out, err = run("analyze", prompt, "--model", model)
+    assert (result, out) == (2, "") and message in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_bundle_that_finds_no_room_is_one_line_with_code_two(
+    run, home, factory, tmp_path, monkeypatch, code
+):
+    folder = bundle.write_bundle(
+        factory.make_record("run0", layers=2, heads=2, tokens=2048), tmp_path / "made"
+    )
+
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(bundle, "publish", fail)
+    result, out, err = run("ingest", folder)
+    assert (result, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: run run0 was not copied into") and "[" not in err
+    assert not list(home.rglob("*run0*"))
+
+
+def test_out_of_memory_is_one_line(run, home, model, prompt, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 6553 TB")
+
+    monkeypatch.setattr(analyze, "analyze_prompt", fail)
+    code, out, err = run("analyze", prompt, "--model", model)
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("error: out of memory; pass a shorter prompt or a smaller model")
+
+
+def test_the_check_of_a_folder_leaves_nothing_and_takes_nothing(tmp_path):
+    from routesparse.engine.cli.checks import writable_folder
+
+    kept = tmp_path / "kept" / "file"
+    kept.parent.mkdir()
+    kept.write_text("here")
+    assert writable_folder(tmp_path / "kept") == tmp_path / "kept"
+    assert writable_folder(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
+    assert sorted(tmp_path.rglob("*")) == [kept.parent, kept]
+
+
+def test_a_configuration_checks_whole_numbers_and_what_can_be_run():
+    from routesparse.engine.errors import ConfigError
+
+    for wrong in ({"seed": 1.5}, {"seed": True}, {"break_even_tokens": 0.5}, {"segment_tokens": "128"}):
+        with pytest.raises(ConfigError, match="must be a whole number"):
+            RouterConfig(**wrong)
+    with pytest.raises(ConfigError, match="needs an error predictor"):
+        RouterConfig(beta=0.5).check_runnable()
+    RouterConfig(beta=0.5).check_runnable(predicts=True)

@@ -1,0 +1,66 @@
+"""The home folder deleted, moved away, read-only or full under an open store. CPU."""
+
+import errno
+import os
+import shutil
+
+import duckdb
+import pytest
+
+from routesparse.engine.errors import StoreError
+from routesparse.engine.store import bundle, spool
+from routesparse.engine.store.duckdb_store import Store
+
+
+@pytest.fixture
+def record(factory):
+    return factory.make_record("run0", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def test_a_store_whose_home_was_deleted_or_replaced_says_so_until_it_is_put_back(home, record):
+    bundle.write_bundle(record, home / "spool")
+    store = Store(home / "routesparse.duckdb")
+    spool.ingest_spool(store, home / "spool")
+    away = home.with_name("away")
+    home.rename(away)
+    with pytest.raises(
+        StoreError, match="was deleted or replaced while the dashboard ran; put its folder back"
+    ):
+        store.check_there()
+    shutil.copytree(away, home)
+    with pytest.raises(StoreError, match="was deleted or replaced"):
+        store.check_there()
+    shutil.rmtree(home)
+    away.rename(home)
+    store.check_there()
+    assert store.run_ids() == {"run0"}
+    store.close()
+
+
+def test_a_deleted_folder_of_bundles_is_made_again(home, record):
+    store = Store(home / "routesparse.duckdb")
+    bundle.write_bundle(record, home / "spool")
+    shutil.rmtree(store.bundles)
+    assert spool.ingest_spool(store, home / "spool").ingested == ["run0"]
+    assert bundle.verify_bundle(store.bundles / "run0").run_id == "run0"
+    store.close()
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_home_that_can_t_be_written_is_not_taken_for_a_broken_store(home, monkeypatch, code):
+    def fail(*_, **__):
+        raise duckdb.IOException(f'IO Error: Cannot open file "routesparse.duckdb": {os.strerror(code)}')
+
+    monkeypatch.setattr(duckdb, "connect", fail)
+    with pytest.raises(
+        StoreError, match="make the folder writable, with some space, or set ROUTESPARSE_HOME"
+    ) as told:
+        Store(home / "routesparse.duckdb")
+    assert "move it away" not in str(told.value)

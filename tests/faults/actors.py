@@ -1,0 +1,98 @@
+"""The processes that faults are injected into: ``python actors.py worker|web '{"home": ...}'``.
+
+The worker is the real one with a synthetic analysis: a prompt's label may ask it to raise ("raise MemoryError 2": in
+layer 2). The web process is the dashboard's owner of the store (app/shell/access.py) without its pages; after every
+look into the spool it writes what a page would read into ``home/status.json``.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import paths
+from routesparse.engine.errors import NumericsError
+from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.store.owner_view import OwnerView
+
+FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
+LAYERS = 4
+ERRORS = {
+    "RuntimeError": RuntimeError("a message that quotes the prompt: swordfish"),
+    "MemoryError": MemoryError(),
+    "NumericsError": NumericsError("layer 2: NaN or Inf in the attention scores; nothing was recorded"),
+    "OSError": OSError(errno.ENOSPC, "No space left on device"),
+    "ZeroDivisionError": ZeroDivisionError("swordfish"),
+}
+
+
+def worker(home: Path, layer_s: float = 0.05, lease_s: float = 1.0, **options: Any) -> int:
+    """Run jobs whose four layers take ``layer_s`` each, and note each attempt in ``home/ran.txt``."""
+    spec = importlib.util.spec_from_file_location("store_factory", FACTORY)
+    factory = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(factory)
+
+    def analyze(request, prompt, run_id, report):
+        with open(home / "ran.txt", "a") as ran:
+            ran.write(run_id + "\n")
+        _, _, wish = request.label.partition("raise ")
+        for layer in range(LAYERS):
+            report("route", layer, LAYERS)
+            time.sleep(layer_s)
+            if wish and int(wish.split()[1]) == layer:
+                raise ERRORS[wish.split()[0]]
+        return factory.make_record(
+            run_id, name=request.label, layers=2, heads=2, segments=1, tokens=2048, probe_columns=16
+        )
+
+    return run_worker(home, analyze, poll_s=0.05, lease_s=lease_s, beat_s=0.1, **options)
+
+
+def web(home: Path) -> int:
+    """Take bundles in until the process ends."""
+    from routesparse.app.shell import access
+
+    paths.DATA = home / "no-samples"
+    access._SPOOL_SECONDS = 0.0
+    opened = access.Access()
+    partial: dict[str, str] = {}
+    checked: set[str] = set()
+    written = None
+    while True:
+        opened.look_into_spool()
+        rejected = {each.name: each.reason for each in opened.rejections()}
+        if written != (opened.store.generation, rejected):
+            runs = opened.store.run_ids()
+            for run_id in runs - checked:
+                partial |= _lacking(opened.store, home / "bundles" / run_id)
+            checked |= runs
+            file = home / ".status.partial"
+            file.write_text(json.dumps({"runs": sorted(runs), "partial": partial, "rejected": rejected}))
+            file.replace(home / "status.json")
+            written = (opened.store.generation, rejected)
+        time.sleep(0.1)
+
+
+def _lacking(store: OwnerView, bundle: Path) -> dict[str, str]:
+    """The run and what is wrong, where the store has other rows of it than its bundle."""
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    for file, about in files.items():
+        table = {"probe": "probe_meta"}.get(file.removesuffix(".parquet"), file.removesuffix(".parquet"))
+        sql = f"SELECT count(*) FROM {table} WHERE run_key = (SELECT run_key FROM run WHERE run_id = ?)"
+        ((rows,),) = store.rows(sql, [bundle.name])
+        if rows != about["rows"]:
+            return {bundle.name: f"{rows} rows of {table}, the bundle has {about['rows']}"}
+    return {}
+
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[2])
+    home = Path(options.pop("home"))
+    os.environ["ROUTESPARSE_HOME"] = str(home)
+    sys.exit({"worker": worker, "web": web}[sys.argv[1]](home, **options))

@@ -1,0 +1,62 @@
+"""Faults by the dozen: ``python tests/faults/run.py [--times 50] [--seed 1] [--only NAME ...]``.
+
+After every fault: no finished run lost or stored twice, nothing half visible, the next job works. Prints one JSON line
+a kind of fault, then the table; exit code 1 if anything was wrong. ``make test`` injects each once (test_faults.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # a script, run by its path: its neighbours
+
+from injected import FAULTS
+from stage import Stage, Tally
+
+
+def inject(name: str, times: int, seed: int, folder: Path) -> Tally:
+    """One kind of fault that often, on a home of its own."""
+    moments, tally = random.Random(f"{name} {seed}"), Tally()
+    stage = Stage(folder / "home")
+    try:
+        for _ in range(times):
+            FAULTS[name](stage, tally, moments)
+            tally.injected += 1
+    except AssertionError as error:
+        tally.wrong.append(str(error))
+    finally:
+        stage.close()
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=list(FAULTS), choices=list(FAULTS))
+    wishes = parser.parse_args()
+    lines, clean = [], True
+    for name in wishes.only:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            tally = inject(name, wishes.times, wishes.seed, Path(folder))
+        clean = clean and tally.clean
+        told = {key: sorted(value) if isinstance(value, set) else value for key, value in vars(tally).items()}
+        print(json.dumps({"fault": name, **told, "seconds": time.monotonic() - started}), flush=True)
+        lines.append(
+            f"| {name} | {tally.injected} | {len(tally.lost)} | {len(tally.doubled)} | {len(tally.half)} | "
+            f"{len(tally.wrong)} | {tally.slowest_s:.1f} s |"
+        )
+    print("| fault | injected | lost | doubled | half visible | wrong | all well within |")
+    print("|---|---|---|---|---|---|---|", *lines, sep="\n")
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

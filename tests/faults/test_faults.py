@@ -1,0 +1,64 @@
+"""Every kind of fault once, at a seeded moment; ``run.py`` does each fifty times. CPU, about a minute and a half."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The script, whose neighbours are found through the search path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        yield importlib.import_module("run")
+        for name in ("run", "stage", "injected"):
+            sys.modules.pop(name, None)
+
+
+def names():
+    """The faults by name, read without the neighbours being importable."""
+    text = (HERE / "injected.py").read_text()
+    table = text[text.index("FAULTS: ") :]
+    return [line.split('"')[1] for line in table.splitlines() if line.startswith('    "')]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", names())
+def test_after_a_fault_nothing_is_lost_doubled_or_half_and_the_next_job_works(run, tmp_path, name):
+    tally = run.inject(name, times=1, seed=20261122, folder=tmp_path)
+    assert tally.clean, tally
+    assert tally.injected == 1 and tally.met
+
+
+def test_the_list_is_the_script_s(run):
+    assert names() == list(run.FAULTS)
+
+
+@pytest.mark.timeout(180)
+def test_a_lost_run_a_doubled_one_and_a_half_one_would_be_seen(run, tmp_path):
+    """The check itself: a stored run is taken away, another is stored under a second attempt's name, a third is cut."""
+    from stage import Stage, Tally
+
+    stage = Stage(tmp_path / "home")
+    try:
+        stage.start("worker")
+        job = stage.submit()
+        stage.until(lambda: stage.queue.job(job).ended and not stage.queue.unpublished(), "the bundle")
+        (stage.home / "spool" / f"{job}-1" / "run.parquet").write_bytes(b"")
+        tally = Tally()
+        stage.look(tally)
+        assert len(tally.half) == 1
+        found = {"runs": [f"{job}-2", f"{job}-3"], "partial": {f"{job}-2": "3 rows"}, "rejected": {}}
+        stage.status = lambda: found
+        stage.until_stored = lambda: None
+        stage.recover(tally, since=0.0)
+        assert tally.lost >= {f"{job}-1"} and tally.doubled == {job} and len(tally.half) == 2
+        assert "the next job did not work" in tally.wrong
+    finally:
+        stage.close()
