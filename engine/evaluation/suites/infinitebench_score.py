@@ -39,7 +39,7 @@ def score(task: str, rows: Sequence[Row]) -> TaskScore:
 
 
 def _spaced(text: str, characters: str) -> str:
-    return text.translate(str.maketrans(dict.fromkeys(characters, " ")))
+    return text.translate(str.maketrans(characters, " " * len(characters)))
 
 
 def _references(gold: Any) -> list[str]:

@@ -1,9 +1,9 @@
 """L-Eval (An et al. 2023, arXiv:2307.11088): 20 tasks, read from files, scored by its automatic metrics.
 
 Files: ``<task>.jsonl`` in ``<data>/benchmarks/leval/LEval-data/*/`` or ``.../leval/data/``; a row is a document with
-its ``instructions`` and ``outputs``. A document that is too long loses its end (codeU: its beginning). Open questions state
-the number of words of the reference, as L-Eval does. Instructions are worded anew; questions on one document are one
-cluster.
+its ``instructions`` and ``outputs``. A document that is too long loses its end (codeU: its beginning). Open questions
+state the number of words of the reference, as L-Eval does. Instructions are worded anew; questions on one document are
+one cluster.
 """
 
 from __future__ import annotations

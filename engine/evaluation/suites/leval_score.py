@@ -110,7 +110,7 @@ def _gold_letters(gold: str) -> str:
 
 def _several(prediction: str) -> str:
     """A leading run of letters, else capitals before space, dot or bracket, else the first run; A for none."""
-    run = re.match("[ABCD]*", prediction).group()  # type: ignore[union-attr] - matches the empty text
+    run = prediction[: len(prediction) - len(prediction.lstrip("ABCD"))]
     if len(run) > 1:
         return "".join(sorted(set(run)))
     rest = prediction[len(run) :].split("Question")[0]

@@ -44,12 +44,12 @@ class Book:
 
 def read_books(root: Path, split: str) -> list[Book]:
     """The books of a split, by id. Errors: InputError where the folder has none."""
-    listed = {}
+    listed: dict[str, tuple[str, str]] = {}
     if (root / "metadata.csv").exists():
         with (root / "metadata.csv").open(encoding="utf-8", newline="") as file:
-            listed = {row[0]: row for row in csv.reader(file) if len(row) >= 3}
+            listed = {row[0]: (row[1], row[2]) for row in csv.reader(file) if len(row) >= 3}
     books = [
-        Book(path.stem, *listed.get(path.stem, ("", "", ""))[1:3], path.read_text("utf-8"))
+        Book(path.stem, *listed.get(path.stem, ("", "")), path.read_text("utf-8"))
         for path in sorted((root / split).glob("*.txt"))
     ]
     if not books:
