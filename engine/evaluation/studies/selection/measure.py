@@ -113,8 +113,31 @@ class Bench:
         numbers = found.run | self.compare(self._references[name], found.hidden, found.targets)
         if not prompt.answer:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
-        text = self._tokenizer.decode(self._greedy(prompt, found), skip_special_tokens=True)
+        text = self._decoded(self._greedy(prompt, found, len(prompt.answer) + SLACK))
         return numbers | {"score": score_all(text, prompt.gold)}
+
+    @torch.no_grad()
+    def answer(
+        self, prompt: Prompt, method: Method, new_tokens: int, *, past_gold: bool
+    ) -> tuple[str, dict[str, float]]:
+        """The greedy answer of at most ``new_tokens``, and the gold answer's nats under the same prefill.
+
+        past_gold: go on where the answer is the gold one so far; False: return that, and otherwise read at most SLACK
+        tokens past its length.
+        """
+        found = self._forward(prompt, method)
+        nats = -self._log_p(found.hidden).gather(-1, found.targets[:, None])
+        limit = new_tokens if past_gold else min(new_tokens, len(prompt.answer) + SLACK)
+        text = self._decoded(self._greedy(prompt, found, limit, past_gold=past_gold))
+        return text, found.run | {"gold_nats": float(nats.sum()), "gold_tokens": len(prompt.answer)}
+
+    @torch.no_grad()
+    def losses(self, prompt: Prompt, method: Method) -> tuple[Tensor, dict[str, float]]:
+        """Nats of each asked token, float32 [R] on the CPU, from the prefill's own hidden states."""
+        found = self._forward(prompt, method)
+        places = torch.arange(len(found.targets), device=self._device).split(CHUNK)
+        nats = [-self._log_p(found.hidden[at]).gather(-1, found.targets[at, None])[:, 0] for at in places]
+        return torch.cat(nats).cpu(), found.run
 
     @torch.no_grad()
     def searched(self, calibration: Iterable[Prompt]) -> Any:
@@ -174,19 +197,23 @@ class Bench:
     def _log_p(self, hidden: Tensor) -> Tensor:
         return (hidden.float() @ self._head).log_softmax(-1)
 
-    def _greedy(self, prompt: Prompt, found: Outcome) -> list[int]:
-        """The greedy answer, at most SLACK tokens longer than the gold one.
+    def _decoded(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _greedy(self, prompt: Prompt, found: Outcome, limit: int, *, past_gold: bool = False) -> list[int]:
+        """The greedy answer of at most ``limit`` tokens; unless ``past_gold``, the gold one where it begins so.
 
         Choices along the gold answer are greedy up to the first that differs from it. From there on each pass reads a
         guess of all further tokens and is right up to the first that it changes (Jacobi iteration).
         """
         choice = self._log_p(found.hidden).argmax(-1)
         wrong = (choice != found.targets).nonzero()
-        if not len(wrong):
-            return prompt.answer
+        if not len(wrong) and not past_gold:
+            return prompt.answer[:limit]
         end = self._tokenizer.eos_token_id
         end = -1 if end is None else end
-        text, right = F.pad(choice, (0, SLACK), value=max(end, 0)), int(wrong[0]) + 1
+        right = int(wrong[0]) + 1 if len(wrong) else len(choice)
+        text = F.pad(choice, (0, limit - len(choice)), value=max(end, 0))
         while right < len(text) and end not in text[:right].tolist():
             beyond = found.cache.get_seq_length() - (len(prompt.ids) + right - 1)
             if beyond:

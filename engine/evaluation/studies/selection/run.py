@@ -15,6 +15,7 @@ import argparse
 import itertools
 import multiprocessing
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,7 +74,10 @@ def work(place: int, arguments: argparse.Namespace, deadline: float, command: st
     )
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     bench, made = Bench(loaded, extras=not arguments.no_extras), {}
-    usable = methods.usable(arguments.methods, searched(bench, arguments, loaded.tokenizer))
+    usable = methods.usable(
+        arguments.methods,
+        searched(bench, arguments.methods, arguments.lengths, arguments.data, loaded.tokenizer),
+    )
     path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
     about = {**study.header(loaded, arguments), "command": command, "processes": arguments.processes}
     with rows.Appender(path) as out:
@@ -94,12 +98,14 @@ def work(place: int, arguments: argparse.Namespace, deadline: float, command: st
                 study.note(f"{method.name}={method.setting:g} {item.name} {row.get('failed', shown)}")
 
 
-def searched(bench: Bench, arguments: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, Any]]:
+def searched(
+    bench: Bench, wanted: list[str], lengths: list[int], data: Path, tokenizer: Any
+) -> dict[str, dict[str, Any]]:
     """What MInference's offline search finds on development prose, where it is asked for."""
-    if not any(text.partition("=")[0] == "minference" for text in arguments.methods):
+    if not any(text.partition("=")[0] == "minference" for text in wanted):
         return {}
-    maker = prompts.Prompts(arguments.data, tokenizer, prompts.DEVELOPMENT_SEED)
-    length = min(max(arguments.lengths), SEARCH_TOKENS)
+    maker = prompts.Prompts(data, tokenizer, prompts.DEVELOPMENT_SEED)
+    length = min(max(lengths), SEARCH_TOKENS)
     windows = [
         prompts.Item("text:prose", length, index, prompts.DEVELOPMENT_SEED) for index in range(SEARCH_WINDOWS)
     ]
