@@ -104,6 +104,10 @@ class Draws:
         counts = self.counts[name]
         return counts @ np.bincount(place, weights=found, minlength=counts.shape[1])
 
+    def totals(self, values: Values) -> np.ndarray:
+        """Sums over all prompts, [1 + B]."""
+        return np.sum([self.sums(name, values[name]) for name in self.places], axis=0)
+
     def worst_means(self, values: Values, share: float = WORST_SHARE) -> np.ndarray:
         """Mean of the lowest ``share`` of the prompts' values, found inside each resample: [1 + B].
 
@@ -211,16 +215,14 @@ def perplexity_ratio(draws: Draws, other: Values, base: Values, units: Values) -
 
     other, base: nats of each book; units: its tokens or words. The p-value is of "the ratio is 1".
     """
-    change = sum(draws.sums(name, np.subtract(other[name], base[name])) for name in draws.places)
-    found = interval(change / sum(draws.sums(name, units[name]) for name in draws.places))
+    change = draws.totals({name: np.subtract(other[name], base[name]) for name in draws.places})
+    found = interval(change / draws.totals(units))
     return Interval(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.p)
 
 
 def total_ratio(draws: Draws, other: Values, base: Values) -> np.ndarray:
     """Ratio of totals over the identical mix, such as times: [1 + B]."""
-    return sum(draws.sums(name, other[name]) for name in draws.places) / sum(
-        draws.sums(name, base[name]) for name in draws.places
-    )
+    return draws.totals(other) / draws.totals(base)
 
 
 def matched(

@@ -212,4 +212,4 @@ def two_hops(rng: random.Random, pairs: int) -> tuple[Asked, tuple[str, ...]]:
     return asked, (*people, *places)
 
 
-SUITE = Suite("ruler", TASKS, score, examples, ruler_row)
+SUITE = Suite("ruler", TASKS, score, examples, ruler_row, stops_at_gold=True)

@@ -39,4 +39,4 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
         yield as_example(sample, index, NEW_TOKENS, f"{task}/{index}", source=document.name)
 
 
-SUITE = Suite("stories", STORY_TASKS, score, examples, ruler_row)
+SUITE = Suite("stories", STORY_TASKS, score, examples, ruler_row, stops_at_gold=True)

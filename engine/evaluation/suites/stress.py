@@ -157,4 +157,4 @@ def _repeated(
     return sample, {"repeated": word, "depth": round(depth, 3)}
 
 
-SUITE = Suite("stress", TASKS, score, examples, ruler_row)
+SUITE = Suite("stress", TASKS, score, examples, ruler_row, stops_at_gold=True)

@@ -71,13 +71,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark. ``examples`` makes prompts or reads them from files; ``row`` is a prediction in its own format."""
+    """A benchmark. ``examples`` makes prompts or reads them from files; ``row`` is a prediction in its own format.
+
+    stops_at_gold: more text cannot lower a score, so decoding may end where the answer is the gold one.
+    """
 
     name: str
     tasks: tuple[str, ...]
     score: Callable[[str, Sequence[Row]], TaskScore]
     examples: Callable[[Request, Source], Iterator[Example]]
     row: Callable[[Example, str], dict[str, Any]]
+    stops_at_gold: bool = False
 
     def check(self, task: str) -> None:
         """Errors: InputError for an unknown task."""

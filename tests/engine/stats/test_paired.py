@@ -147,7 +147,7 @@ def test_a_rival_is_interpolated_to_our_time():
     near = ({"a": 0.6 * ones}, {"a": 1.01 * ones})
     change, ratio = paired.matched(draws, {"a": ones}, {"a": ones}, [faster, near])
     assert ratio == pytest.approx(1.01) and change[0] == pytest.approx(0.4)
-    with pytest.raises(ValueError, match="0.800 times our time"):
+    with pytest.raises(ValueError, match=r"0\.800 times our time"):
         paired.matched(draws, {"a": ones}, {"a": ones}, [faster])
 
 
