@@ -21,7 +21,7 @@ import torch
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.job import Job, config_hash
-from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
+from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.selection.run import searched
@@ -39,7 +39,7 @@ def predict(job: Job, processes: int = 1, limit_s: float = float("inf")) -> None
     Errors: InputError for prompts that are not prepared or too long; RuntimeError where a process ended badly.
     """
     deadline = time.time() + limit_s
-    all_prepared(job)  # what is missing is told before a model is loaded
+    check_prepared(job)  # what is missing is told before a model is loaded
     if processes == 1:
         work(0, 1, job, deadline)
         return

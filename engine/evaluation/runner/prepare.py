@@ -125,22 +125,33 @@ def _write(path: Path, header: dict[str, Any], rows: list[dict[str, Any]]) -> No
     partial.replace(path)
 
 
+def check_prepared(job: Job) -> None:
+    """Errors: InputError where prompts of the job are not prepared."""
+    for length in job.lengths:
+        for task in job.tasks:
+            path = job.prompts(length, task)
+            if not path.exists():
+                raise InputError(f"{path} is not there; run the stage prepare first")
+            known = _header_of(path)["n"]
+            if known < job.n:
+                raise InputError(
+                    f"{path} was made for {known} prompts, not {job.n}; run the stage prepare first"
+                )
+
+
 def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:
-    """The job's prompts of one length and task. Errors: InputError where they are not prepared."""
-    path = job.prompts(length, task)
-    if not path.exists():
-        raise InputError(f"{path} is not there; run the stage prepare first")
-    if _header_of(path)["n"] < job.n:
-        raise InputError(
-            f"{path} holds {_header_of(path)['n']} prompts, {job.n} were asked for; run the stage prepare"
-        )
-    for row in read_rows(path)[1 : job.n + 1]:
+    """The job's prompts of one length and task."""
+    for row in read_rows(job.prompts(length, task))[1 : job.n + 1]:
         tokens, sha256 = row.pop("tokens"), row.pop("sha256")
         yield Prepared(length, Example(**row), tokens, sha256)
 
 
 def all_prepared(job: Job) -> list[Prepared]:
-    """Lengths outermost and tasks innermost, so that a run cut short has some of every task."""
+    """Lengths outermost and tasks innermost, so that a run cut short has some of every task.
+
+    Errors: InputError where prompts are not prepared.
+    """
+    check_prepared(job)
     found = []
     for length in job.lengths:
         by_task = [list(read_prepared(job, length, task)) for task in job.tasks]

@@ -8,6 +8,7 @@ Beside it the worst tenth of the changes of the gold answers' log-likelihood, in
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -46,9 +47,10 @@ def score(job: Job) -> dict[str, Any]:
                 f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
             )
         for point, rows in sorted(points.items()):
-            found["tasks"] += [
-                _task(job, length, point, task, rows[task]) for task in job.tasks if task in rows
-            ]
+            for task in job.tasks:
+                if task in rows:
+                    _write_rows(job, length, point, task, rows[task])
+                    found["tasks"].append(_task(job, length, point, task, rows[task]))
             found["suite"].append(_compared(job, length, point, rows, points[DENSE]))
     paths.write_json(job.scores, found)
     return found
@@ -69,14 +71,14 @@ def _about(job: Job) -> dict[str, Any]:
 
 def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
     """Predictions of the job's prompts, by length and method; of a method's configurations the last one made."""
-    prompts = {prepared.sample_id: prepared for prepared in all_prepared(job)}
+    prompts = {prepared.sample_id: prepared.sha256 for prepared in all_prepared(job)}
     last: dict[tuple[int, Point], str] = {}
     kept = []
     for row in finished(job):
-        prepared = prompts.get(row["sample_id"])
-        if prepared is None or row["seed"] != job.seed or row["suite"] != job.suite:
+        sha256 = prompts.get(row["sample_id"])
+        if sha256 is None or row["seed"] != job.seed or row["suite"] != job.suite:
             continue
-        if row["prompt_sha256"] != prepared.sha256:
+        if row["prompt_sha256"] != sha256:
             raise InputError(
                 f"{row['sample_id']} was predicted from another prompt than the prepared one; choose another --out"
             )
@@ -92,6 +94,16 @@ def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
 
 def _named(job: Job, length: int, point: Point) -> dict[str, Any]:
     return {"suite": job.suite, "length": length, "method": point[0], "setting": point[1], "extras": point[2]}
+
+
+def _write_rows(
+    job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """The predictions in the suite's own format, which `routesparse score` and official scripts read."""
+    name = f"{point[0].replace(':', '-')}-{point[1]:g}{'' if point[2] else '-no-extras'}"
+    path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row["row"]) + "\n" for row in rows.values()), "utf-8")
 
 
 def _task(

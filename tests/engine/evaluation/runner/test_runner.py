@@ -95,6 +95,24 @@ def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
     assert len(lines(made)) == 8 and made.predictions.read_text() == before
 
 
+def test_several_processes_share_one_job(job):
+    made = job(tasks=("passkey",))
+    prepare(made, no_progress)
+    predicting.predict(made, processes=2)
+    files = sorted(path.name for path in made.out.glob("predictions*"))
+    assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
+    assert [row["n"] for row in score(made)["suite"]] == [2, 2]
+
+
+def test_predictions_come_out_in_the_suite_s_own_format(job, run):
+    made = job("infinitebench", ("math_find",), n=1)
+    (dense, _) = evaluated(made)["tasks"]
+    file = made.out / "by_method" / "dense-1" / str(LENGTH) / "math_find.jsonl"
+    code, out, err = run("score", "infinitebench", "math_find", file, "--json")
+    assert code == 0, err
+    assert json.loads(out) == {"suite": "infinitebench", "task": "math_find", "n": 1, "score": dense["score"]}
+
+
 def test_more_prompts_and_methods_are_added_to_what_is_there(job):
     evaluated(job())
     grown = job(n=3, methods=("window=128", "window=256"))
