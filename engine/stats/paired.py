@@ -11,7 +11,7 @@ the same. Percentile intervals of B = 10,000 draws with a fixed seed. Draw 0 is 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -200,16 +200,6 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
-def holm_intervals(draws: Mapping[str, np.ndarray]) -> dict[str, tuple[Interval, Verdict]]:
-    """Each test's interval at LEVEL, and its verdict after Holm's correction over all of them."""
-    found = {name: interval(values) for name, values in draws.items()}
-    adjusted = holm({name: one.p for name, one in found.items()})
-    return {
-        name: (one, one.verdict if adjusted[name] <= 1 - LEVEL else "not resolved")
-        for name, one in found.items()
-    }
-
-
 def perplexity_ratio(draws: Draws, other: Values, base: Values, units: Values) -> Interval:
     """Ratio of corpus perplexities, other / base: exp of the difference of nats a unit, books resampled.
 
@@ -225,25 +215,37 @@ def total_ratio(draws: Draws, other: Values, base: Values) -> np.ndarray:
     return draws.totals(other) / draws.totals(base)
 
 
-def matched(
-    draws: Draws, score: Values, time: Values, settings: Sequence[tuple[Values, Values]], within: float = 0.02
-) -> tuple[np.ndarray, float]:
-    """Score less a rival's at equal total time, [1 + B], and the rival's time as a multiple of ours.
+@dataclass(frozen=True)
+class Arm:
+    """One method at one frozen setting, on every prompt. values: scores, or changes of log-likelihood."""
 
-    settings: (scores, times) of the rival at two frozen settings, the faster first. Where one of them takes our time
-    within 2 %, it is compared; else scores are interpolated in time between the two, inside each resample. Errors:
-    ValueError where the two do not bracket our time.
+    values: Values
+    times: Values
+
+
+def matched(
+    draws: Draws,
+    ours: Arm,
+    rivals: Sequence[Arm],
+    statistic: Callable[[Values], np.ndarray] | None = None,
+    within: float = 0.02,
+) -> np.ndarray:
+    """Ours less a rival's statistic at equal total time, [1 + B]. statistic: ``draws.means`` unless given.
+
+    rivals: two settings, the faster first, or one. The nearest is taken where its time is within 2 % of ours; else the
+    statistic is interpolated in time between the two, inside each resample. Errors: ValueError where they do not
+    bracket our time.
     """
-    ratios = [total_ratio(draws, times, time) for _, times in settings]
-    scores = [draws.means(scores) for scores, _ in settings]
+    measure = statistic or draws.means
+    ratios = [total_ratio(draws, rival.times, ours.times) for rival in rivals]
+    found = [measure(rival.values) for rival in rivals]
     nearest = min(range(len(ratios)), key=lambda place: abs(ratios[place][0] - 1))
     if abs(ratios[nearest][0] - 1) <= within:
-        return draws.means(score) - scores[nearest], float(ratios[nearest][0])
+        return measure(ours.values) - found[nearest]
     if len(ratios) != 2 or not ratios[0][0] < 1 < ratios[1][0]:
         taken = ", ".join(f"{ratio[0]:.3f}" for ratio in ratios)
         raise ValueError(
             f"the rival takes {taken} times our time; pass two settings, one below and one above 1"
         )
     part = np.clip((1 - ratios[0]) / (ratios[1] - ratios[0]), 0, 1)
-    rival = scores[0] + part * (scores[1] - scores[0])
-    return draws.means(score) - rival, 1.0
+    return measure(ours.values) - (found[0] + part * (found[1] - found[0]))

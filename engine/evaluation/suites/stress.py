@@ -134,8 +134,11 @@ def _prefix_of(source: Source, text: str, target: int) -> str:
     wanted = target - source.special_tokens
     ids = source.encode(text[: 8 * target])
     cut = len(source.decode(ids[:wanted]))
+    # Only tokens behind a space well before the cut are counted anew for each try.
+    anchor = max(text.rfind(" ", 0, max(cut - 1_024, 0)), 0)
+    before = source.count(text[:anchor])
     for length in range(min(cut + 32, len(text)), max(cut - 256, len(_INTRO)), -1):
-        if source.count(text[:length] + "\n") == wanted:
+        if before + source.count(text[anchor:length] + "\n") == wanted == source.count(text[:length] + "\n"):
             return text[:length]
     raise InputError(f"no cut of the text ends at token {target}; pass another --seed")
 

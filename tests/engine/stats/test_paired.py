@@ -118,16 +118,6 @@ def test_holm_steps_down():
     assert paired.holm({"a": 0.9, "b": 0.8})["a"] == 1.0
 
 
-def test_a_verdict_needs_its_place_in_the_family():
-    sure, weak = 0.5 + 0.1 * RNG.standard_normal(2_000), 0.2 + 0.098 * RNG.standard_normal(2_000)
-    sure[0], weak[0] = 0.5, 0.2
-    alone = paired.interval(weak)
-    assert alone.verdict == "supported"
-    noise = {f"n{i}": np.concatenate([[0.0], RNG.standard_normal(2_000)]) for i in range(3)}
-    found = paired.holm_intervals({"sure": sure, "weak": weak, **noise})
-    assert found["sure"][1] == "supported" and found["weak"] == (alone, "not resolved")
-
-
 def test_perplexities_are_compared_over_whole_books():
     base = {"test": np.array([200.0, 400.0, 300.0])}
     other = {"test": base["test"] * 1.01}
@@ -136,19 +126,21 @@ def test_perplexities_are_compared_over_whole_books():
     assert found.value == pytest.approx(np.exp(0.02)) and found.low == pytest.approx(found.high)
 
 
+def flat(value, time, n=40):
+    return paired.Arm({"a": np.full(n, value)}, {"a": np.full(n, time)})
+
+
 def test_a_rival_is_interpolated_to_our_time():
     """Scores rise linearly with time: at our time, the middle of both settings."""
-    n = 40
-    draws = paired.Draws({"a": range(n)}, resamples=200)
-    ones = np.ones(n)
-    faster, slower = ({"a": 0.5 * ones}, {"a": 0.8 * ones}), ({"a": 0.9 * ones}, {"a": 1.2 * ones})
-    change, ratio = paired.matched(draws, {"a": ones}, {"a": ones}, [faster, slower])
-    assert ratio == 1.0 and change == pytest.approx(np.full(201, 0.3))
-    near = ({"a": 0.6 * ones}, {"a": 1.01 * ones})
-    change, ratio = paired.matched(draws, {"a": ones}, {"a": ones}, [faster, near])
-    assert ratio == pytest.approx(1.01) and change[0] == pytest.approx(0.4)
+    draws, ours = paired.Draws({"a": range(40)}, resamples=200), flat(1.0, 1.0)
+    change = paired.matched(draws, ours, [flat(0.5, 0.8), flat(0.9, 1.2)])
+    assert change == pytest.approx(np.full(201, 0.3))
+    near = paired.matched(draws, ours, [flat(0.5, 0.8), flat(0.6, 1.01)])
+    assert near[0] == pytest.approx(0.4)
+    worst = paired.matched(draws, ours, [flat(0.5, 1.0)], draws.worst_means)
+    assert worst[0] == pytest.approx(0.5)
     with pytest.raises(ValueError, match=r"0\.800 times our time"):
-        paired.matched(draws, {"a": ones}, {"a": ones}, [faster])
+        paired.matched(draws, ours, [flat(0.5, 0.8)])
 
 
 def test_a_stratum_without_prompts_or_with_another_number_is_refused():
