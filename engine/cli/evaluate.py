@@ -12,6 +12,7 @@ from rich.table import Table
 from routesparse.engine import paths
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.errors import InputError
 
 
 class Stage(StrEnum):
@@ -27,13 +28,13 @@ def evaluate(
     suite: Annotated[
         str, typer.Argument(help="ruler, infinitebench, pg19, longbench, leval, stories or stress.")
     ],
-    tasks: Annotated[list[str] | None, typer.Option(help="A task, given once or more; default: all.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option(help="TASK or TASK,TASK; default: all.")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(help="NAME or NAME=VALUE,VALUE, given once or more; dense is always run."),
     ] = None,
     lengths: Annotated[
-        list[int] | None, typer.Option(help="Tokens of prompt and answer, given once or more; default 8192.")
+        list[str] | None, typer.Option(help="Tokens of prompt and answer, such as 8192,16384; default 8192.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Prompts a task and length.")] = 25,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of random rows.")] = 0,
@@ -62,8 +63,8 @@ def evaluate(
 
     job = Job(
         suite=suite,
-        tasks=tuple(tasks or find(suite).tasks),
-        lengths=tuple(lengths or (8_192,)),
+        tasks=tuple(_parts(tasks) or find(suite).tasks),
+        lengths=tuple(map(_tokens, _parts(lengths) or ["8192"])),
         methods=tuple(methods or ("routesparse",)),
         n=n,
         seed=seed,
@@ -81,8 +82,9 @@ def evaluate(
         report.line(f"{made} prompts in {job.out}")
     if stage in (Stage.all, Stage.predict):
         from routesparse.engine.evaluation.runner.predict import predict
+        from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        predict(job, processes, float("inf") if limit_s is None else limit_s)
+        predict(job, Bench, processes, float("inf") if limit_s is None else limit_s)
     if stage in (Stage.all, Stage.score):
         from routesparse.engine.evaluation.runner.score import score
 
@@ -92,6 +94,17 @@ def evaluate(
             print_json(found)
         else:
             _print(found)
+
+
+def _parts(given: list[str] | None) -> list[str]:
+    return [part.strip() for text in given or [] for part in text.split(",") if part.strip()]
+
+
+def _tokens(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"length {text!r} is no number of tokens; pass --lengths 8192,16384") from None
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from functools import cache
 
-from wonderwords import RandomWord
-
 from routesparse.engine.demo_model.samples import Built, Turn
 from routesparse.engine.demo_model.words import invented
 
@@ -26,6 +24,8 @@ _PREFIX = " Answer: The top 10 words that appear most often in the list are:"
 
 @cache
 def _dictionary() -> tuple[str, ...]:
+    from wonderwords import RandomWord
+
     words = RandomWord().filter(include_categories=["noun", "adjective", "verb"])
     return tuple(sorted({word for word in words if word.isascii() and word.isalpha() and word.islower()}))
 

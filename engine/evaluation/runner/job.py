@@ -9,18 +9,13 @@ scores.json                       scores, intervals, and where they come from
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation.studies.selection.measure import SEGMENT_TOKENS
-from routesparse.engine.evaluation.studies.selection.methods import Method, rounds, takes_extras
+from routesparse.engine.evaluation.studies.selection.methods import rounds
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.models.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -62,19 +57,3 @@ class Job:
     def save(self) -> None:
         values = dataclasses.asdict(self) | {"data": str(self.data), "out": str(self.out)}
         paths.write_json(self.out / "job.json", values)
-
-
-def config_hash(method: Method, loaded: LoadedModel, extras: bool) -> str:
-    """Sixteen hex digits of all that decides a prediction but the prompt."""
-    described: dict[str, Any] = {
-        "method": method.name,
-        "setting": method.setting,
-        "rule": repr(method.rule) if is_dataclass(method.rule) else None,
-        "options": method.options,
-        "extras": extras or not takes_extras(method.name),
-        "segment_tokens": SEGMENT_TOKENS,
-        "model": loaded.revision,
-        "tokenizer": loaded.tokenizer_hash,
-        "dtype": loaded.dtype,
-    }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]

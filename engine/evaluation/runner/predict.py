@@ -10,41 +10,48 @@ goes on where it was cut off; a failed line is tried again.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import multiprocessing
 import time
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.runner.job import Job, config_hash
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predictions import finished, key
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
-from routesparse.engine.evaluation.studies.selection.measure import Bench
-from routesparse.engine.evaluation.studies.selection.run import searched
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.provenance import git_commit
 
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.studies.selection.measure import Bench
+
 SHOWN_EVERY_S = 5.0
 
 
-def predict(job: Job, processes: int = 1, limit_s: float = float("inf")) -> None:
+def predict(job: Job, bench: type[Bench], processes: int = 1, limit_s: float = float("inf")) -> None:
     """Fill the job's predictions by ``processes`` on this machine; GPUs in turn. Starts nothing after ``limit_s``.
 
+    bench: the class, made by each process for its own model.
     Errors: InputError for prompts that are not prepared or too long; RuntimeError where a process ended badly.
     """
     deadline = time.time() + limit_s
     check_prepared(job)  # what is missing is told before a model is loaded
     if processes == 1:
-        work(0, 1, job, deadline)
+        work(0, 1, job, bench, deadline)
         return
     context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=work, args=(k, processes, job, deadline)) for k in range(processes)]
+    started = [
+        context.Process(target=work, args=(k, processes, job, bench, deadline)) for k in range(processes)
+    ]
     for process in started:
         process.start()
     for process in started:
@@ -53,17 +60,16 @@ def predict(job: Job, processes: int = 1, limit_s: float = float("inf")) -> None
         raise RuntimeError(f"processes ended with {[process.exitcode for process in started]}")
 
 
-def work(place: int, processes: int, job: Job, deadline: float) -> None:
+def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: float) -> None:
     """One process's share of the prompts by every method."""
     device = "auto"
     if torch.cuda.is_available():
         device = f"cuda:{place % torch.cuda.device_count()}"
         torch.cuda.set_device(device)
     loaded = load_model(job.model, device=device)
-    bench = Bench(loaded, extras=job.extras)
+    bench = kind(loaded, extras=job.extras)
     wanted = ["dense", *job.methods]
-    others = searched(bench, wanted, list(job.lengths), job.data, loaded.tokenizer)
-    usable = methods.usable(wanted, others)
+    usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
     mine = all_prepared(job)[place::processes]
     _check_lengths(mine, loaded)
     done = {key(row) for row in finished(job)}
@@ -71,7 +77,12 @@ def work(place: int, processes: int, job: Job, deadline: float) -> None:
         (method, prepared, code)
         for settings, prepared in itertools.product(usable, mine)
         for method in settings
-        if ((code := config_hash(method, loaded, job.extras)), prepared.sample_id, job.seed) not in done
+        if (
+            (code := config_hash(method, loaded, job.extras, bench.segment_tokens)),
+            prepared.sample_id,
+            job.seed,
+        )
+        not in done
     ]
     path = rows.part(job.predictions, place) if processes > 1 else job.predictions
     shown = _TimeLeft(place, len(todo))
@@ -86,17 +97,20 @@ def work(place: int, processes: int, job: Job, deadline: float) -> None:
             shown(number + 1, method, prepared)
 
 
-def key(row: dict[str, Any]) -> tuple[str, str, int]:
-    """What names a prediction: the configuration and the prompt."""
-    return row["config_hash"], row["sample_id"], row["seed"]
-
-
-def finished(job: Job) -> Iterable[dict[str, Any]]:
-    """The predictions made so far, without those that failed; of two for one key the later one counts."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for path in rows.parts(job.predictions):
-        found |= {key(row): row for row in rows.read_lines(path) if "failed" not in row}
-    return found.values()
+def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segment_tokens: int) -> str:
+    """Sixteen hex digits of all that decides a prediction but the prompt."""
+    described: dict[str, Any] = {
+        "method": method.name,
+        "setting": method.setting,
+        "rule": repr(method.rule) if is_dataclass(method.rule) else None,
+        "options": method.options,
+        "extras": extras or not methods.takes_extras(method.name),
+        "segment_tokens": segment_tokens,
+        "model": loaded.revision,
+        "tokenizer": loaded.tokenizer_hash,
+        "dtype": loaded.dtype,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:

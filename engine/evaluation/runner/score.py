@@ -20,7 +20,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predict import finished
+from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rouge_score.rouge_scorer import RougeScorer
-
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, mean_score
 from routesparse.engine.evaluation.suites.text_match import answer_f1, normalised_chinese, token_f1
@@ -60,6 +58,8 @@ def _names_speaker(prediction: str, gold: Any) -> bool:
 
 
 def _summary(prediction: str, gold: Any) -> float:
+    from rouge_score.rouge_scorer import RougeScorer
+
     scorer = RougeScorer(["rougeLsum"], use_stemmer=False)
     return max(scorer.score(one, prediction)["rougeLsum"].fmeasure for one in _references(gold))
 

@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rouge_score.rouge_scorer import RougeScorer
-
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of
 from routesparse.engine.evaluation.suites.text_match import answer_f1, without_articles
@@ -224,6 +222,8 @@ def _summaries(pairs: Sequence[tuple[str, str] | None]) -> TaskScore:
 
     Officially sentences stand on lines of their own, which changes none of these three.
     """
+    from rouge_score.rouge_scorer import RougeScorer
+
     scorer = RougeScorer(list(ROUGE), use_stemmer=False)
     found = [
         None if pair is None else [s.fmeasure for s in scorer.score(pair[1], pair[0]).values()]

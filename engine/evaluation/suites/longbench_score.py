@@ -10,17 +10,13 @@ import difflib
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-
-import jieba
-from rouge import Rouge
+from typing import Any
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.suites.suite import Row, TaskScore, field_of, mean_score
 from routesparse.engine.evaluation.suites.text_match import answer_f1, normalised_chinese, token_f1
-
-jieba.setLogLevel(logging.WARNING)  # it announces its dictionary on stderr
 
 Scorer = Callable[[str, str, Sequence[str]], float]  # prediction, gold, names of all classes
 FIRST_LINE_TASKS = ("trec", "triviaqa", "samsum", "lsht")
@@ -46,12 +42,26 @@ def _english_f1(prediction: str, gold: str, classes: Sequence[str]) -> float:
     return answer_f1(prediction, gold)
 
 
+@cache
+def _segment() -> Callable[[str], Iterable[str]]:
+    """jieba's words of a Chinese text."""
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)  # it announces its dictionary on stderr
+    return jieba.cut
+
+
 def _chinese_f1(prediction: str, gold: str, classes: Sequence[str]) -> float:
-    return token_f1(*([w for w in map(normalised_chinese, jieba.cut(t)) if w] for t in (prediction, gold)))
+    mine, theirs = (
+        [w for w in map(normalised_chinese, _segment()(text)) if w] for text in (prediction, gold)
+    )
+    return token_f1(mine, theirs)
 
 
 @cache
-def _rouge() -> Rouge:
+def _rouge() -> Any:
+    from rouge import Rouge
+
     return Rouge(metrics=["rouge-l"])
 
 
@@ -64,7 +74,7 @@ def _rouge_l(prediction: str, gold: str, classes: Sequence[str]) -> float:
 
 
 def _chinese_rouge_l(prediction: str, gold: str, classes: Sequence[str]) -> float:
-    return _rouge_l(" ".join(jieba.cut(prediction)), " ".join(jieba.cut(gold)), classes)
+    return _rouge_l(" ".join(_segment()(prediction)), " ".join(_segment()(gold)), classes)
 
 
 def _classification(prediction: str, gold: str, classes: Sequence[str]) -> float:

@@ -10,8 +10,9 @@ only hidden states are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.samples import score_all
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.timing import Laps
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection.methods import Method, find
-from routesparse.engine.evaluation.studies.selection.prompts import Prompt
+from routesparse.engine.evaluation.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -35,6 +38,7 @@ from routesparse.engine.runtime.transformers import routed_by
 SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
 SEARCH_ROWS = 256  # of a calibration prompt
+SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
 
 
@@ -96,6 +100,8 @@ class Run:
 class Bench:
     """Measures methods against dense attention, which runs once a prompt; all references stay on the device."""
 
+    segment_tokens = SEGMENT_TOKENS
+
     def __init__(self, loaded: LoadedModel, *, extras: bool = True) -> None:
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
         self._device = torch.device(loaded.device)
@@ -138,6 +144,21 @@ class Bench:
         places = torch.arange(len(found.targets), device=self._device).split(CHUNK)
         nats = [-self._log_p(found.hidden[at]).gather(-1, found.targets[at, None])[:, 0] for at in places]
         return torch.cat(nats).cpu(), found.run
+
+    def searched_for(
+        self, wanted: Sequence[str], lengths: Sequence[int], data: Path
+    ) -> dict[str, dict[str, Any]]:
+        """What MInference's offline search finds on development prose, where ``wanted`` names it."""
+        if not any(text.partition("=")[0] == "minference" for text in wanted):
+            return {}
+        maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
+        length = min(max(lengths), SEARCH_TOKENS)
+        windows = [Item("text:prose", length, index, DEVELOPMENT_SEED) for index in range(SEARCH_WINDOWS)]
+        try:
+            return {"minference": {"heads": self.searched(map(maker.make, windows))}}
+        except (ImportError, ConfigError) as error:
+            study.note(f"minference runs without its offline search: {error}")
+            return {}
 
     @torch.no_grad()
     def searched(self, calibration: Iterable[Prompt]) -> Any:

@@ -9,7 +9,8 @@ import torch
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.runner import predict as predicting
-from routesparse.engine.evaluation.runner.job import Job, config_hash
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import score
 from routesparse.engine.evaluation.studies.selection import methods
@@ -59,18 +60,18 @@ def lines(job):
 
 def evaluated(job):
     prepare(job, no_progress)
-    predicting.predict(job)
+    predicting.predict(job, Bench)
     return score(job)
 
 
 def test_the_stages_follow_one_another_and_each_says_what_is_missing(job):
     made = job()
     with pytest.raises(InputError, match="run the stage prepare first"):
-        predicting.predict(made)
+        predicting.predict(made, Bench)
     assert prepare(made, no_progress) == 4
     with pytest.raises(InputError, match="dense has no predictions at 900"):
         score(made)
-    predicting.predict(made)
+    predicting.predict(made, Bench)
     found = score(made)
     assert json.loads(made.scores.read_text()) == found
     assert {(r["task"], r["method"], r["n"]) for r in found["tasks"]} == {
@@ -87,18 +88,18 @@ def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
     first = evaluated(made)
     whole = made.predictions.read_text().splitlines()
     made.predictions.write_text("\n".join(whole[:4]) + "\n" + whole[4][:50])  # killed while it wrote
-    predicting.predict(made)
+    predicting.predict(made, Bench)
     assert len(lines(made)) == 8
     assert [r["score"] for r in score(made)["tasks"]] == [r["score"] for r in first["tasks"]]
     before = made.predictions.read_text()
-    predicting.predict(made)
+    predicting.predict(made, Bench)
     assert len(lines(made)) == 8 and made.predictions.read_text() == before
 
 
 def test_several_processes_share_one_job(job):
     made = job(tasks=("passkey",))
     prepare(made, no_progress)
-    predicting.predict(made, processes=2)
+    predicting.predict(made, Bench, processes=2)
     files = sorted(path.name for path in made.out.glob("predictions*"))
     assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
     assert [row["n"] for row in score(made)["suite"]] == [2, 2]
@@ -125,7 +126,7 @@ def test_more_prompts_and_methods_are_added_to_what_is_there(job):
 def test_an_elapsed_limit_starts_nothing(job, capsys):
     made = job()
     prepare(made, no_progress)
-    predicting.predict(made, limit_s=0)
+    predicting.predict(made, Bench, limit_s=0)
     assert not lines(made) and "goes on from here" in capsys.readouterr().err
 
 
@@ -144,7 +145,7 @@ def test_a_prompt_longer_than_the_model_is_refused_before_anything_runs(job):
     made = job(lengths=(2_000,))
     prepare(made, no_progress)
     with pytest.raises(InputError, match="longer than tiny reads"):
-        predicting.predict(made)
+        predicting.predict(made, Bench)
 
 
 def test_a_method_that_fails_is_tried_again(job, monkeypatch):
@@ -216,22 +217,22 @@ def test_pg19_keeps_the_sums_of_the_prefill_s_own_losses(job, loaded):
 
 def test_a_configuration_s_hash_changes_with_all_that_decides_a_prediction(loaded):
     known = {
-        config_hash(DENSE, loaded, True),
-        config_hash(WINDOW, loaded, True),
-        config_hash(WINDOW, loaded, False),
-        config_hash(methods.find("window", 256), loaded, True),
-        config_hash(methods.find("routesparse", 0.3), loaded, True),
-        config_hash(methods.find("routesparse_no_fallback", 0.3), loaded, True),
-        config_hash(WINDOW, dataclasses.replace(loaded, revision="other"), True),
-        config_hash(WINDOW, dataclasses.replace(loaded, dtype="bfloat16"), True),
+        config_hash(DENSE, loaded, True, 131_072),
+        config_hash(WINDOW, loaded, True, 131_072),
+        config_hash(WINDOW, loaded, False, 131_072),
+        config_hash(methods.find("window", 256), loaded, True, 131_072),
+        config_hash(methods.find("routesparse", 0.3), loaded, True, 131_072),
+        config_hash(methods.find("routesparse_no_fallback", 0.3), loaded, True, 131_072),
+        config_hash(WINDOW, dataclasses.replace(loaded, revision="other"), True, 131_072),
+        config_hash(WINDOW, dataclasses.replace(loaded, dtype="bfloat16"), True, 131_072),
     }
     assert len(known) == 8
     # Extras change nothing of dense.
-    assert config_hash(DENSE, loaded, True) == config_hash(methods.find("dense", 1), loaded, False)
+    assert config_hash(methods.find("dense", 1), loaded, False, 131_072) in known
 
 
 def test_the_command_runs_all_stages(run, folder, data, tmp_path):
-    shared = ("evaluate", "infinitebench", "--tasks", "passkey", "--lengths", LENGTH, "--n", 1)
+    shared = ("evaluate", "infinitebench", "--tasks", "passkey,number_string", "--lengths", LENGTH, "--n", 1)
     where = ("--model", folder, "--data", data, "--out", tmp_path / "o", "--methods", "window=128")
     code, out, err = run(*shared, *where, "--json")
     assert code == 0, err
@@ -249,6 +250,7 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
         (("ruler", "--tasks", "vtx"), "no task 'vtx'"),
         (("ruler", "--methods", "windows"), "use some of dense"),
         (("ruler", "--n", "0"), "pass at least one of each"),
+        (("ruler", "--lengths", "8K"), "length '8K' is no number of tokens"),
         (("ruler", "--stage", "score", "--tasks", "vt"), "run the stage prepare first"),
     ],
 )
