@@ -92,6 +92,11 @@ def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
     return found
 
 
+def _in_order(rows: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By the prompt's index: several processes write as they finish, and L-Eval's topics depend on the order."""
+    return sorted(rows.values(), key=lambda row: row["index"])
+
+
 def _named(job: Job, length: int, point: Point) -> dict[str, Any]:
     return {"suite": job.suite, "length": length, "method": point[0], "setting": point[1], "extras": point[2]}
 
@@ -103,13 +108,13 @@ def _write_rows(
     name = f"{point[0].replace(':', '-')}-{point[1]:g}{'' if point[2] else '-no-extras'}"
     path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row["row"]) + "\n" for row in rows.values()), "utf-8")
+    path.write_text("".join(json.dumps(row["row"]) + "\n" for row in _in_order(rows)), "utf-8")
 
 
 def _task(
     job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    scored = find(job.suite).score(task, [row["row"] for row in rows.values()])
+    scored = find(job.suite).score(task, [row["row"] for row in _in_order(rows)])
     return {
         **_named(job, length, point),
         "task": task,
@@ -123,15 +128,13 @@ def _task(
 def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> dict[str, Any]:
     """One method over all tasks, on the prompts that it and dense both have."""
     common = {
-        task: sorted(set(rows[task]) & set(dense[task]))
-        for task in job.tasks
-        if task in rows and task in dense
+        task: set(rows[task]) & set(dense[task]) for task in job.tasks if task in rows and task in dense
     }
     common = {task: samples for task, samples in common.items() if samples}
     if not common:
         return {**_named(job, length, point), "n": 0}
     mine, base = (
-        {task: [side[task][sample] for sample in samples] for task, samples in common.items()}
+        {task: _in_order({one: side[task][one] for one in samples}) for task, samples in common.items()}
         for side in (rows, dense)
     )
     draws = paired.Draws({task: [row["cluster"] for row in found] for task, found in mine.items()}, job.seed)
@@ -168,7 +171,7 @@ def _points(
 
     def values(side: Mapping[str, Sequence]) -> dict[str, np.ndarray]:
         return {
-            task: np.array([suite.score(task, [row["row"]]).values[0] for row in found], dtype=float)
+            task: np.array(suite.score(task, [row["row"] for row in found]).values, dtype=float)
             for task, found in side.items()
         }
 

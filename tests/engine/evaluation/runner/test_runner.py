@@ -105,6 +105,36 @@ def test_several_processes_share_one_job(job):
     assert [row["n"] for row in score(made)["suite"]] == [2, 2]
 
 
+def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
+    """L-Eval's first, second and third topics are every third question; written backwards, as by a pool."""
+    topics = {
+        "input": "A talk.",
+        "instructions": ["?"] * 12,
+        "outputs": [f"topic {i}" for i in range(12)],
+        "evaluation": "exam",
+    }
+    file = data / "benchmarks" / "leval" / "data" / "topic_retrieval_longchat.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(topics))
+    made = job("leval", ("topic_retrieval_longchat",), n=12)
+    prepare(made, no_progress)
+    rows = []
+    for prepared in all_prepared(made)[::-1]:
+        index = prepared.example.index
+        text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
+        for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
+            label = predicting._label(made, method, prepared, method.name)
+            numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
+            rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
+    made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dense, window = score(made)["tasks"]
+    assert dense["score"] == [100, 100, 100, 100]
+    assert window["score"] == [100, 25, 0, pytest.approx(41.6667)]
+    change = score(made)["suite"][1]
+    assert (change["harmed"], change["gained"], change["clusters"]) == (7, 0, 1)
+    assert change["difference"]["value"] == pytest.approx(100 * (5 / 12 - 1))
+
+
 def test_predictions_come_out_in_the_suite_s_own_format(job, run):
     made = job("infinitebench", ("math_find",), n=1)
     (dense, _) = evaluated(made)["tasks"]
