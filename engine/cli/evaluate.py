@@ -12,6 +12,7 @@ from rich.table import Table
 from routesparse.engine import paths
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 
 
@@ -31,7 +32,9 @@ def evaluate(
     tasks: Annotated[list[str] | None, typer.Option(help="TASK or TASK,TASK; default: all.")] = None,
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="NAME or NAME=VALUE,VALUE, given once or more; dense is always run."),
+        typer.Option(
+            help="NAME or NAME=VALUE,VALUE, given once or more; dense is always run; default: ours."
+        ),
     ] = None,
     lengths: Annotated[
         list[str] | None, typer.Option(help="Tokens of prompt and answer, such as 8192,16384; default 8192.")
@@ -65,7 +68,7 @@ def evaluate(
         suite=suite,
         tasks=tuple(_parts(tasks) or find(suite).tasks),
         lengths=tuple(map(_tokens, _parts(lengths) or ["8192"])),
-        methods=tuple(methods or ("routesparse",)),
+        methods=tuple(methods or (f"routesparse={RouterConfig.price:g}",)),
         n=n,
         seed=seed,
         model=model,
@@ -114,11 +117,12 @@ def _print(found: dict[str, Any]) -> None:
     )
     for row in found["suite"]:
         name = f"{row['method']}={row['setting']:g}"
+        mark = " of few clusters" if row.get("few_clusters") else ""
         if "difference" in row:
             change, worst = row["difference"], row["worst_decile"]
             shown = [
                 f"{row['score']:.2f}",
-                f"{change['value']:+.2f} [{change['low']:+.2f}, {change['high']:+.2f}]",
+                f"{change['value']:+.2f} [{change['low']:+.2f}, {change['high']:+.2f}]{mark}",
                 f"{100 * row['harmed_share']:.1f} %",
                 f"{worst['value']:+.3f}",
                 f"{row['area']:.3f}",
@@ -127,7 +131,7 @@ def _print(found: dict[str, Any]) -> None:
             ratio = row["word_perplexity_ratio"]
             shown = [
                 f"{row['measures']['word_perplexity']:.3f}",
-                f"x {ratio['value']:.4f} [{ratio['low']:.4f}, {ratio['high']:.4f}]",
+                f"x {ratio['value']:.4f} [{ratio['low']:.4f}, {ratio['high']:.4f}]{mark}",
                 "",
                 "",
                 f"{row['area']:.3f}",

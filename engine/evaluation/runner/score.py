@@ -26,6 +26,7 @@ from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.stats import paired
+from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 
 DENSE = ("dense", 1.0, True)
 ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
@@ -143,6 +144,7 @@ def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> d
         for name in ("area", "select_ms", "prefill_ms")
     }
     found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
+    found["few_clusters"] = draws.clusters < FEWEST_CLUSTERS
     if job.suite == pg19.SUITE.name:
         return found | _perplexities(draws, mine, base)
     return found | _points(job, draws, mine, base)

@@ -132,6 +132,7 @@ def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data
     assert window["score"] == [100, 25, 0, pytest.approx(41.6667)]
     change = score(made)["suite"][1]
     assert (change["harmed"], change["gained"], change["clusters"]) == (7, 0, 1)
+    assert change["few_clusters"]
     assert change["difference"]["value"] == pytest.approx(100 * (5 / 12 - 1))
 
 
@@ -270,7 +271,7 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert [row["method"] for row in found["suite"]] == ["dense", "window"]
     assert "min left" in err and json.loads((tmp_path / "o" / "job.json").read_text())["n"] == 1
     code, out, err = run(*shared, *where, "--stage", "score")
-    assert code == 0 and "window=128" in out and "passkey" in out
+    assert code == 0 and "window=128" in out and "passkey" in out and "of few clusters" in out
 
 
 @pytest.mark.parametrize(
