@@ -12,7 +12,6 @@ depends neither on its neighbours nor on the tokenizer's speed of search.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from routesparse.engine.demo_model.niah import NIAH, make_niah
@@ -138,7 +137,6 @@ class Sizer:
         *,
         guess: float,
         least: int = 1,
-        most: int = sys.maxsize,
         tries: int = 5,
     ) -> Sample:
         """The fullest of up to `tries` samples of any generator that stays within `room` tokens.
@@ -148,7 +146,7 @@ class Sizer:
         """
         # tokens = fixed + rate * units: the rate is remembered, the fixed part is measured on the first try.
         rate = self._rate.get(kind, guess)
-        units = min(max(int((room - 60) * 0.98 / rate), least), most)
+        units = max(int((room - 60) * 0.98 / rate), least)
         best: Sample | None = None
         last: tuple[int, int] | None = None
         for _ in range(tries):
@@ -156,14 +154,13 @@ class Sizer:
             used = self.tokens(sample)
             if used <= room and (best is None or units > int(best.metadata["units"])):
                 best = sample
-            full = used >= self.least_fill * room or units >= most
-            if (used <= room and full) or (used > room and units <= least):
+            if (used <= room and used >= self.least_fill * room) or (used > room and units <= least):
                 break
             if last is not None and abs(units - last[0]) > 0.05 * units:
                 rate = self._rate[kind] = max((used - last[1]) / (units - last[0]), 0.3 * rate)
             last = (units, used)
             # Aim a little under the target, so that the next try fits.
-            units = min(max(int(units + (room * 0.985 - used) / rate), least), most)
+            units = max(int(units + (room * 0.985 - used) / rate), least)
         if best is None:
             raise ValueError(
                 f"{kind} does not fit {room} tokens; the smallest haystack takes more, raise length"

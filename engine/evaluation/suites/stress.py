@@ -17,6 +17,7 @@ from routesparse.engine.demo_model.samples import Sample, Turn, sample_rng
 from routesparse.engine.demo_model.tasks import make_sample
 from routesparse.engine.demo_model.words import key_words
 from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation.studies.selection.tasks import stretch
 from routesparse.engine.evaluation.suites.generated import as_example, filled, indices, ruler_row
 from routesparse.engine.evaluation.suites.infinitebench_make import GOLDEN
 from routesparse.engine.evaluation.suites.ruler_score import score_matches
@@ -111,11 +112,14 @@ def _edges(
     if not fitting:
         raise InputError(f"{request.length} tokens hold no edge of a block; raise --lengths")
     edge = fitting[index // len(SHIFTS) % len(fitting)]
-    edges = range(edge, int(0.75 * request.length), edge)
-    target = rng.choice(edges) + shift
-    prose = " ".join(source.prose(index).text.split())
-    prose = prose[rng.randrange(len(prose) // 2) :]
-    before = _prefix_of(source, _INTRO + prose, target)
+    prose = stretch(" ".join(source.prose(index).text.split()), rng.random(), 8 * request.length)
+    edges = list(range(edge, int(0.75 * request.length), edge))
+    rng.shuffle(edges)
+    cuts = ((at + shift, _prefix_of(source, _INTRO + prose, at + shift)) for at in edges)
+    found = next(((target, before) for target, before in cuts if before), None)
+    if found is None:
+        raise InputError(f"no needle can begin {shift:+} tokens from an edge of {edge}; pass another --seed")
+    target, before = found
     rest = prose[len(before) - len(_INTRO) :]
     fixed = source.count(needle + turn.question + turn.answer_prefix) + 8
     room = request.length - NEW_TOKENS - target - fixed
@@ -126,10 +130,10 @@ def _edges(
     return sample, {"edge": edge, "shift": shift, "begins_at": target}
 
 
-def _prefix_of(source: Source, text: str, target: int) -> str:
+def _prefix_of(source: Source, text: str, target: int) -> str | None:
     """The longest cut of the text that, with a line's end and the special tokens, has ``target`` tokens.
 
-    A cut can change how its end is tokenized, so cuts are tried one after another. Errors: InputError for none.
+    A cut can change how its end is tokenized, so cuts are tried one after another. None where no cut fits.
     """
     wanted = target - source.special_tokens
     ids = source.encode(text[: 8 * target])
@@ -140,7 +144,7 @@ def _prefix_of(source: Source, text: str, target: int) -> str:
     for length in range(min(cut + 32, len(text)), max(cut - 256, len(_INTRO)), -1):
         if before + source.count(text[anchor:length] + "\n") == wanted == source.count(text[:length] + "\n"):
             return text[:length]
-    raise InputError(f"no cut of the text ends at token {target}; pass another --seed")
+    return None
 
 
 def _repeated(
