@@ -35,10 +35,13 @@ READ_SIDE = (
 HEAVY = (
     "duckdb",
     "huggingface_hub",
+    "jieba",
     "pandas",
     "plotly",
     "psutil",
     "pyarrow",
+    "rouge",
+    "rouge_score",
     "safetensors",
     "scipy",
     "sklearn",
@@ -47,6 +50,7 @@ HEAVY = (
     "torch",
     "transformers",
     "triton",
+    "wonderwords",
 )
 MOST_LEVELS = 12  # in one of the three folders
 # What is about one family by right: rivals, studies of one, and the four that the Triton kernels have branches for.

@@ -25,6 +25,8 @@ from routesparse.engine.cli import bench as cli_bench
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.cli import calibrate as cli_calibrate
 from routesparse.engine.cli import doctor as cli_doctor
+from routesparse.engine.cli import evaluate as cli_evaluate
+from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
 from routesparse.engine.errors import InputError, RouteSparseError
@@ -45,6 +47,8 @@ app.command()(cli_calibrate.calibrate)
 app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)
+app.command()(cli_evaluate.evaluate)
+app.command()(cli_score.score)
 app.command()(cli_bench.bench)
 app.command()(cli_doctor.doctor)
 app.command()(cli_worker.worker)

@@ -88,5 +88,10 @@ def score_all(prediction: str, gold: Sequence[str]) -> float:
     """
     if not gold:
         raise ValueError("gold is empty; a sample needs at least one string to find")
-    text = _CONTROL.sub("\n", prediction.strip()).strip().lower()
+    text = cleaned(prediction)
     return sum(item.lower() in text for item in gold) / len(gold)
+
+
+def cleaned(prediction: str) -> str:
+    """A prediction as RULER compares it: stripped, control characters as newlines, lower case."""
+    return _CONTROL.sub("\n", prediction.strip()).strip().lower()

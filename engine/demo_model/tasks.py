@@ -112,14 +112,9 @@ class Sizer:
         """
         kind = NIAH[task].haystack if task in NIAH else task
         room = length - (GENERATION_TOKENS.get(task, 0) if reserve is None else reserve)
-        least = _LEAST_UNITS.get(kind, 1)
-        # tokens = fixed + rate * units: the rate is remembered, the fixed part is measured on the first try.
-        rate = self._rate.get(kind, _FIRST_GUESS[kind])
-        units = max(int((room - 60) * 0.98 / rate), least)
-        best: Sample | None = None
-        last: tuple[int, int] | None = None
-        for _ in range(tries):
-            sample = make_sample(
+
+        def make(units: int) -> Sample:
+            return make_sample(
                 task,
                 units,
                 haystack=haystack,
@@ -129,6 +124,33 @@ class Sizer:
                 words=words,
                 training=training,
             )
+
+        return self.fill(
+            kind, room, make, guess=_FIRST_GUESS[kind], least=_LEAST_UNITS.get(kind, 1), tries=tries
+        )
+
+    def fill(
+        self,
+        kind: str,
+        room: int,
+        make: Callable[[int], Sample],
+        *,
+        guess: float,
+        least: int = 1,
+        tries: int = 5,
+    ) -> Sample:
+        """The fullest of up to `tries` samples of any generator that stays within `room` tokens.
+
+        make: units -> sample, whose metadata names its units. kind: samples of one kind share the tokens a unit, of
+        which `guess` is the first. Raises ValueError when even `least` units do not fit.
+        """
+        # tokens = fixed + rate * units: the rate is remembered, the fixed part is measured on the first try.
+        rate = self._rate.get(kind, guess)
+        units = max(int((room - 60) * 0.98 / rate), least)
+        best: Sample | None = None
+        last: tuple[int, int] | None = None
+        for _ in range(tries):
+            sample = make(units)
             used = self.tokens(sample)
             if used <= room and (best is None or units > int(best.metadata["units"])):
                 best = sample
@@ -141,7 +163,7 @@ class Sizer:
             units = max(int(units + (room * 0.985 - used) / rate), least)
         if best is None:
             raise ValueError(
-                f"{task} does not fit {length} tokens; the smallest haystack takes more, raise length"
+                f"{kind} does not fit {room} tokens; the smallest haystack takes more, raise length"
             )
         return best
 

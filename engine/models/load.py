@@ -52,6 +52,41 @@ def load_model(name_or_path: str = DEMO, *, device: str = "auto") -> LoadedModel
     return _load(folder, name, device)
 
 
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """A model's tokenizer alone, for what needs no weights."""
+
+    tokenizer: Any  # a fast tokenizer
+    tokenizer_hash: str  # 16 hex digits, as LoadedModel's
+
+
+def load_tokenizer(name_or_path: str = DEMO) -> LoadedTokenizer:
+    """The tokenizer of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
+    from transformers import AutoTokenizer
+
+    folder, name = resolve(name_or_path)
+    check_folder(folder)
+    try:
+        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"the tokenizer of {name!r} cannot be loaded: {first_line(error)}; check its files"
+        ) from error
+    _check_fast(found, name)
+    return LoadedTokenizer(found, _tokenizer_hash(folder))
+
+
+def _check_fast(tokenizer: Any, name: str) -> None:
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
+        )
+
+
+def _tokenizer_hash(folder: Path) -> str:
+    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()[:16]
+
+
 def revision_of_model(model: Any) -> str:
     """The revision of a model in memory, from the files that it was loaded from.
 
@@ -130,10 +165,7 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
             f"model {name!r} lacks {len(absent)} weights, such as {absent[0]}; use weights that fit"
         )
     check_family(model.config)
-    if not tokenizer.is_fast:
-        raise ModelError(
-            f"model {name!r} has a slow tokenizer, without character offsets; save a tokenizer.json"
-        )
+    _check_fast(tokenizer, name)
     if len(tokenizer) > model.config.vocab_size:
         raise ModelError(
             f"model {name!r} embeds {model.config.vocab_size} tokens but its tokenizer has {len(tokenizer)}; "
@@ -146,7 +178,7 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
         tokenizer=tokenizer,
         name=name,
         revision=revision_of(folder),
-        tokenizer_hash=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()[:16],
+        tokenizer_hash=_tokenizer_hash(folder),
         max_tokens=model.config.max_position_embeddings,
         layers=model.config.num_hidden_layers,
         heads=shape.heads,

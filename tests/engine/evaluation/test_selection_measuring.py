@@ -1,6 +1,7 @@
 """The selection study's prompts and measuring: a tiny model on the CPU, no GPU."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -156,21 +157,25 @@ def test_text_is_measured_at_every_position_but_the_first(loaded, data):
     assert 0.5 < window["area"] < 0.99 and window["kl"] > 1e-6
 
 
-@pytest.mark.parametrize("gold_tokens", [1, 6])
-def test_the_greedy_answer_is_that_of_decoding_token_by_token(loaded, gold_tokens):
-    """Whatever the gold answer, along which the first choices are read."""
+@pytest.mark.parametrize(("gold_tokens", "limit"), [(1, 9), (6, 14), (6, 3)])
+def test_the_greedy_answer_is_that_of_decoding_token_by_token(loaded, gold_tokens, limit):
+    """Whatever the gold answer, along which the first choices are read; past it too, where it is the greedy one."""
     rng = np.random.default_rng(gold_tokens)
     ids = [256, *rng.integers(0, 250, 300).tolist()]
     answer = rng.integers(0, 250, gold_tokens).tolist()
     item = prompts.Item("vt", 301, 0, 1)
     prompt = prompts.Prompt(item, ids, [], answer, ("gold",), {})
     bench = measure.Bench(loaded)
+    dense = methods.find("dense", 1)
     with torch.no_grad():
-        found = bench._greedy(prompt, bench._forward(prompt, methods.find("dense", 1)))
+        found = bench._greedy(prompt, bench._forward(prompt, dense), limit)
         text = list(ids)
-        for _ in range(gold_tokens + measure.SLACK):
+        for _ in range(limit):
             text.append(int(loaded.model(torch.tensor([text])).logits[0, -1].argmax()))
-    assert found == text[len(ids) :]
+        assert found == text[len(ids) :]
+        right = replace(prompt, answer=text[len(ids) : len(ids) + gold_tokens])
+        assert bench._greedy(right, bench._forward(right, dense), limit, past_gold=True) == found
+        assert bench._greedy(right, bench._forward(right, dense), limit) == found[:gold_tokens]
 
 
 def test_a_run_goes_on_where_it_was_cut_off(folder, data, tmp_path, capsys):

@@ -10,8 +10,9 @@ only hidden states are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.samples import score_all
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.device.timing import Laps
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection.methods import Method, find
-from routesparse.engine.evaluation.studies.selection.prompts import Prompt
+from routesparse.engine.evaluation.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -35,6 +38,7 @@ from routesparse.engine.runtime.transformers import routed_by
 SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
 SEARCH_ROWS = 256  # of a calibration prompt
+SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
 
 
@@ -96,6 +100,8 @@ class Run:
 class Bench:
     """Measures methods against dense attention, which runs once a prompt; all references stay on the device."""
 
+    segment_tokens = SEGMENT_TOKENS
+
     def __init__(self, loaded: LoadedModel, *, extras: bool = True) -> None:
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
         self._device = torch.device(loaded.device)
@@ -113,8 +119,46 @@ class Bench:
         numbers = found.run | self.compare(self._references[name], found.hidden, found.targets)
         if not prompt.answer:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
-        text = self._tokenizer.decode(self._greedy(prompt, found), skip_special_tokens=True)
+        text = self._decoded(self._greedy(prompt, found, len(prompt.answer) + SLACK))
         return numbers | {"score": score_all(text, prompt.gold)}
+
+    @torch.no_grad()
+    def answer(
+        self, prompt: Prompt, method: Method, new_tokens: int, *, past_gold: bool
+    ) -> tuple[str, dict[str, float]]:
+        """The greedy answer of at most ``new_tokens``, and the gold answer's nats under the same prefill.
+
+        past_gold: go on where the answer is the gold one so far; False: return that, and otherwise read at most SLACK
+        tokens past its length.
+        """
+        found = self._forward(prompt, method)
+        nats = -self._log_p(found.hidden).gather(-1, found.targets[:, None])
+        limit = new_tokens if past_gold else min(new_tokens, len(prompt.answer) + SLACK)
+        text = self._decoded(self._greedy(prompt, found, limit, past_gold=past_gold))
+        return text, found.run | {"gold_nats": float(nats.sum()), "gold_tokens": len(prompt.answer)}
+
+    @torch.no_grad()
+    def losses(self, prompt: Prompt, method: Method) -> tuple[Tensor, dict[str, float]]:
+        """Nats of each asked token, float32 [R] on the CPU, from the prefill's own hidden states."""
+        found = self._forward(prompt, method)
+        places = torch.arange(len(found.targets), device=self._device).split(CHUNK)
+        nats = [-self._log_p(found.hidden[at]).gather(-1, found.targets[at, None])[:, 0] for at in places]
+        return torch.cat(nats).cpu(), found.run
+
+    def searched_for(
+        self, wanted: Sequence[str], lengths: Sequence[int], data: Path
+    ) -> dict[str, dict[str, Any]]:
+        """What MInference's offline search finds on development prose, where ``wanted`` names it."""
+        if not any(text.partition("=")[0] == "minference" for text in wanted):
+            return {}
+        maker = Prompts(data, self._tokenizer, DEVELOPMENT_SEED)
+        length = min(max(lengths), SEARCH_TOKENS)
+        windows = [Item("text:prose", length, index, DEVELOPMENT_SEED) for index in range(SEARCH_WINDOWS)]
+        try:
+            return {"minference": {"heads": self.searched(map(maker.make, windows))}}
+        except (ImportError, ConfigError) as error:
+            study.note(f"minference runs without its offline search: {error}")
+            return {}
 
     @torch.no_grad()
     def searched(self, calibration: Iterable[Prompt]) -> Any:
@@ -174,19 +218,23 @@ class Bench:
     def _log_p(self, hidden: Tensor) -> Tensor:
         return (hidden.float() @ self._head).log_softmax(-1)
 
-    def _greedy(self, prompt: Prompt, found: Outcome) -> list[int]:
-        """The greedy answer, at most SLACK tokens longer than the gold one.
+    def _decoded(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _greedy(self, prompt: Prompt, found: Outcome, limit: int, *, past_gold: bool = False) -> list[int]:
+        """The greedy answer of at most ``limit`` tokens; unless ``past_gold``, the gold one where it begins so.
 
         Choices along the gold answer are greedy up to the first that differs from it. From there on each pass reads a
         guess of all further tokens and is right up to the first that it changes (Jacobi iteration).
         """
         choice = self._log_p(found.hidden).argmax(-1)
         wrong = (choice != found.targets).nonzero()
-        if not len(wrong):
-            return prompt.answer
+        if not len(wrong) and not past_gold:
+            return prompt.answer[:limit]
         end = self._tokenizer.eos_token_id
         end = -1 if end is None else end
-        text, right = F.pad(choice, (0, SLACK), value=max(end, 0)), int(wrong[0]) + 1
+        right = int(wrong[0]) + 1 if len(wrong) else len(choice)
+        text = F.pad(choice, (0, limit - len(choice)), value=max(end, 0))
         while right < len(text) and end not in text[:right].tolist():
             beyond = found.cache.get_seq_length() - (len(prompt.ids) + right - 1)
             if beyond:

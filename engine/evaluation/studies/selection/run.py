@@ -19,13 +19,10 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.models.load import load_model
-
-SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,7 +70,9 @@ def work(place: int, arguments: argparse.Namespace, deadline: float, command: st
     )
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     bench, made = Bench(loaded, extras=not arguments.no_extras), {}
-    usable = methods.usable(arguments.methods, searched(bench, arguments, loaded.tokenizer))
+    usable = methods.usable(
+        arguments.methods, bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
+    )
     path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
     about = {**study.header(loaded, arguments), "command": command, "processes": arguments.processes}
     with rows.Appender(path) as out:
@@ -92,22 +91,6 @@ def work(place: int, arguments: argparse.Namespace, deadline: float, command: st
                 out.write(row)
                 shown = {k: f"{row[k]:.4g}" for k in ("area", "kl", "agree", "score") if k in row}
                 study.note(f"{method.name}={method.setting:g} {item.name} {row.get('failed', shown)}")
-
-
-def searched(bench: Bench, arguments: argparse.Namespace, tokenizer: Any) -> dict[str, dict[str, Any]]:
-    """What MInference's offline search finds on development prose, where it is asked for."""
-    if not any(text.partition("=")[0] == "minference" for text in arguments.methods):
-        return {}
-    maker = prompts.Prompts(arguments.data, tokenizer, prompts.DEVELOPMENT_SEED)
-    length = min(max(arguments.lengths), SEARCH_TOKENS)
-    windows = [
-        prompts.Item("text:prose", length, index, prompts.DEVELOPMENT_SEED) for index in range(SEARCH_WINDOWS)
-    ]
-    try:
-        return {"minference": {"heads": bench.searched(map(maker.make, windows))}}
-    except (ImportError, ConfigError) as error:
-        study.note(f"minference runs without its offline search: {error}")
-        return {}
 
 
 def label(method: methods.Method, item: prompts.Item, extras: bool) -> dict[str, Any]:

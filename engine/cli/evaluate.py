@@ -1,0 +1,153 @@
+"""``routesparse evaluate``: a suite by several methods, in three stages that go on where they were cut off."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from routesparse.engine import paths
+from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+
+
+class Stage(StrEnum):
+    """What is done."""
+
+    all = "all"
+    prepare = "prepare"
+    predict = "predict"
+    score = "score"
+
+
+def evaluate(
+    suite: Annotated[
+        str, typer.Argument(help="ruler, infinitebench, pg19, longbench, leval, stories or stress.")
+    ],
+    tasks: Annotated[list[str] | None, typer.Option(help="TASK or TASK,TASK; default: all.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME or NAME=VALUE,VALUE, given once or more; dense is always run; default: ours."
+        ),
+    ] = None,
+    lengths: Annotated[
+        list[str] | None, typer.Option(help="Tokens of prompt and answer, such as 8192,16384; default 8192.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Prompts a task and length.")] = 25,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and of random rows.")] = 0,
+    model: ModelName = "demo",
+    data: Annotated[Path, typer.Option(help="Folder with prose/test/*.txt and benchmarks/<suite>/.")] = Path(
+        "../shared/data"
+    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of prompts, predictions and scores; default: <home>/evaluations/SUITE."),
+    ] = None,
+    stage: Annotated[Stage, typer.Option(help="One stage alone, or all.")] = Stage.all,
+    processes: Annotated[int, typer.Option(help="Processes that predict; GPUs in turn.")] = 1,
+    limit_s: Annotated[
+        float | None, typer.Option("--limit-s", help="Start no prediction after so many seconds.")
+    ] = None,
+    no_extras: Annotated[
+        bool, typer.Option("--no-extras", help="Rivals as published, without what all our plans read.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Run a suite by several methods and compare each with dense, prompt by prompt."""
+    report = Reporter()
+    from routesparse.engine.evaluation.runner.job import Job
+    from routesparse.engine.evaluation.suites.registry import find
+
+    job = Job(
+        suite=suite,
+        tasks=tuple(_parts(tasks) or find(suite).tasks),
+        lengths=tuple(map(_tokens, _parts(lengths) or ["8192"])),
+        methods=tuple(methods or (f"routesparse={RouterConfig.price:g}",)),
+        n=n,
+        seed=seed,
+        model=model,
+        data=data,
+        out=out or paths.home() / "evaluations" / suite,
+        extras=not no_extras,
+    )
+    job.save()
+    if stage in (Stage.all, Stage.prepare):
+        from routesparse.engine.evaluation.runner.prepare import prepare
+
+        with report.bars():
+            made = prepare(job, report)
+        report.line(f"{made} prompts in {job.out}")
+    if stage in (Stage.all, Stage.predict):
+        from routesparse.engine.evaluation.runner.predict import predict
+        from routesparse.engine.evaluation.studies.selection.measure import Bench
+
+        predict(job, Bench, processes, float("inf") if limit_s is None else limit_s)
+    if stage in (Stage.all, Stage.score):
+        from routesparse.engine.evaluation.runner.score import score
+
+        found = score(job)
+        report.line(f"scores in {job.scores}")
+        if json_output:
+            print_json(found)
+        else:
+            _print(found)
+
+
+def _parts(given: list[str] | None) -> list[str]:
+    return [part.strip() for text in given or [] for part in text.split(",") if part.strip()]
+
+
+def _tokens(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"length {text!r} is no number of tokens; pass --lengths 8192,16384") from None
+
+
+def _print(found: dict[str, Any]) -> None:
+    console = out_console()
+    table = Table(
+        "tokens", "method", "n", "score", "less dense (95 %)", "harmed", "worst tenth, nats", "area"
+    )
+    for row in found["suite"]:
+        name = f"{row['method']}={row['setting']:g}"
+        mark = " of few clusters" if row.get("few_clusters") else ""
+        if "difference" in row:
+            change, worst = row["difference"], row["worst_decile"]
+            shown = [
+                f"{row['score']:.2f}",
+                f"{change['value']:+.2f} [{change['low']:+.2f}, {change['high']:+.2f}]{mark}",
+                f"{100 * row['harmed_share']:.1f} %",
+                f"{worst['value']:+.3f}",
+                f"{row['area']:.3f}",
+            ]
+        elif "measures" in row:
+            ratio = row["word_perplexity_ratio"]
+            shown = [
+                f"{row['measures']['word_perplexity']:.3f}",
+                f"x {ratio['value']:.4f} [{ratio['low']:.4f}, {ratio['high']:.4f}]{mark}",
+                "",
+                "",
+                f"{row['area']:.3f}",
+            ]
+        else:
+            shown = [""] * 5
+        table.add_row(f"{row['length']:,}", name, str(row["n"]), *shown)
+    console.print(table)
+    tasks = Table("tokens", "task", "method", "n", "score", "area")
+    for row in found["tasks"]:
+        tasks.add_row(
+            f"{row['length']:,}",
+            row["task"],
+            f"{row['method']}={row['setting']:g}",
+            str(row["n"]),
+            str(row["score"]),
+            f"{row['area']:.3f}",
+        )
+    console.print(tasks)

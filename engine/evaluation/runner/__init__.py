@@ -1,0 +1,1 @@
+"""``routesparse evaluate``: a suite by several methods in three stages, prepare, predict and score."""

@@ -1,0 +1,59 @@
+"""The specification of one evaluation, and the files of its folder.
+
+job.json                          what was asked for, last
+prompts/<length>/<task>.jsonl     prepared prompts: a header, then one line each
+predictions.jsonl                 one line per configuration and prompt, appended (.0.jsonl, ... of several processes)
+scores.json                       scores, intervals, and where they come from
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from routesparse.engine import paths
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation.studies.selection.methods import rounds
+from routesparse.engine.evaluation.suites.registry import find
+
+
+@dataclass(frozen=True)
+class Job:
+    """One evaluation; every process of a pool gets the same. methods: NAME or NAME=VALUE,VALUE, dense first."""
+
+    suite: str
+    tasks: tuple[str, ...]
+    lengths: tuple[int, ...]
+    methods: tuple[str, ...]
+    n: int
+    seed: int
+    model: str
+    data: Path
+    out: Path
+    extras: bool = True
+
+    def __post_init__(self) -> None:
+        suite = find(self.suite)
+        for task in self.tasks:
+            suite.check(task)
+        rounds(self.methods)
+        if self.n < 1 or not self.tasks or not self.lengths or min(self.lengths) < 1:
+            raise InputError(
+                f"n {self.n}, tasks {list(self.tasks)}, lengths {list(self.lengths)}: pass at least one of each"
+            )
+
+    def prompts(self, length: int, task: str) -> Path:
+        return self.out / "prompts" / str(length) / f"{task}.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        return self.out / "predictions.jsonl"
+
+    @property
+    def scores(self) -> Path:
+        return self.out / "scores.json"
+
+    def save(self) -> None:
+        values = dataclasses.asdict(self) | {"data": str(self.data), "out": str(self.out)}
+        paths.write_json(self.out / "job.json", values)

@@ -1,0 +1,215 @@
+"""Stage two: every method on every prompt. Routing sees the prompt alone; decoding is dense.
+
+The gold answer runs as a second, dense chunk behind the prompt, which gives its log-likelihood and, along it, the
+greedy choices; from the first choice that differs on, decoding goes on greedily. That equals decoding token by token
+(a test compares). Of PG-19 every token's loss is kept instead, from the prefill's own hidden states.
+
+``predictions.jsonl`` only grows: what it holds already, by configuration and prompt, is skipped, so the same command
+goes on where it was cut off; a failed line is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import time
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predictions import finished, key
+from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
+from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
+from routesparse.engine.evaluation.suites import pg19
+from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.provenance import git_commit
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.studies.selection.measure import Bench
+
+SHOWN_EVERY_S = 5.0
+
+
+def predict(job: Job, bench: type[Bench], processes: int = 1, limit_s: float = float("inf")) -> None:
+    """Fill the job's predictions by ``processes`` on this machine; GPUs in turn. Starts nothing after ``limit_s``.
+
+    bench: the class, made by each process for its own model.
+    Errors: InputError for prompts that are not prepared or too long; RuntimeError where a process ended badly.
+    """
+    deadline = time.time() + limit_s
+    check_prepared(job)  # what is missing is told before a model is loaded
+    if processes == 1:
+        work(0, 1, job, bench, deadline)
+        return
+    context = multiprocessing.get_context("spawn")
+    started = [
+        context.Process(target=work, args=(k, processes, job, bench, deadline)) for k in range(processes)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    if any(process.exitcode for process in started):
+        raise RuntimeError(f"processes ended with {[process.exitcode for process in started]}")
+
+
+def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: float) -> None:
+    """One process's share of the prompts by every method."""
+    device = "auto"
+    if torch.cuda.is_available():
+        device = f"cuda:{place % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    loaded = load_model(job.model, device=device)
+    bench = kind(loaded, extras=job.extras)
+    wanted = ["dense", *job.methods]
+    usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
+    mine = all_prepared(job)[place::processes]
+    _check_lengths(mine, loaded)
+    done = {key(row) for row in finished(job)}
+    todo = [
+        (method, prepared, code)
+        for settings, prepared in itertools.product(usable, mine)
+        for method in settings
+        if (
+            (code := config_hash(method, loaded, job.extras, bench.segment_tokens)),
+            prepared.sample_id,
+            job.seed,
+        )
+        not in done
+    ]
+    path = rows.part(job.predictions, place) if processes > 1 else job.predictions
+    shown = _TimeLeft(place, len(todo))
+    with rows.Appender(path) as out:
+        for number, (method, prepared, code) in enumerate(todo):
+            if time.time() > deadline:
+                study.note(f"out of time after {number} of {len(todo)}; the same command goes on from here")
+                return
+            out.write(
+                {**_label(job, method, prepared, code), **_measured(bench, job, method, prepared, loaded)}
+            )
+            shown(number + 1, method, prepared)
+
+
+def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segment_tokens: int) -> str:
+    """Sixteen hex digits of all that decides a prediction but the prompt."""
+    described: dict[str, Any] = {
+        "method": method.name,
+        "setting": method.setting,
+        "rule": repr(method.rule) if is_dataclass(method.rule) else None,
+        "options": method.options,
+        "extras": extras or not methods.takes_extras(method.name),
+        "segment_tokens": segment_tokens,
+        "model": loaded.revision,
+        "tokenizer": loaded.tokenizer_hash,
+        "dtype": loaded.dtype,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:
+    longest = max((p.tokens + p.example.new_tokens for p in prompts_of_job), default=0)
+    if longest > loaded.max_tokens:
+        raise InputError(
+            f"prompts and answers of {longest:,} tokens are longer than {loaded.name} reads, {loaded.max_tokens:,}; "
+            "lower --lengths"
+        )
+
+
+def _label(job: Job, method: methods.Method, prepared: Prepared, code: str) -> dict[str, Any]:
+    return {
+        "config_hash": code,
+        "sample_id": prepared.sample_id,
+        "suite": job.suite,
+        "task": prepared.example.task,
+        "length": prepared.length,
+        "index": prepared.example.index,
+        "seed": job.seed,
+        "cluster": prepared.example.cluster,
+        "method": method.name,
+        "setting": method.setting,
+        "extras": job.extras or not methods.takes_extras(method.name),
+        "prompt_sha256": prepared.sha256,
+        "tokens": prepared.tokens,
+        "git_commit": git_commit(),
+    }
+
+
+def _measured(
+    bench: Bench, job: Job, method: methods.Method, prepared: Prepared, loaded: LoadedModel
+) -> dict[str, Any]:
+    """One prediction's numbers and its row in the suite's own format, or why there are none."""
+    try:
+        if job.suite == pg19.SUITE.name:
+            return _book(bench, job, method, prepared, loaded)
+        suite, example = find(job.suite), prepared.example
+        answer = _ids(loaded, example.answer or "\n")
+        text, numbers = bench.answer(
+            _prompt(job, prepared, loaded, answer),
+            method,
+            example.new_tokens,
+            past_gold=not suite.stops_at_gold,
+        )
+        return {**numbers, "row": suite.row(example, text)}
+    except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way, and the others go on
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
+def _ids(loaded: LoadedModel, text: str) -> list[int]:
+    return loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _prompt(job: Job, prepared: Prepared, loaded: LoadedModel, answer: list[int]) -> prompts.Prompt:
+    """As the selection study takes prompts; its name salts the random rows. Without an answer all tokens are asked."""
+    begin, ids = loaded.tokenizer.bos_token_id, _ids(loaded, prepared.text)
+    ids = ids if begin is None else [begin, *ids]
+    item = prompts.Item(
+        f"{job.suite}/{prepared.example.task}", prepared.length, prepared.example.index, job.seed
+    )
+    asked = [] if answer else list(range(1, len(ids)))
+    return prompts.Prompt(item, ids, asked, answer, (), {})
+
+
+def _book(
+    bench: Bench, job: Job, method: methods.Method, prepared: Prepared, loaded: LoadedModel
+) -> dict[str, Any]:
+    """The sums that PG-19's measures need, of the tokens behind the first."""
+    nats, numbers = bench.losses(_prompt(job, prepared, loaded, []), method)
+    last, text = nats[-pg19.LAST_TOKENS :].double(), prepared.example.prompt
+    row = {
+        "id": prepared.example.cluster,
+        "nll": float(nats.double().sum()),
+        "tokens": len(nats),
+        "words": len(text.split()),
+        "bytes": len(text.encode()),
+        "last_nll": float(last.sum()),
+        "last_tokens": len(last),
+    }
+    return {**numbers, "row": row}
+
+
+class _TimeLeft:
+    """A line of progress on stderr, at most one in some seconds, and the last."""
+
+    def __init__(self, place: int, total: int) -> None:
+        self._place, self._total = place, total
+        self._started = self._shown = time.monotonic()
+
+    def __call__(self, done: int, method: methods.Method, prepared: Prepared) -> None:
+        now = time.monotonic()
+        if now - self._shown < SHOWN_EVERY_S and done < self._total:
+            return
+        self._shown = now
+        left_s = (now - self._started) / done * (self._total - done)
+        study.note(
+            f"predict [{self._place}] {done}/{self._total}, about {left_s / 60:.1f} min left: "
+            f"{method.name}={method.setting:g} {prepared.sample_id}"
+        )

@@ -1,0 +1,203 @@
+"""Stage three: official scores, and every method against dense on the same prompts.
+
+Nothing is compared before each pair of predictions is known to come from the same prompt, by its hash. A method's
+difference to dense is the mean over tasks of the mean over prompts, in points, with a bootstrap over clusters within
+tasks (``engine/stats/paired.py``); all methods use the same draws. Of PG-19 it is the ratio of word perplexities.
+Beside it the worst tenth of the changes of the gold answers' log-likelihood, in nats, and the share of harmed prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine import paths
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predictions import finished
+from routesparse.engine.evaluation.runner.prepare import all_prepared
+from routesparse.engine.evaluation.suites import pg19
+from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.stats import paired
+from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
+
+DENSE = ("dense", 1.0, True)
+ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
+Point = tuple[str, float, bool]  # method, setting, extras
+Rows = dict[str, dict[str, dict[str, Any]]]  # by task, then by sample
+
+
+def score(job: Job) -> dict[str, Any]:
+    """Score what was predicted of the job's prompts and write scores.json; returns what it holds.
+
+    Errors: InputError where dense was not run, nothing was predicted, or a prompt changed since.
+    """
+    found: dict[str, Any] = {"about": _about(job), "tasks": [], "suite": []}
+    by_length = _collected(job)
+    for length in job.lengths:
+        points = by_length[length]
+        if DENSE not in points:
+            raise InputError(
+                f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
+            )
+        for point, rows in sorted(points.items()):
+            for task in job.tasks:
+                if task in rows:
+                    _write_rows(job, length, point, task, rows[task])
+                    found["tasks"].append(_task(job, length, point, task, rows[task]))
+            found["suite"].append(_compared(job, length, point, rows, points[DENSE]))
+    paths.write_json(job.scores, found)
+    return found
+
+
+def _about(job: Job) -> dict[str, Any]:
+    return {
+        "suite": job.suite,
+        "seed": job.seed,
+        "n": job.n,
+        "model": job.model,
+        "created_at": study.now(),
+        "git_commit": git_commit(),
+        "versions": versions(),
+        "resamples": paired.RESAMPLES,
+    }
+
+
+def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
+    """Predictions of the job's prompts, by length and method; of a method's configurations the last one made."""
+    prompts = {prepared.sample_id: prepared.sha256 for prepared in all_prepared(job)}
+    last: dict[tuple[int, Point], str] = {}
+    kept = []
+    for row in finished(job):
+        sha256 = prompts.get(row["sample_id"])
+        if sha256 is None or row["seed"] != job.seed or row["suite"] != job.suite:
+            continue
+        if row["prompt_sha256"] != sha256:
+            raise InputError(
+                f"{row['sample_id']} was predicted from another prompt than the prepared one; choose another --out"
+            )
+        point = (row["method"], row["setting"], row["extras"])
+        last[row["length"], point] = row["config_hash"]
+        kept.append((point, row))
+    found: dict[int, dict[Point, Rows]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for point, row in kept:
+        if last[row["length"], point] == row["config_hash"]:
+            found[row["length"]][point][row["task"]][row["sample_id"]] = row
+    return found
+
+
+def _in_order(rows: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By the prompt's index: several processes write as they finish, and L-Eval's topics depend on the order."""
+    return sorted(rows.values(), key=lambda row: row["index"])
+
+
+def _named(job: Job, length: int, point: Point) -> dict[str, Any]:
+    return {"suite": job.suite, "length": length, "method": point[0], "setting": point[1], "extras": point[2]}
+
+
+def _write_rows(
+    job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """The predictions in the suite's own format, which `routesparse score` and official scripts read."""
+    name = f"{point[0].replace(':', '-')}-{point[1]:g}{'' if point[2] else '-no-extras'}"
+    path = job.out / "by_method" / name / str(length) / f"{task}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row["row"]) + "\n" for row in _in_order(rows)), "utf-8")
+
+
+def _task(
+    job: Job, length: int, point: Point, task: str, rows: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    scored = find(job.suite).score(task, [row["row"] for row in _in_order(rows)])
+    return {
+        **_named(job, length, point),
+        "task": task,
+        "n": scored.n,
+        "score": scored.score,
+        **({"parts": scored.parts} if scored.parts else {}),
+        "area": float(np.mean([row["area"] for row in rows.values()])),
+    }
+
+
+def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> dict[str, Any]:
+    """One method over all tasks, on the prompts that it and dense both have."""
+    common = {
+        task: set(rows[task]) & set(dense[task]) for task in job.tasks if task in rows and task in dense
+    }
+    common = {task: samples for task, samples in common.items() if samples}
+    if not common:
+        return {**_named(job, length, point), "n": 0}
+    mine, base = (
+        {task: _in_order({one: side[task][one] for one in samples}) for task, samples in common.items()}
+        for side in (rows, dense)
+    )
+    draws = paired.Draws({task: [row["cluster"] for row in found] for task, found in mine.items()}, job.seed)
+    numbers = {
+        name: float(np.mean([np.mean([row[name] for row in found]) for found in mine.values()]))
+        for name in ("area", "select_ms", "prefill_ms")
+    }
+    found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
+    found["few_clusters"] = draws.clusters < FEWEST_CLUSTERS
+    if job.suite == pg19.SUITE.name:
+        return found | _perplexities(draws, mine, base)
+    return found | _points(job, draws, mine, base)
+
+
+def _perplexities(
+    draws: paired.Draws, mine: Mapping[str, Sequence], base: Mapping[str, Sequence]
+) -> dict[str, Any]:
+    def sums(side: Mapping[str, Sequence], name: str) -> dict[str, list[float]]:
+        return {task: [row["row"][name] for row in found] for task, found in side.items()}
+
+    def ratio(nll: str, units: str) -> dict[str, float]:
+        return asdict(paired.perplexity_ratio(draws, sums(mine, nll), sums(base, nll), sums(mine, units)))
+
+    return {
+        "measures": pg19.measures([row["row"] for found in mine.values() for row in found]),
+        "word_perplexity_ratio": ratio("nll", "words"),
+        "last_1k_ratio": ratio("last_nll", "last_tokens"),
+    }
+
+
+def _points(
+    job: Job, draws: paired.Draws, mine: Mapping[str, Sequence], base: Mapping[str, Sequence]
+) -> dict[str, Any]:
+    suite = find(job.suite)
+
+    def values(side: Mapping[str, Sequence]) -> dict[str, np.ndarray]:
+        return {
+            task: np.array(suite.score(task, [row["row"] for row in found]).values, dtype=float)
+            for task, found in side.items()
+        }
+
+    def likelihoods(side: Mapping[str, Sequence]) -> dict[str, np.ndarray]:
+        return {task: -np.array([row["gold_nats"] for row in found]) for task, found in side.items()}
+
+    ours, dense = values(mine), values(base)
+    change = paired.difference(draws, ours, dense)
+    gold_ours, gold_dense = likelihoods(mine), likelihoods(base)
+    gold = {task: gold_ours[task] - gold_dense[task] for task in gold_ours}
+    enough = [task for task in dense if 100 * dense[task].mean() >= ENOUGH]
+    return {
+        "score": float(100 * draws.means(ours)[0]),
+        "difference": _in_points(change.mean),
+        "harmed": change.harmed,
+        "gained": change.gained,
+        "harmed_share": change.harmed / draws.n,
+        "newcombe": None if change.newcombe is None else [100 * bound for bound in change.newcombe],
+        "few_discordant": change.few,
+        "gold_log_likelihood": asdict(paired.interval(draws.means(gold))),
+        "worst_decile": asdict(paired.interval(draws.worst_means(gold))),
+        "tasks_where_dense_reaches_80": enough,
+    }
+
+
+def _in_points(found: paired.Interval) -> dict[str, float]:
+    return {"value": 100 * found.value, "low": 100 * found.low, "high": 100 * found.high, "p": found.p}

@@ -1,0 +1,129 @@
+"""What every suite shares: one prompt with its gold answers, and a task's score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.errors import InputError
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.suites.source import Source
+
+Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt of a task. The model reads ``prompt + answer_prefix`` and writes at most ``new_tokens``.
+
+    gold: what the suite's scorer compares with, in the suite's own format. answer: a reference completion, whose
+    log-likelihood is measured; empty where the suite has none. cluster: what prompts share that are not independent,
+    such as their document. more: further fields of the suite's prediction rows.
+    """
+
+    task: str
+    index: int
+    prompt: str
+    answer_prefix: str
+    gold: Any
+    answer: str
+    new_tokens: int
+    cluster: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """A task's score as the official script prints it, and what it is made of.
+
+    values: one per prediction row, 0 to 1 (of PG-19 nats a word); None where the row has no automatic metric.
+    score: in points, rounded as printed; several numbers where the script prints several, the mean last.
+    parts: further numbers that are reported beside it.
+    """
+
+    values: tuple[float | None, ...]
+    score: float | list[float]
+    parts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        return sum(value is not None for value in self.values)
+
+    @property
+    def mean(self) -> float:
+        """The one number that stands for the task."""
+        return self.score[-1] if isinstance(self.score, list) else self.score
+
+
+@dataclass(frozen=True)
+class Request:
+    """The prompts of one task: n of them, at most ``length`` tokens each with the answer's room."""
+
+    task: str
+    length: int
+    n: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark. ``examples`` makes prompts or reads them from files; ``row`` is a prediction in its own format.
+
+    stops_at_gold: more text cannot lower a score, so decoding may end where the answer is the gold one.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    score: Callable[[str, Sequence[Row]], TaskScore]
+    examples: Callable[[Request, Source], Iterator[Example]]
+    row: Callable[[Example, str], dict[str, Any]]
+    stops_at_gold: bool = False
+
+    def check(self, task: str) -> None:
+        """Errors: InputError for an unknown task."""
+        if task not in self.tasks:
+            raise InputError(f"{self.name} has no task {task!r}; use some of {', '.join(self.tasks)}")
+
+
+def mean_score(values: Sequence[float], digits: int) -> TaskScore:
+    """100 times the mean of the rows' values. Errors: InputError without rows."""
+    if not values:
+        raise InputError("there are no rows to score; pass a file with at least one prediction")
+    return TaskScore(tuple(values), round(100 * sum(values) / len(values), digits))
+
+
+def field_of(row: Row, *names: str) -> Any:
+    """The first of these fields that the row has. Errors: InputError where it has none."""
+    for name in names:
+        if name in row:
+            return row[name]
+    raise InputError(
+        f"a row has no field {' or '.join(map(repr, names))}, only {', '.join(sorted(row))}; "
+        "pass predictions in the suite's own format"
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON Lines file in UTF-8; empty lines are skipped. Errors: InputError, with the line."""
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}; pass a JSON Lines file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)!r} is not UTF-8; pass a JSON Lines file") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number} is no JSON: {error.msg}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {number} is no JSON object; every line must be one")
+        rows.append(row)
+    return rows

@@ -1,0 +1,290 @@
+"""``evaluate`` in its three stages on a tiny model of one token a byte. CPU, no GPU."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation.runner import predict as predicting
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predict import config_hash
+from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
+from routesparse.engine.evaluation.runner.score import score
+from routesparse.engine.evaluation.studies.selection import methods
+from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.evaluation.studies.selection.rows import read_lines
+from routesparse.engine.evaluation.suites.registry import find
+from routesparse.engine.models.load import load_model
+from routesparse.engine.progress import no_progress
+
+LENGTH = 900
+DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model):
+    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return load_model(str(folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    made = tmp_path_factory.mktemp("data")
+    for split in ("test", "calibration"):
+        (made / "prose" / split).mkdir(parents=True)
+        for name in ("one", "two"):
+            text = " ".join(f"Line {i} of {name} in {split} tells of the sea." for i in range(200))
+            (made / "prose" / split / f"{name}.txt").write_text(text)
+    return made
+
+
+@pytest.fixture
+def job(folder, data, tmp_path):
+    def make(suite="infinitebench", tasks=("passkey", "number_string"), **others):
+        asked = {"lengths": (LENGTH,), "methods": ("window=128",), "n": 2, "seed": 1, **others}
+        return Job(suite, tasks, model=str(folder), data=data, out=tmp_path / "out", **asked)
+
+    return make
+
+
+def lines(job):
+    return [row for row in read_lines(job.predictions) if "config_hash" in row]
+
+
+def evaluated(job):
+    prepare(job, no_progress)
+    predicting.predict(job, Bench)
+    return score(job)
+
+
+def test_the_stages_follow_one_another_and_each_says_what_is_missing(job):
+    made = job()
+    with pytest.raises(InputError, match="run the stage prepare first"):
+        predicting.predict(made, Bench)
+    assert prepare(made, no_progress) == 4
+    with pytest.raises(InputError, match="dense has no predictions at 900"):
+        score(made)
+    predicting.predict(made, Bench)
+    found = score(made)
+    assert json.loads(made.scores.read_text()) == found
+    assert {(r["task"], r["method"], r["n"]) for r in found["tasks"]} == {
+        (task, method, 2) for task in made.tasks for method in ("dense", "window")
+    }
+    dense, window = found["suite"]
+    assert dense["difference"] == {"value": 0.0, "low": 0.0, "high": 0.0, "p": 1.0}
+    assert dense["area"] == 1 and window["area"] < 1 and window["n"] == 4
+    assert window["worst_decile"]["value"] <= window["gold_log_likelihood"]["value"]
+
+
+def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
+    made = job()
+    first = evaluated(made)
+    whole = made.predictions.read_text().splitlines()
+    made.predictions.write_text("\n".join(whole[:4]) + "\n" + whole[4][:50])  # killed while it wrote
+    predicting.predict(made, Bench)
+    assert len(lines(made)) == 8
+    assert [r["score"] for r in score(made)["tasks"]] == [r["score"] for r in first["tasks"]]
+    before = made.predictions.read_text()
+    predicting.predict(made, Bench)
+    assert len(lines(made)) == 8 and made.predictions.read_text() == before
+
+
+def test_several_processes_share_one_job(job):
+    made = job(tasks=("passkey",))
+    prepare(made, no_progress)
+    predicting.predict(made, Bench, processes=2)
+    files = sorted(path.name for path in made.out.glob("predictions*"))
+    assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
+    assert [row["n"] for row in score(made)["suite"]] == [2, 2]
+
+
+def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
+    """L-Eval's first, second and third topics are every third question; written backwards, as by a pool."""
+    topics = {
+        "input": "A talk.",
+        "instructions": ["?"] * 12,
+        "outputs": [f"topic {i}" for i in range(12)],
+        "evaluation": "exam",
+    }
+    file = data / "benchmarks" / "leval" / "data" / "topic_retrieval_longchat.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(topics))
+    made = job("leval", ("topic_retrieval_longchat",), n=12)
+    prepare(made, no_progress)
+    rows = []
+    for prepared in all_prepared(made)[::-1]:
+        index = prepared.example.index
+        text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
+        for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
+            label = predicting._label(made, method, prepared, method.name)
+            numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
+            rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
+    made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dense, window = score(made)["tasks"]
+    assert dense["score"] == [100, 100, 100, 100]
+    assert window["score"] == [100, 25, 0, pytest.approx(41.6667)]
+    change = score(made)["suite"][1]
+    assert (change["harmed"], change["gained"], change["clusters"]) == (7, 0, 1)
+    assert change["few_clusters"]
+    assert change["difference"]["value"] == pytest.approx(100 * (5 / 12 - 1))
+
+
+def test_predictions_come_out_in_the_suite_s_own_format(job, run):
+    made = job("infinitebench", ("math_find",), n=1)
+    (dense, _) = evaluated(made)["tasks"]
+    file = made.out / "by_method" / "dense-1" / str(LENGTH) / "math_find.jsonl"
+    code, out, err = run("score", "infinitebench", "math_find", file, "--json")
+    assert code == 0, err
+    assert json.loads(out) == {"suite": "infinitebench", "task": "math_find", "n": 1, "score": dense["score"]}
+
+
+def test_more_prompts_and_methods_are_added_to_what_is_there(job):
+    evaluated(job())
+    grown = job(n=3, methods=("window=128", "window=256"))
+    found = evaluated(grown)
+    assert {row["n"] for row in found["suite"]} == {6} and len(found["suite"]) == 3
+    assert len(lines(grown)) == 18
+    assert {row["n"] for row in score(job())["suite"] if row["setting"] != 256} == {4}
+
+
+def test_an_elapsed_limit_starts_nothing(job, capsys):
+    made = job()
+    prepare(made, no_progress)
+    predicting.predict(made, Bench, limit_s=0)
+    assert not lines(made) and "goes on from here" in capsys.readouterr().err
+
+
+def test_prompts_of_another_seed_or_changed_prompts_are_refused(job):
+    made = job()
+    evaluated(made)
+    with pytest.raises(InputError, match="prompts with seed 1, not 2"):
+        prepare(job(seed=2), no_progress)
+    path = made.prompts(LENGTH, "passkey")
+    path.write_text(path.read_text().replace('"sha256": "', '"sha256": "f'))
+    with pytest.raises(InputError, match="from another prompt than the prepared one"):
+        score(made)
+
+
+def test_a_prompt_longer_than_the_model_is_refused_before_anything_runs(job):
+    made = job(lengths=(2_000,))
+    prepare(made, no_progress)
+    with pytest.raises(InputError, match="longer than tiny reads"):
+        predicting.predict(made, Bench)
+
+
+def test_a_method_that_fails_is_tried_again(job, monkeypatch):
+    def fail(view):
+        raise ZeroDivisionError("no blocks")
+
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    made = job(methods=("broken",), tasks=("passkey",))
+    found = evaluated(made)
+    assert [row["method"] for row in found["suite"]] == ["dense"]
+    assert lines(made)[1]["failed"] == "ZeroDivisionError: no blocks"
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: lambda view: None, (1.0,)))
+    assert [row["method"] for row in evaluated(made)["suite"]] == ["broken", "dense"]
+
+
+@pytest.mark.parametrize("method", [DENSE, WINDOW], ids=lambda m: m.name)
+@pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "niah_single_1")])
+def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_token(
+    job, loaded, suite, task, method
+):
+    """Gold answer as a second dense chunk, equal to greedy decoding; RULER's ends past the gold answer's length."""
+    made = job(suite, (task,), n=1)
+    prepare(made, no_progress)
+    (prepared,) = all_prepared(made)
+    found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
+    answer = predicting._ids(loaded, prepared.example.answer)
+    prompt = predicting._prompt(made, prepared, loaded, answer)
+    with torch.no_grad():
+        bench = Bench(loaded)
+        out = bench._forward(prompt, method)
+        cache, hidden, text = out.cache, out.hidden[:1], []
+        cache.crop(1 - len(answer))
+        for place in range(prepared.example.new_tokens):
+            token = int((hidden[-1:].float() @ bench._head).argmax())
+            text.append(token)
+            hidden = loaded.model.model(torch.tensor([[token]]), past_key_values=cache).last_hidden_state[0]
+            if suite == "ruler" and place + 1 == len(answer) + 8:
+                break
+        logits = (out.hidden.float() @ bench._head).log_softmax(-1)
+        nats = -logits[np.arange(len(answer)), answer].sum()
+    written = loaded.tokenizer.decode(text, skip_special_tokens=True)
+    assert found["row"] == find(suite).row(prepared.example, written)
+    assert found["gold_nats"] == pytest.approx(float(nats), rel=1e-5)
+
+
+def test_pg19_keeps_the_sums_of_the_prefill_s_own_losses(job, loaded):
+    made = job("pg19", ("test", "validation"))
+    found = evaluated(made)
+    (prepared, *_) = all_prepared(made)
+    ids = torch.tensor([[256, *predicting._ids(loaded, prepared.text)]])
+    with torch.no_grad():
+        log_p = loaded.model(ids).logits[0].log_softmax(-1)
+    nats = -log_p[:-1].gather(-1, ids[0, 1:, None])[:, 0]
+    row = next(r for r in lines(made) if r["sample_id"] == prepared.sample_id and r["method"] == "dense")[
+        "row"
+    ]
+    assert row["nll"] == pytest.approx(float(nats.sum()), rel=1e-5)
+    assert row["last_nll"] == pytest.approx(float(nats[-1024:].sum()), rel=1e-5)
+    assert (row["tokens"], row["bytes"]) == (len(nats), len(prepared.text.encode()))
+    assert row["words"] == len(prepared.text.split())
+    dense, window = found["suite"]
+    assert dense["word_perplexity_ratio"]["value"] == 1 and dense["n"] == 4
+    assert window["word_perplexity_ratio"]["value"] != 1
+    assert dense["measures"]["word_perplexity"] == pytest.approx(
+        np.exp(sum(r["row"]["nll"] for r in lines(made) if r["method"] == "dense")
+               / sum(r["row"]["words"] for r in lines(made) if r["method"] == "dense"))
+    )  # fmt: skip
+
+
+def test_a_configuration_s_hash_changes_with_all_that_decides_a_prediction(loaded):
+    known = {
+        config_hash(DENSE, loaded, True, 131_072),
+        config_hash(WINDOW, loaded, True, 131_072),
+        config_hash(WINDOW, loaded, False, 131_072),
+        config_hash(methods.find("window", 256), loaded, True, 131_072),
+        config_hash(methods.find("routesparse", 0.3), loaded, True, 131_072),
+        config_hash(methods.find("routesparse_no_fallback", 0.3), loaded, True, 131_072),
+        config_hash(WINDOW, dataclasses.replace(loaded, revision="other"), True, 131_072),
+        config_hash(WINDOW, dataclasses.replace(loaded, dtype="bfloat16"), True, 131_072),
+    }
+    assert len(known) == 8
+    # Extras change nothing of dense.
+    assert config_hash(methods.find("dense", 1), loaded, False, 131_072) in known
+
+
+def test_the_command_runs_all_stages(run, folder, data, tmp_path):
+    shared = ("evaluate", "infinitebench", "--tasks", "passkey,number_string", "--lengths", LENGTH, "--n", 1)
+    where = ("--model", folder, "--data", data, "--out", tmp_path / "o", "--methods", "window=128")
+    code, out, err = run(*shared, *where, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["method"] for row in found["suite"]] == ["dense", "window"]
+    assert "min left" in err and json.loads((tmp_path / "o" / "job.json").read_text())["n"] == 1
+    code, out, err = run(*shared, *where, "--stage", "score")
+    assert code == 0 and "window=128" in out and "passkey" in out and "of few clusters" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("rulers",), "unknown suite 'rulers'"),
+        (("ruler", "--tasks", "vtx"), "no task 'vtx'"),
+        (("ruler", "--methods", "windows"), "use some of dense"),
+        (("ruler", "--n", "0"), "pass at least one of each"),
+        (("ruler", "--lengths", "8K"), "length '8K' is no number of tokens"),
+        (("ruler", "--stage", "score", "--tasks", "vt"), "run the stage prepare first"),
+    ],
+)
+def test_a_wrong_job_ends_in_one_line(run, tmp_path, arguments, said):
+    code, out, err = run("evaluate", *arguments, "--out", tmp_path / "o")
+    assert (code, out) == (2, "") and said in err
