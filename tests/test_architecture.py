@@ -73,6 +73,7 @@ GROUND = {
         "provenance",
         "rows",
         "seeds",
+        "verdict",
     },
 }
 # Who may import whom. A file stands in the longest entry that its path begins with; it imports its own room and those

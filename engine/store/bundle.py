@@ -27,7 +27,7 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 2  # 1 named lambda and g "gate"
+SCHEMA_VERSION = 3  # 2 had no table answer, 1 named lambda and g "gate"
 MANIFEST = "manifest.json"
 _JSON_COLUMNS = ("config_json", "versions_json")  # of run: pages read them
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
@@ -94,7 +94,7 @@ def read_bundle(path: Path) -> RunRecord:
     data = read_tables(path)
     rows = {name: tables.from_arrow(name, table) for name, table in data.items()}
     values: dict[str, Any] = {
-        field: tuple(rows[name])
+        field: tuple(rows.get(name, ()))
         for name, (_, field) in tables.TABLES.items()
         if field not in ("run", "prompt")
     }
