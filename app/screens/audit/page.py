@@ -12,7 +12,17 @@ from routesparse.app.screens.audit import claims, figures, layer_claims, worst_h
 from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
+from routesparse.app.ui import (
+    design,
+    drift_note,
+    exports,
+    facts,
+    glossary,
+    numbers,
+    prompt_stats,
+    share_figure,
+    states,
+)
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -139,7 +149,7 @@ def _notes(run: RunRow, everything: bool, executed_error: float) -> None:
             f"KL to dense {numbers.mass(run.kl_nats, 4)} nats",
             f"logits differ by {numbers.share(run.logit_error, 2)}",
         ]
-        st.html(f'<div class="rs-sub"><b>Full audit</b>: {escape(", ".join(facts))}.</div>')
+        st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(", ".join(facts))}.</div>')
 
 
 def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
@@ -260,6 +270,8 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
                 "</div>"
             )
             return
+        if claim == "conformal" and (void := drift_note.of_several(runs)):
+            st.html(void)
         nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
         st.plotly_chart(
             share_figure.figure(
@@ -302,6 +314,8 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         if len(claimed):
             beyond = float((claimed["residual"] > claimed["delta"]).mean())
             text = f"{numbers.share(beyond)} of {len(claimed):,} units with a conformal claim lie beyond their δ."
+            if void := drift_note.of_several(shown.runs):
+                st.html(void)
         else:
             text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
         st.html(

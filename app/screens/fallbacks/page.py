@@ -209,7 +209,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
             theme=None,
             config=design.chart_config(f"fallbacks-by-layer-{shown.name}"),
         )
-        st.html(rate_figure.legend(theme, limit))
+        st.html(rate_figure.legend(theme, limit, bool(rows["uncertified"].any())))
         exports.chart_foot(
             f"fallbacks-by-layer-{shown.name}",
             f"n = {numbers.several(int(kinds['units'].sum()), 'unit')} · share of a layer's "
@@ -221,7 +221,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
 
 def _by_layer(kinds: pd.DataFrame, column: str) -> pd.DataFrame:
     """All runs of the scope together: units and planned time per layer and kind, and their share of the layer."""
-    rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us"]].sum()
+    rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us", "uncertified"]].sum()
     return rows.assign(share=rows[column] / rows.groupby("layer")[column].transform("sum"))
 
 

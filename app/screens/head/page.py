@@ -27,7 +27,7 @@ def render() -> None:
     shown = view.read(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     if choices.empty:
-        run_header.header(run, "Head")
+        run_header.header(store, run, "Head")
         states.empty(
             "Nothing was routed in this run",
             [
@@ -39,7 +39,7 @@ def render() -> None:
     first = view.first_pick(choices)
     layer = first[0] if shown.layer is None else shown.layer
     head = first[1] if shown.head is None else shown.head
-    run_header.header(run, f"Layer {layer}, head {head}")
+    run_header.header(store, run, f"Layer {layer}, head {head}")
     unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         run_header.segment_selector(run, shown, choices)

@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import (
+    answer_card,
     map_component,
     map_figure,
     map_legend,
@@ -31,7 +32,7 @@ def render() -> None:
         return
     shown = view.read(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
-    run_header.header(run, "Routing map")
+    run_header.header(store, run, "Routing map")
     if choices.empty:
         lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
         if not run.routed:
@@ -67,6 +68,7 @@ def render() -> None:
         cards.probe_card(store, run, unit, found.iloc[0])
         cards.scatter_card(run, found.iloc[0], candidates, picked)
         cards.audit_card(found.iloc[0])
+        answer_card.card(store, run, shown.batch_index)
 
 
 def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
@@ -99,12 +101,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         )
         if run.tau_layer is None
         else _layers_box(run, layers, certified),
-        (
-            "Audited coverage",
-            numbers.share(run.coverage),
-            f"nominal {numbers.share(run.confidence, 0)}",
-            "coverage",
-        ),
+        answer_card.box(run),
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -17,7 +17,8 @@ from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, spool
+from routesparse.engine.store import queries, spool, verdicts
+from routesparse.engine.verdict import Verdict
 
 _MOST_COMPARED = 6
 _REFRESH_EVERY_S = 5.0
@@ -76,15 +77,18 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         baseline = _baseline(opened)
         if baseline is not None:
             _baseline_bar(baseline)
-        table, shared = run_table.rows(runs, baseline)
+        found = verdicts.of_rows(runs)
+        table, shared = run_table.rows(runs, found, baseline)
+        styled, order = run_table.colored(table, found)
         if shared:
             st.html(run_table.shared_html(shared))
         event: Any = st.dataframe(
-            table,
+            styled,
+            column_order=order,
             column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,
-            placeholder=numbers.NOT_MEASURED,
+            placeholder="–",
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
             # Selections are row numbers: another list of runs must not inherit them.
@@ -98,10 +102,16 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         exports.chart_foot(
             "runs",
             f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to run again, "
-            "pin, compare, delete or export them; click a heading to sort · source: run",
-            picked if len(picked) else runs,
+            "pin, compare, delete or export them; click a heading to sort, the eye for more columns · –: not measured · source: run",
+            _exported(runs, found, picked),
             "runs",
         )
+
+
+def _exported(runs: pd.DataFrame, found: Sequence[Verdict], picked: pd.DataFrame) -> pd.DataFrame:
+    """The rows to download, the ticked ones if any are, each with its verdict."""
+    judged = runs.assign(verdict=[one.level for one in found], verdict_text=[one.sentence for one in found])
+    return judged.loc[picked.index] if len(picked) else judged
 
 
 def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFrame) -> None:
