@@ -111,7 +111,8 @@ def candidates_html(candidates: pd.DataFrame) -> str:
     heading = glossary.heading
     head = (
         f'<th class="l">candidate</th><th class="l">outcome</th>{heading("kept", "density")}'
-        f"{heading('retained mass', 'retained_mass')}{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
+        f"{heading('retained mass', 'retained_mass')}{heading('g', 'gate_statistic')}"
+        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
         f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
         + heading("g\u00a0≥\u00a0λ", "gate_threshold")
     )

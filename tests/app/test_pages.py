@@ -125,10 +125,12 @@ def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_
     assert not other_tab.exception and "bad0bad0" in text_of(other_tab)
 
 
-def test_dashboard_opens_on_the_runs(filled, open_dashboard):
+def test_dashboard_opens_at_home_with_the_latest_runs(filled, open_dashboard):
     page = open_dashboard()
     assert not page.exception
-    assert len(page.dataframe[0].value) == 2
+    html = text_of(page)
+    assert "RouteSparse reads a long prompt faster" in html
+    assert "needles-16k.txt" in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
 
 
 def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
@@ -282,7 +284,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     def broken():
         raise ValueError("the prompt says heliotrope")
 
-    monkeypatch.setattr("routesparse.app.screens.runs.page.render", broken)
+    monkeypatch.setattr("routesparse.app.screens.home.page.render", broken)
     page = open_dashboard()
     assert not page.exception
     (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]

@@ -35,8 +35,7 @@ def render() -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="home-actions"):
         if sample is not None and st.button("Tour a sample", type="primary", key="tour"):
             navigate.go("map", run=queries.short_id(store, sample), tour=1)
-        kind = "secondary" if sample is not None else "primary"
-        if st.button("Analyse my prompt", type=kind, key="analyse"):
+        if st.button("Analyse my prompt", type="primary" if sample is None else "secondary", key="analyse"):
             navigate.go("new")
         if sample is None:
             st.html(
@@ -54,8 +53,8 @@ def render() -> None:
 
 
 def _sample(runs: pd.DataFrame) -> str | None:
-    """The sample to tour: with fallbacks rather than without, audited rather than not; where no sample is left, a run of
-    the user's."""
+    """The sample to tour: with fallbacks rather than without, audited rather than not; without a sample a run of the
+    user's."""
     routed = runs[runs["routed"]]
     samples = routed[routed["is_sample"]]
     found = samples if len(samples) else routed

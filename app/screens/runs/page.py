@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Sequence
 from html import escape
@@ -12,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import boundary, jobs_view, navigate
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
@@ -102,7 +101,8 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         exports.chart_foot(
             "runs",
             f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to run again, "
-            "pin, compare, delete or export them; click a heading to sort, the eye for more columns · –: not measured · source: run",
+            "pin, compare, delete or export them; click a heading to sort, the eye for more columns · "
+            "–: not measured · source: run",
             _exported(runs, found, picked),
             "runs",
         )
@@ -169,27 +169,11 @@ def _compared(opened: Access, ticked: list[str]) -> list[str]:
 
 
 def _run_again(opened: Access, run_id: str) -> None:
-    """New run reads its settings from the address; what equals the default stays out of it."""
+    """New run reads its settings from the address."""
     run = queries.run(opened.store, run_id)
     if run is None:
         return
-    config = json.loads(run.config_json)
-    wishes = {
-        "from": queries.short_id(opened.store, run_id),
-        "with_model": run.model,
-        "with_policy": run.policy,
-        "audit": run.audit_depth,
-        "calibration": run.calibration,
-        "limit": run.budget,
-        "in_domain": run.domain,
-        "tau": run.tau if run.tau_layer is None else run.tau_layer,
-        "price": run.price,
-        "segment": config.get("segment_tokens"),
-        "break_even": config.get("break_even_tokens"),
-        "probe_mode": run.probe_mode,
-        "dense": "true" if run.dense_ms is not None else None,
-    }
-    navigate.go("new", **{name: value for name, value in wishes.items() if value is not None})
+    navigate.go("new", **{"from": queries.short_id(opened.store, run_id)}, **new_run_address.of_run(run))
 
 
 def _pin(opened: Access, run_id: str) -> None:

@@ -181,9 +181,9 @@ def test_jobs_are_listed_active_ones_first(home, queue, submitted, open_page):
     assert "cancelled" in html and "waiting, next in line" in html
 
 
-def test_broken_queue_leaves_the_runs_readable(filled, open_dashboard):
+def test_broken_queue_leaves_the_runs_readable(filled, open_runs):
     (filled / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
-    page = open_dashboard()
+    page = open_runs()
     assert not page.exception
     assert len(page.dataframe[0].value) == 2
 
