@@ -36,6 +36,15 @@ class Scope:
         return list(self.runs["run_id"])
 
     @property
+    def nothing(self) -> tuple[str, list[str]]:
+        """Why no run is covered where all are asked for, and what to do."""
+        if self.same.empty:
+            return "No run of these weights was routed", [
+                "Analyse a longer prompt, or one with break-even 0."
+            ]
+        return "No run passes the filter", ["Clear the domains above to see the others again."]
+
+    @property
     def words(self) -> str:
         """The runs covered, for the line under a chart."""
         if self.everything:
@@ -80,7 +89,7 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
             )
             if chosen:
                 shown = shown[shown["domain"].isin(chosen)]
-    if everything:
+    if everything and len(shown):
         st.html(verdict_bar.counts_html(verdicts.of_rows(shown)))
     return Scope(run, everything, shown.reset_index(drop=True), same)
 

@@ -45,7 +45,7 @@ def counts_html(found: Sequence[Verdict]) -> str:
         for level in LEVELS
         if level in levels
     ]
-    return f'<div class="rs-sub">Verdicts: {" · ".join(parts)}</div>' if parts else ""
+    return f'<div class="rs-sub">Verdicts: {" · ".join(parts)}</div>'
 
 
 def cell(found: Verdict) -> str:

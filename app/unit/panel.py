@@ -30,7 +30,7 @@ def layer_verdict(layer: Any, run: RunRow) -> str:
     if numbers.is_missing(layer["lower_mass"]):
         shown = "none" if layer["layer_uncertified"] else "all dense"
     else:
-        shown = numbers.mass(layer["lower_mass"])
+        shown = numbers.bound(layer["lower_mass"])
     if not numbers.is_missing(layer["raised"]) and layer["raised"] > 0:
         shown += f", raised {numbers.several(int(layer['raised']), 'level')}"
     return f"{shown}, ran uncertified" if layer["layer_uncertified"] else shown
@@ -78,8 +78,9 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
     names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
     steps = [
-        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} {row.lower_mass:.3f} &lt; "
-        f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} "
+        f"{numbers.bound(row.lower_mass)} &lt; {row.tau:.2f}; "
+        f"{escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
         for row in events.itertuples()
     ]
@@ -124,7 +125,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>'
             f'<td class="l w{"" if row.chosen else " no"}">{escape(row.reason)}</td>'
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
-            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
+            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.bound(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
             f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
         )
@@ -153,7 +154,7 @@ def _layer_facts(layer: pd.Series | None, run: RunRow) -> list[tuple[str, str, s
 
 
 def _sparse(value: Any, sparse: bool) -> str:
-    return numbers.mass(value) if sparse else facts.DOES_NOT_APPLY
+    return numbers.bound(value) if sparse else facts.DOES_NOT_APPLY
 
 
 def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:

@@ -88,8 +88,17 @@ def render() -> None:
 
 
 def _nothing(store: OwnerView, shown: Scope) -> None:
+    if shown.runs.empty and shown.everything:
+        states.empty(*shown.nothing)
+        return
     if shown.runs.empty:
-        states.empty("No run passes the filter", ["Clear the domains above to see the others again."])
+        states.empty(
+            "Nothing to audit",
+            [
+                f"{shown.run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: "
+                "dense attention ran untouched, so nothing was lost.",
+            ],
+        )
         return
     if not shown.everything and shown.run.sparse_units == 0:
         states.empty(
@@ -103,7 +112,6 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
             "random rows of every head with dense attention.",
             "Run it again with audit “rows”; the certificates themselves are on the Head page.",
         ],
-        f"{states.ANALYZE} --audit rows",
     )
     navigate.link(
         "Run again with an audit",
@@ -226,11 +234,19 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         exports.chart_foot(
             f"mass-certified-{shown.name}",
             f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "
-            f"{int(units['audit_rows'].max())} random rows, standard error about .003 · source: audit and "
+            f"{_audited(shown, units)} · source: audit and "
             f"head_choice of {shown.words}",
             known,
             "mass",
         )
+
+
+def _audited(shown: Scope, units: pd.DataFrame) -> str:
+    """Over which rows; a full audit draws none."""
+    if (shown.runs["audit_depth"] == "full").all():
+        return "all body rows"
+    drawn = f"{int(units['audit_rows'].max())} random rows, standard error about .003"
+    return f"{drawn}, or all" if (shown.runs["audit_depth"] == "full").any() else drawn
 
 
 def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:

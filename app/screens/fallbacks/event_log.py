@@ -74,7 +74,7 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "test": events["test"],
             **whose,
             "tested": candidate("from"),
-            "certified": events["lower_mass"],
+            "certified": events["lower_mass"].map(numbers.rounded_down, na_action="ignore"),
             "tau": events["tau"],
             "deficit": events["deficit"],
             "became": events["kind"].map(_BECAME),

@@ -78,7 +78,7 @@ def _layer(layer: pd.Series, run: RunRow) -> str:
 
 def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: str = "") -> str:
     known = not numbers.is_missing(value)
-    shown = f"<b>{numbers.mass(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
+    shown = f"<b>{numbers.bound(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
     told = verdict if known else ""
     return f'<div class="{style}"><span>{name}</span>{shown}{told}<small>{escape(note)}</small></div>'
 

@@ -31,8 +31,11 @@ def render() -> None:
     if run is None:
         return
     shown = view.read(run)
+    absent = view.missing(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     run_header.header(store, run, "Routing map")
+    if absent:
+        states.note(absent)
     if choices.empty:
         lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
         if not run.routed:
@@ -118,7 +121,7 @@ def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None
     claimed = layers["lower_mass"].dropna()
     uncertified = layers["layer_uncertified"]
     shown = layers["lower_mass"].notna() | uncertified
-    least = "no layer is sparse" if claimed.empty else f"least {numbers.mass(claimed.min())}"
+    least = "no layer is sparse" if claimed.empty else f"least {numbers.bound(claimed.min())}"
     heads = (
         ""
         if heads_certified is None
