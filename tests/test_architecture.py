@@ -55,6 +55,7 @@ MAY_NAME_FAMILIES = (
     "engine/baselines/",
     "engine/evaluation/",
     "kernels/families.py",
+    "app/screens/home/pattern_icons.py",  # pictures of those that have one; a family without is shown by its letter
 )
 
 # What stands directly in a folder; everything else has a room.

@@ -47,13 +47,14 @@ _PICTURES: dict[str, tuple[Callable[[int, int], bool], str]] = {
 
 
 def html(theme: design.Theme) -> str:
-    """All registered patterns, each with letter, colour, picture and meaning."""
+    """All registered patterns, each with letter, colour and meaning, and those of _PICTURES with a picture."""
     items = []
     for pattern in families.in_order():
-        reads, meaning = _PICTURES.get(pattern, (lambda i, j: False, "a family of this installation"))
+        reads, meaning = _PICTURES.get(pattern, (None, "a family of this installation"))
         color = theme.pattern(pattern)
+        picture = "" if reads is None else _picture(reads, color, theme)
         items.append(
-            f'<div><div class="rs-icon">{_picture(reads, color, theme)}</div><div><i style="background:{color};'
+            f'<div><div class="rs-icon">{picture}</div><div><i style="background:{color};'
             f'color:{design.text_on(color)}">{design.letter(pattern)}</i><b>{escape(design.name(pattern))}</b>'
             f"<small>{escape(meaning)}</small></div></div>"
         )

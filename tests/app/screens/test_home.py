@@ -50,12 +50,16 @@ def test_a_run_that_was_not_routed_is_no_sample(home, record, factory, open_page
     assert "No sample is stored" in text_of(page) and "Dense attention ran untouched" in text_of(page)
 
 
-def test_every_registered_pattern_has_a_picture_and_a_meaning():
+def test_every_pattern_has_a_meaning_and_one_without_a_picture_is_named_all_the_same():
     html = pattern_icons.html(design.LIGHT)
-    for pattern in families.in_order():
-        assert pattern in pattern_icons._PICTURES, "a new family needs a picture here"
-        assert design.name(pattern) in html
+    assert [name for name in families.in_order() if design.name(name) not in html] == []
     assert html.count("data:image/svg+xml") == len(families.in_order())
+    pictures = html.count("data:image/svg+xml")
+    stranger = replace(families.registered()[0], name="comb", look=families.Look("comb", "C"))
+    with families.using(*families.registered(), stranger):
+        html = pattern_icons.html(design.LIGHT)
+    assert "<b>comb</b><small>a family of this installation</small>" in html
+    assert html.count("data:image/svg+xml") == pictures
 
 
 @pytest.mark.parametrize(
