@@ -58,10 +58,12 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         alone = {"policy": wishes["policy"], "budget": _EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
             found.append(Problem(text, (fix,)))
-    if not found and (text := _error(wishes)):
+    default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
+    if wishes["budget"] is None and (text := _error({"policy": wishes["policy"]})):
         limited = Fix(f"Set Tℓ to {numbers.limit(_EXAMPLE_LIMIT)}", {"limit": _EXAMPLE_LIMIT})
-        default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
-        found.append(Problem(text, (limited, default) if wishes["budget"] is None else (default,)))
+        found.append(Problem(text, (limited, default)))
+    if not found and (text := _error(wishes)):
+        found.append(Problem(text, (default,)))
     return found
 
 

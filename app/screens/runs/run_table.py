@@ -134,9 +134,9 @@ def columns() -> dict[str, Any]:
     column = st.column_config
     return {
         "prompt": column.TextColumn("Prompt", width=112),
-        "verdict": column.TextColumn("Verdict", width=154, help=TERMS["verdict"]),
+        "verdict": column.TextColumn("Verdict", width=162, help=TERMS["verdict"]),
         "domain": column.TextColumn("Domain", width=54),
-        "tokens": column.NumberColumn("Tokens", format="localized", width=58),
+        "tokens": column.NumberColumn("Tokens", format="localized", width=54),
         "model": column.TextColumn("Model", width=46),
         "device": column.TextColumn("Device", width=62),
         "policy": column.TextColumn("Policy", width=63, help="With its price, where the policy has one"),
@@ -148,7 +148,7 @@ def columns() -> dict[str, Any]:
         "calibration": column.TextColumn("Calibration", width=70, help=TERMS["calibration"]),
         "next_token": column.TextColumn("Next token", width=66, help=TERMS["answer"]),
         "kl": column.NumberColumn("KL, nats", format="%.4f", width=60, help=TERMS["answer"]),
-        "error": column.NumberColumn("Error", format="%.4f", width=56, help=TERMS["error"]),
+        "error": column.NumberColumn("Error", format="%.4f", width=54, help=TERMS["error"]),
         "worst_row": column.NumberColumn(
             "Worst row", format="%.3f", width=64, help="Output error of the worst audited row, relative"
         ),

@@ -108,6 +108,7 @@ def test_failure_says_what_happened_and_can_be_tried_again(home, queue, submitte
     page = open_page("job", job=submitted)
     html = text_of(page)
     assert "Out of memory" in html and "shorten it" in html and "ab12cd34" in html
+    assert f"from_job={submitted}" in html and ">Edit settings</a>" in html
     page.button(key="retry").click().run()
     newest = queue.jobs()[0]
     assert newest.state == "queued" and went == [("job", {"job": newest.id})]

@@ -110,6 +110,9 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
         "break_even -128",
     )
     assert [words for words in told if words not in html] == []
+    del wrong["limit"]
+    html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
+    assert "needs a latency limit" in html and "multiple of 128" in html
 
 
 def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, open_page, make_calibration):
