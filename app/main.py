@@ -11,6 +11,7 @@ from routesparse.app.screens.calibration import page as calibration
 from routesparse.app.screens.compare import page as compare
 from routesparse.app.screens.fallbacks import page as fallbacks
 from routesparse.app.screens.head import page as head
+from routesparse.app.screens.home import page as home
 from routesparse.app.screens.job import page as job
 from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.routing_map import page as routing_map
@@ -33,7 +34,8 @@ def main() -> None:
     if not guard.may_enter():
         return
     pages = {
-        "runs": st.Page(runs.render, title="Runs", url_path="runs", default=True),
+        "home": st.Page(home.render, title="Home", url_path="home", default=True),
+        "runs": st.Page(runs.render, title="Runs", url_path="runs"),
         "new": st.Page(new_run.render, title="New run", url_path="new"),
         "job": st.Page(job.render, title="Jobs", url_path="job"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
@@ -47,7 +49,7 @@ def main() -> None:
     st.session_state["pages"] = pages
     page = st.navigation(
         {
-            "Analyse": [pages["runs"], pages["new"], pages["job"]],
+            "Analyse": [pages["home"], pages["runs"], pages["new"], pages["job"]],
             "Run": [pages["map"], pages["head"]],
             "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
             "Help": [pages["terms"]],

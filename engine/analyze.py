@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from routesparse.engine.audit.answer import answer_figures, answer_rows
 from routesparse.engine.audit.dense_forward import (
     DenseRouter,
     SampledRouter,
-    logit_errors,
     sample_rows,
     with_forward_errors,
 )
@@ -35,12 +35,15 @@ from routesparse.engine.models.load import LoadedModel, ModelShape, shape_of
 from routesparse.engine.profiles.measure import free_settings, prepare_profile
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.prompts import Prompt
-from routesparse.engine.record.passes import RunInfo
+from routesparse.engine.record.passes import PromptTrace, RunInfo
 from routesparse.engine.rows import PromptRow, RunRecord
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import attention_modules, routed_by
 from routesparse.kernels.compile_ahead import Wanted, compiler_of
+
+# A dense prefill that nobody asked for may take this long: on two CPU cores, the bundled model's of 16,384 tokens.
+DENSE_AFFORDABLE_MS = 30_000.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def analyze_prompt(
     profile: LatencyProfile | str = "auto",
     audit: AuditDepth = "none",
     measure_dense: bool = False,
+    check_answer: bool = True,
     keep_text: bool = True,
     domain: str | None = None,
     run_id: str | None = None,
@@ -71,11 +75,12 @@ def analyze_prompt(
     """Prefill the prompt with routing and return everything it left behind.
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
-    and the next token with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of
-    total_ms. force: use a calibration that does not fit; the record tells what differs. measure_dense adds the dense
-    prefill's time. run_id: None makes a new one. progress is called with the stages "profile" (where one is
-    measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of earlier
-    prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller than usual.
+    with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of total_ms.
+    measure_dense: run the dense prefill too, for its time and its next token (audit/answer.py); check_answer: also
+    where nobody asked, if it is predicted to take at most DENSE_AFFORDABLE_MS. force: use a calibration that does not
+    fit; the record tells what differs. run_id: None makes a new one. progress is called with the stages "profile"
+    (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of
+    earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller.
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -106,15 +111,12 @@ def analyze_prompt(
             session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
         with _counted(loaded, progress, "route"):
             routed = prefill(loaded.model, ids)
+    trace = session.trace
     dense = None
-    if measure_dense or audit == "full":
+    if measure_dense or audit == "full" or (check_answer and _affordable(trace.prompts[-1], routed.total_ms)):
         with _counted(loaded, progress, "dense"):
             dense = prefill(loaded.model, ids)
-    trace = session.trace
-    full: dict[str, float] = {}
-    if dense is not None and audit == "full":
-        agreement = float((routed.logits.argmax(-1) == dense.logits.argmax(-1)).float().mean())
-        full = {"top1_agreement": agreement, **logit_errors(routed.logits, dense.logits)}
+    compared = {} if dense is None else answer_figures(routed.logits, dense.logits)
     info = RunInfo(
         model=loaded.name,
         model_revision=loaded.revision,
@@ -128,9 +130,13 @@ def analyze_prompt(
         calibration_mismatch=mismatch,
         run_id=run_id,
         probe_bytes=probe_bytes,
-        **full,
+        **compared,
     )
     record = trace.record(info)
+    if dense is not None:
+        text_of = (lambda token: str(loaded.tokenizer.decode([token]))) if keep_text else None
+        answers = answer_rows(routed.logits, dense.logits, record.run.run_id, text_of)
+        record = replace(record, answers=answers)
     if rows is not None and record.run.routed:
         reference = SampledRouter(DenseRouter(), rows)
         with routed_by(loaded.model, reference):
@@ -185,6 +191,15 @@ def prefill(model: Any, ids: torch.Tensor) -> Prefill:
     if not bool(torch.isfinite(logits).all()):
         raise NumericsError("NaN or Inf in the logits; nothing was recorded for this prompt")
     return Prefill(logits, elapsed)
+
+
+def _affordable(prompt: PromptTrace, total_ms: float) -> bool:
+    """Whether a dense prefill beside this routed one is predicted to be quick; False where dense ran untouched."""
+    if not prompt.passes:
+        return False
+    others_ms = total_ms - prompt.audit_ms - prompt.timings()["total_ms"]
+    dense_ms = sum(layer_pass.sum_of("dense_us") for layer_pass in prompt.passes) / 1e3
+    return others_ms + dense_ms <= DENSE_AFFORDABLE_MS
 
 
 class _counted:

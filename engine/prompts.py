@@ -23,7 +23,7 @@ _MAX_CONTROL_SHARE = 0.05
 _CONTROLS = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f]")  # without \t \n \v \f \r and escape
 # Text of more characters per token that the model reads is counted in pieces until it is too long: tokenizing 16 MB
 # at once took two minutes and 3.6 GB.
-_LIKELY_CHARACTERS = 8
+LIKELY_CHARACTERS = 8
 _PIECE_CHARACTERS = 65_536
 
 
@@ -123,7 +123,7 @@ def refuse_too_long(what: str, text: str, max_tokens: int, count: Callable[[str]
 
     Errors: PromptError. A text that passes may still be too long, by a hundredth or in less than 8 characters a token.
     """
-    if len(text) <= _LIKELY_CHARACTERS * max_tokens:
+    if len(text) <= LIKELY_CHARACTERS * max_tokens:
         return
     tokens = 0
     for start in range(0, len(text), _PIECE_CHARACTERS):

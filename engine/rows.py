@@ -108,17 +108,17 @@ class RunRow:
     coverage: float | None  # share of selected sparse units whose audited mass >= their certified one
     mean_error: float | None  # mean relative output error over audited units
     max_error: float | None
-    top1_agreement: float | None  # only with the full audit
+    top1_agreement: (
+        float | None
+    )  # of the next token with dense attention's; only where a dense prefill ran too
     calibration_mismatch: str | None = None  # what differed from the stamp of a calibration used by force
     delta: float | None = None  # delta_q of the conformal claim; None: no calibration, or infinite
     drift_distance: float | None = None  # of the prompt's descriptors from the calibration's, drift.py
     drift_p: float | None = None  # conformal p-value of that distance
     drift_alarm: bool | None = None
     unmet_units: int | None = None  # policy strict: escalations that T_l had no time for
-    logit_error: float | None = (
-        None  # ||z - z_dense|| / ||z_dense|| of the next token, only with the full audit
-    )
-    kl_nats: float | None = None  # KL(dense || routed) of the next token, only with the full audit
+    logit_error: float | None = None  # ||z - z_dense|| / ||z_dense|| of the next token, as top1_agreement
+    kl_nats: float | None = None  # KL(dense || routed) of the next token, as top1_agreement
     price: float | None = None  # policy "priced": RouterConfig.price
     tau_layer: float | None = None  # policy "priced": what a layer's certificate must reach
     owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
@@ -291,6 +291,20 @@ class PromptRow:
 
 
 @dataclass(frozen=True)
+class AnswerRow:
+    """A token that may come next (table answer): each side's five most probable, with their odds on both sides."""
+
+    run_id: str
+    batch_index: int
+    token_id: int
+    text: str | None  # None where the prompt's text is not kept
+    dense: float  # probability by dense attention
+    routed: float  # probability by the routed prefill
+    dense_rank: int  # 1: the most probable
+    routed_rank: int
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """Everything one run leaves behind; ``routesparse.engine.store.bundle`` writes and reads it."""
 
@@ -301,6 +315,7 @@ class RunRecord:
     fallbacks: tuple[FallbackEventRow, ...] = ()
     audits: tuple[AuditRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
+    answers: tuple[AnswerRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
 
     @property

@@ -59,6 +59,7 @@ MAY_NAME_FAMILIES = (
     "engine/baselines/",
     "engine/evaluation/",
     "kernels/families.py",
+    "app/screens/home/pattern_icons.py",  # pictures of those that have one; a family without is shown by its letter
 )
 
 # What stands directly in a folder; everything else has a room.
@@ -78,6 +79,7 @@ GROUND = {
         "provenance",
         "rows",
         "seeds",
+        "verdict",
     },
 }
 # Who may import whom. A file stands in the longest entry that its path begins with; it imports its own room and those

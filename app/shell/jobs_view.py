@@ -28,7 +28,7 @@ STAGE_NAMES = {
     "profile": "measure this machine",
     "compile": "compile kernels for this GPU",
     "route": "route and execute",
-    "dense": "time dense attention",
+    "dense": "compare with dense attention",
     "write": "write the bundle",
 }
 _TITLES: dict[FailureKind, str] = {
@@ -76,7 +76,8 @@ def steps(job: Job) -> list[str]:
     return [
         stage
         for stage in STAGES
-        if (stage != "dense" or dense) and (stage not in ("profile", "compile") or job.stage == stage)
+        if (stage != "dense" or dense or job.stage == stage)
+        and (stage not in ("profile", "compile") or job.stage == stage)
     ]
 
 

@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, view
+from routesparse.app.shell import navigate, tour, verdict_bar, view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError
@@ -46,8 +46,8 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
     return queries.run(store, run_id)
 
 
-def header(run: RunRow, title: str) -> None:
-    """Title, and the run in one line."""
+def header(store: OwnerView, run: RunRow, title: str) -> None:
+    """Title, the run in one line, and the verdict on it."""
     facts = [
         f"{run.tokens:,} tokens",
         run.model,
@@ -60,6 +60,8 @@ def header(run: RunRow, title: str) -> None:
         f'<div class="rs-title">{escape(title)}</div><div class="rs-sub"><b>{escape(run.prompt_name)}</b> · '
         f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
     )
+    verdict_bar.of_run(store, run.run_id)
+    tour.strip(queries.short_id(store, run.run_id))
 
 
 def policy_words(run: RunRow) -> str:

@@ -12,10 +12,10 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import run_header, switch
+from routesparse.app.shell import run_header, switch, verdict_bar
 from routesparse.app.ui import numbers
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries
+from routesparse.engine.store import queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
 _NAMES = {"run": "This run", "all": "All runs of these weights"}
@@ -34,6 +34,15 @@ class Scope:
     def run_ids(self) -> list[str]:
         """The ids of the runs covered."""
         return list(self.runs["run_id"])
+
+    @property
+    def nothing(self) -> tuple[str, list[str]]:
+        """Why no run is covered where all are asked for, and what to do."""
+        if self.same.empty:
+            return "No run of these weights was routed", [
+                "Analyse a longer prompt, or one with break-even 0."
+            ]
+        return "No run passes the filter", ["Clear the domains above to see the others again."]
 
     @property
     def words(self) -> str:
@@ -63,7 +72,7 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
             f"{numbers.several(same['prompt_sha256'].nunique(), 'prompt')}</div>"
         )
     else:
-        run_header.header(run, title)
+        run_header.header(store, run, title)
     shown = same if everything else same[same["run_id"] == run.run_id]
     with st.container(horizontal=True, gap="medium", vertical_alignment="center", key="scope-row"):
         switch.buttons("scope", _NAMES, "all" if everything else "run")
@@ -80,6 +89,8 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
             )
             if chosen:
                 shown = shown[shown["domain"].isin(chosen)]
+    if everything and len(shown):
+        st.html(verdict_bar.counts_html(verdicts.of_rows(shown)))
     return Scope(run, everything, shown.reset_index(drop=True), same)
 
 

@@ -50,6 +50,17 @@ def read(run: RunRow) -> View:
     )
 
 
+def missing(run: RunRow) -> str | None:
+    """What the address names and this run does not have, in words; the page then shows something else."""
+    sizes = {"layer": run.layers, "head": run.heads, "segment": run.segments, "batch": run.batch}
+    wrong = [
+        f"{name} {st.query_params[name][:12]} (it has 0 to {size - 1})"
+        for name, size in sizes.items()
+        if st.query_params.get(name) and number(name, size) is None
+    ]
+    return f"This run has no {' and no '.join(wrong)}: another one is shown." if wrong else None
+
+
 def write(**changes: str | int) -> None:
     """Change parts of the view in the address; a callback does it before the page is drawn again.
 

@@ -8,14 +8,17 @@ candidate inks with the best contrast, at least 4.5:1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
 
 from routesparse.engine.method import families
+from routesparse.engine.verdict import Level
 
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 
@@ -34,6 +37,7 @@ class Theme:
     null: str
     hues: tuple[str, str]
     scale: tuple[str, str, str]  # sequential metric: low, middle, high
+    levels: Mapping[Level, str]  # of verdicts, as text on the panel
 
     def pattern(self, pattern: str) -> str:
         """A pattern's colour at full strength; grey for one that this version does not know."""
@@ -51,6 +55,7 @@ LIGHT = Theme(
     null="#e4e6e8",
     hues=("#82406f", "#12876a"),
     scale=("#eef3fa", "#7fa8dc", "#143f82"),
+    levels=MappingProxyType({"red": "#b3261e", "amber": "#8a5a00", "green": "#1b6e3c"}),
 )
 DARK = Theme(
     name="dark",
@@ -63,6 +68,7 @@ DARK = Theme(
     null="#31373d",
     hues=("#c98abb", "#3fb593"),
     scale=("#23303f", "#3f74b5", "#b9d6fb"),
+    levels=MappingProxyType({"red": "#ff8a80", "amber": "#e9b44c", "green": "#6fcf97"}),
 )
 
 

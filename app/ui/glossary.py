@@ -84,7 +84,7 @@ TERMS: dict[str, str] = {
     "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
     "in-prompt certificate decides alone. For the policy priced there is no λ, only δ_q (section 3.5).",
     "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "
-    "full: on all rows, and on the next token (section 4.2).",
+    "full: on all rows, and layer by layer on a dense forward pass (section 4.2).",
     "fallback": "What happens when a certificate fails: the head takes the next, more expensive candidate "
     "(expanded; under the policy priced the next level of its own family), and after the last allowed test it reads "
     "all keys (dense). Where a layer's certificate fails, all its sparse heads do (section 3.4, step 5).",
@@ -116,6 +116,12 @@ TERMS: dict[str, str] = {
     "how many times the worst row's error it is (equation 5).",
     "coverage": "How often a claim proved true: the share of a prompt's selected sparse units whose audited value is "
     "at least the claimed one; it judges the bound, not the answer (section 4.2).",
+    "answer": "The next token after the prompt, by this run and by a dense prefill: whether both prefer the same one, "
+    "and KL(dense ‖ run) in nats, by how much the odds of all tokens moved. It is one position: later ones may differ "
+    "(ours).",
+    "verdict": "One colour and sentence for a run, by its worst finding: uncertified heads or layers, drift, fallbacks "
+    "beyond the limit, audited errors and bounds, and whether the next token is as by dense. Green needs that last one "
+    "(ours).",
     "residual": "g − g*: what the probe said minus the audited truth of the same statistic; δ_q is a high quantile "
     "of it over calibration prompts (section 3.3).",
     "paired": "On the same prompt each head is compared with itself, so that the prompt cancels; on different "
@@ -156,6 +162,7 @@ _NAMES = {
     "row_statement": "certificate, row statement",
     "time_limit": "Tℓ, time limit",
     "density": "kept share, density",
+    "answer": "answer check",
     "audit": "audit depth",
     "dense_router": "dense by the router",
     "fallback_limit": "limit for dense by fallback",

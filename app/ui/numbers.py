@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,16 @@ def share(value: Any, digits: int = 1) -> str:
 def mass(value: Any, digits: int = 3) -> str:
     """0.9412 as "0.941"."""
     return NOT_MEASURED if is_missing(value) else f"{value:.{digits}f}"
+
+
+def bound(value: Any, digits: int = 3) -> str:
+    """A lower bound, rounded down: 0.89996 is "0.899", because as "0.900" it would seem to reach a τ of 0.90."""
+    return NOT_MEASURED if is_missing(value) else f"{rounded_down(value, digits):.{digits}f}"
+
+
+def rounded_down(value: float, digits: int = 3) -> float:
+    """What ``bound`` prints; a value that only floating point puts below a step stays on it."""
+    return math.floor(value * 10**digits + 1e-9) / 10**digits
 
 
 def count(value: Any) -> str:

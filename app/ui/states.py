@@ -27,6 +27,11 @@ def _box(title: str, lines: list[str], style: str) -> None:
     st.html(f'<div class="rs-state{style}"><b>{escape(title)}</b>{body}</div>')
 
 
+def note(message: str) -> None:
+    """Something to know that keeps nobody from going on; the message may quote what was entered."""
+    st.html(f'<div class="rs-note rs-warn">{escape(message)}</div>')
+
+
 def field_error(message: str) -> None:
     """What is wrong with something just entered, in its place; the message may quote what was entered."""
     st.html(f'<div class="rs-error" role="alert">{escape(message)}</div>')

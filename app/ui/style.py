@@ -11,6 +11,8 @@ _STYLE = """
   --rs-mute: light-dark(#59626c, #a3adb7); --rs-line: light-dark(#e3e6e8, #2b3137);
   --rs-accent: light-dark(#1f5fbf, #6aa5ee); --rs-warn: light-dark(#a83e1a, #f08a5d);
   --rs-pick: light-dark(#eaf1fa, #202c3a);
+  --rs-red: light-dark(#b3261e, #ff8a80); --rs-amber: light-dark(#8a5a00, #e9b44c);
+  --rs-green: light-dark(#1b6e3c, #6fcf97);
 }
 .stApp, .stApp button, .stApp input { font-variant-numeric: tabular-nums; }
 [data-testid="stHeader"] { background: transparent; height: 2.2rem; }
@@ -28,14 +30,13 @@ _STYLE = """
 .rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; }
 .rs-note { font-size: .86rem; }
 .rs-h { font-weight: 650; font-size: 1rem; }
-.rs-kpi { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); gap: 10px; }
+.rs-kpi { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; }
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
-@media (max-width: 1100px) { .rs-kpi { grid-template-columns: repeat(3, minmax(0, 1fr)); } }
 .rs-table { overflow-x: auto; }
 .rs-table table { border-collapse: collapse; width: 100%; font-size: .89rem; }
 .rs-table th { position: sticky; top: 0; background: var(--rs-panel); color: var(--rs-mute);
@@ -94,6 +95,7 @@ _STYLE = """
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;
   border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+[class*="candidates"] .rs-table td.w { width: auto; max-width: none; min-width: 150px; white-space: normal; }
 .st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
@@ -123,6 +125,29 @@ _STYLE = """
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
   justify-content: center; font: 600 .75rem/1 sans-serif; }
+.rs-verdict { display: flex; gap: 12px; align-items: flex-start; padding: 9px 14px; border-radius: 8px;
+  border: 1px solid var(--rs-line); border-left: 5px solid var(--rs-level); background: var(--rs-panel); }
+.rs-verdict.red { --rs-level: var(--rs-red); } .rs-verdict.amber { --rs-level: var(--rs-amber); }
+.rs-verdict.green { --rs-level: var(--rs-green); }
+.rs-verdict > i { flex: none; width: 22px; height: 22px; border-radius: 50%; background: var(--rs-level);
+  color: var(--rs-panel); font: 700 14px/22px sans-serif; text-align: center; }
+.rs-verdict b { color: var(--rs-level); } .rs-verdict small { display: flex; flex-wrap: wrap; gap: 0 16px;
+  color: var(--rs-mute); font-size: .88rem; line-height: 1.5; }
+.rs-mark { font-style: normal; font-weight: 700; } .rs-mark.red { color: var(--rs-red); }
+.rs-mark.amber { color: var(--rs-amber); } .rs-mark.green { color: var(--rs-green); }
+.rs-void { font-style: normal; font-weight: 600; color: var(--rs-red) !important; }
+.rs-tour { border-left: 3px solid var(--rs-accent); padding: 3px 0 3px 11px; line-height: 1.45; }
+.rs-icons { display: grid; gap: 12px; } .rs-icons > div { display: flex; gap: 14px; align-items: center; }
+.rs-icons .rs-icon { flex: none; } .rs-icons small { display: block; color: var(--rs-mute); font-size: .9rem; }
+.rs-icons i { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; margin-right: 7px;
+  align-items: center; justify-content: center; font: 600 .75rem/1 sans-serif; }
+.rs-sample { display: flex; flex-wrap: wrap; gap: 10px 22px; align-items: flex-start; }
+.rs-cells { display: grid; gap: 3px; } .rs-cells span { width: 28px; height: 26px; border-radius: 4px;
+  display: inline-flex; align-items: center; justify-content: center; font-size: .84rem; font-weight: 650; }
+.rs-cells span.no { color: var(--rs-mute); font-weight: 400; font-size: .8rem; }
+.rs-cells span.ring { outline: 2.4px solid var(--rs-ink); outline-offset: 1px; }
+.rs-sample ol { flex: 1 1 260px; margin: 0; padding-left: 1.3em; }
+.rs-sample li { margin: 0 0 9px; line-height: 1.45; } .rs-sample li::marker { font-weight: 650; }
 .rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
 .rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }
 </style>

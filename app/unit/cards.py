@@ -25,7 +25,7 @@ def reason_card(
     candidates: pd.DataFrame,
     layers: pd.DataFrame,
 ) -> None:
-    """Why this unit took this pattern; the arrow keys move to its neighbours. layers: rows of queries.layers."""
+    """Why this unit took this pattern; Shift and an arrow key move to a neighbour. layers: rows of queries.layers."""
     with st.container(border=True, key="card-reason", gap="xsmall"):
         st.html(f'<div class="rs-h">{escape(panel.title(choice))}</div>')
         layer, head = picked
@@ -40,7 +40,7 @@ def reason_card(
                 st.button(
                     label,
                     key=f"move-{key}",
-                    shortcut=key,
+                    shortcut=f"Shift+{key}",
                     disabled=not possible,
                     on_click=view.write,
                     kwargs={"layer": to_layer, "head": to_head},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import design, facts, glossary, numbers
+from routesparse.app.ui import design, drift_note, facts, glossary, numbers
 from routesparse.engine.rows import RunRow
 
 
@@ -30,7 +30,7 @@ def layer_verdict(layer: Any, run: RunRow) -> str:
     if numbers.is_missing(layer["lower_mass"]):
         shown = "none" if layer["layer_uncertified"] else "all dense"
     else:
-        shown = numbers.mass(layer["lower_mass"])
+        shown = numbers.bound(layer["lower_mass"])
     if not numbers.is_missing(layer["raised"]) and layer["raised"] > 0:
         shown += f", raised {numbers.several(int(layer['raised']), 'level')}"
     return f"{shown}, ran uncertified" if layer["layer_uncertified"] else shown
@@ -78,8 +78,9 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
     names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
     steps = [
-        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} {row.lower_mass:.3f} &lt; "
-        f"{row.tau:.2f}; {escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
+        f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} "
+        f"{numbers.bound(row.lower_mass)} &lt; {row.tau:.2f}; "
+        f"{escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
         for row in events.itertuples()
     ]
@@ -110,11 +111,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
     """The candidate table; the chosen row is marked, the rest say why not."""
     heading = glossary.heading
     head = (
-        f'<th class="l">candidate</th>{heading("kept", "density")}{heading("retained mass", "retained_mass")}'
-        f"{heading('g', 'gate_statistic')}{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
+        f'<th class="l">candidate</th><th class="l">outcome</th>{heading("kept", "density")}'
+        f"{heading('retained mass', 'retained_mass')}{heading('g', 'gate_statistic')}"
+        f"{heading('certified', 'certificate')}{heading('u', 'disagreement')}"
         f"{heading('risk', 'risk')}{heading('predicted µs', 'kernel')}"
         + heading("g\u00a0≥\u00a0λ", "gate_threshold")
-        + '<th class="l">outcome</th>'
     )
     body = []
     for row in candidates.itertuples():
@@ -122,12 +123,11 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         body.append(
             f'<tr class="{"pick" if row.chosen else ""}">'
             f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>'
+            f'<td class="l w{"" if row.chosen else " no"}">{escape(row.reason)}</td>'
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
-            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.mass(row.lower_mass) if tested else '–'}</td>"
+            f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.bound(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
-            f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td>"
-            f'<td class="l w{"" if row.chosen else " no"}" title="{escape(row.reason)}">'
-            f"{escape(row.reason)}</td></tr>"
+            f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
         )
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
 
@@ -154,14 +154,15 @@ def _layer_facts(layer: pd.Series | None, run: RunRow) -> list[tuple[str, str, s
 
 
 def _sparse(value: Any, sparse: bool) -> str:
-    return numbers.mass(value) if sparse else facts.DOES_NOT_APPLY
+    return numbers.bound(value) if sparse else facts.DOES_NOT_APPLY
 
 
 def _conformal(choice: pd.Series, run: RunRow, sparse: bool) -> str:
     value = choice["conformal_lower_mass"]
     if sparse and numbers.is_missing(value) and run.calibration is None:
         return facts.NO_CALIBRATION
-    return _sparse(value, sparse)
+    told = None if numbers.is_missing(value) else drift_note.void(run)
+    return _sparse(value, sparse) + ("" if told is None else f" · {told}")
 
 
 def _covered(choice: pd.Series) -> str:

@@ -2,8 +2,7 @@
 
 The audit of a unit compares with dense attention on the *run's own* queries, keys and values: the error made there.
 This compares with the dense *forward pass*, errors made upstream included: both passes keep the attention outputs of
-the same sampled rows, and E = ||O - O_dense||_F / ||O_dense||_F per layer, head and segment; and the next token's
-logits z: ||z - z_dense|| / ||z_dense|| and KL(dense || routed) in nats.
+the same sampled rows, and E = ||O - O_dense||_F / ||O_dense||_F per layer, head and segment. The next token: answer.py.
 """
 
 from __future__ import annotations
@@ -67,17 +66,6 @@ def sample_rows(tokens: int, seed: int) -> torch.Tensor:
 def relative_error(out: torch.Tensor, dense: torch.Tensor) -> float:
     """||out - dense||_F / ||dense||_F."""
     return float((out - dense).double().norm() / dense.double().norm().clamp_min(1e-30))
-
-
-def logit_errors(routed: torch.Tensor, dense: torch.Tensor) -> dict[str, float]:
-    """Of the next token's logits float32 [B, vocabulary], means over the batch: logit_error and kl_nats."""
-    routed, dense = routed.double(), dense.double()
-    error = (routed - dense).norm(dim=-1) / dense.norm(dim=-1).clamp_min(1e-30)
-    given, found = dense.log_softmax(-1), routed.log_softmax(-1)
-    return {
-        "logit_error": float(error.mean()),
-        "kl_nats": float((given.exp() * (given - found)).sum(-1).mean()),
-    }
 
 
 def with_forward_errors(

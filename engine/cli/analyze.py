@@ -28,6 +28,7 @@ from routesparse.engine.config import (
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
+from routesparse.engine.verdict import of_record
 
 if TYPE_CHECKING:
     from routesparse.engine.models.load import ModelShape
@@ -70,7 +71,13 @@ def analyze(
     ] = None,
     domain: Annotated[str | None, typer.Option(help="A label for grouping runs, such as code.")] = None,
     measure_dense: Annotated[
-        bool, typer.Option("--measure-dense", help="Time the dense prefill too.")
+        bool, typer.Option("--measure-dense", help="Run the dense prefill too, however long it takes.")
+    ] = False,
+    no_answer_check: Annotated[
+        bool,
+        typer.Option(
+            "--no-answer-check", help="No dense prefill for the next token, not even where it takes seconds."
+        ),
     ] = False,
     no_text: Annotated[
         bool, typer.Option("--no-text", help="Keep the prompt's text out of the bundle.")
@@ -142,6 +149,7 @@ def analyze(
             profile=profile,
             audit=audit,
             measure_dense=measure_dense,
+            check_answer=not no_answer_check,
             keep_text=not no_text,
             domain=domain,
             force=force,
@@ -363,7 +371,12 @@ def _print_summary(record: RunRecord, bundle: Path) -> None:
             )
             lines += _executed(record)
         console.print("\n".join(lines), markup=False, soft_wrap=True)
-    console.print(f"run {run.run_id}\n{bundle}", markup=False, soft_wrap=True)
+    judged = of_record(record)
+    lines = [
+        f"{'verdict ' + judged.level if place == 0 else '  ' + found.level}: {found.text}"
+        for place, found in enumerate(judged.findings)
+    ]
+    console.print("\n".join([*lines, f"run {run.run_id}", str(bundle)]), markup=False, soft_wrap=True)
 
 
 def _executed(record: RunRecord) -> list[str]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from routesparse.engine.rows import deviates, is_uncertified
+from routesparse.engine.verdict import of_record
 
 if TYPE_CHECKING:
     from routesparse.engine.rows import RunRecord
@@ -111,6 +112,7 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
     """The object that ``analyze --json`` prints; null means not measured."""
     run = record.run
     compared = [row.executed_error for row in record.audits if row.executed_error is not None]
+    judged = of_record(record)
     return {
         "run_id": run.run_id,
         "model": run.model,
@@ -158,6 +160,19 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
             if compared
             else None,
             "top1_agreement": run.top1_agreement,
+        },
+        "verdict": {
+            "level": judged.level,
+            "sentence": judged.sentence,
+            "findings": [vars(finding) for finding in judged.findings],
+        },
+        "answer": {
+            "top1_agreement": run.top1_agreement,
+            "kl_nats": run.kl_nats,
+            "tokens": [
+                {name: value for name, value in vars(row).items() if name != "run_id"}
+                for row in record.answers
+            ],
         },
         "bundle": str(bundle),
     }

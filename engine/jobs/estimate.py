@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from routesparse.engine.jobs.queue import JobQueue
@@ -29,12 +29,17 @@ class Estimate:
     jobs: int
 
 
-def job_estimate(queue: JobQueue, request: RunRequest, prompt_bytes: int) -> Estimate | None:
-    """From load to write, without waiting in the queue; None where nothing comparable has run. Errors: StoreError."""
+def job_estimate(
+    queue: JobQueue, request: RunRequest, prompt_bytes: int, runs: Collection[str] | None = None
+) -> Estimate | None:
+    """From load to write, without waiting in the queue; None where nothing comparable has run. Errors: StoreError.
+
+    runs: only jobs that made one of these, such as those of one device; None: all.
+    """
     past = []
     for job in queue.jobs(["done"]):
         asked = json.loads(job.request_json)
-        if job.started_at is None or job.finished_at is None:
+        if job.started_at is None or job.finished_at is None or (runs is not None and job.run_id not in runs):
             continue
         if all(asked.get(name) == getattr(request, name) for name in _SAME_KIND):
             past.append((job.prompt_bytes, job.finished_at - job.started_at))

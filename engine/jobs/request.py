@@ -66,7 +66,7 @@ class RunRequest:
     label: str = "pasted text"  # of the prompt; shortened to the last part of a path, never opened
     profile: str = "auto"
     break_even: int | None = None  # tokens
-    measure_dense: bool = False
+    measure_dense: bool = False  # however long; without, where it is quick
     owner: str | None = None  # whose job and run it is; the queue sets it, never a page's address
 
     def __post_init__(self) -> None:

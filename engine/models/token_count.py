@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from routesparse.engine import fields
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder, first_line, resolve
 from routesparse.engine.plain_files import read_bounded
-from routesparse.engine.prompts import PromptText, refuse_too_long
+from routesparse.engine.prompts import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
 _FLOAT32_BYTES = 4
 _SIZES = ("num_attention_heads", "hidden_size", "intermediate_size", "num_hidden_layers")
@@ -43,6 +43,35 @@ class PromptSize:
     def memory_bytes(self) -> int:
         """What a prefill needs on a CPU, roughly: the runtime, the weights and one layer's activations."""
         return RUNTIME_BYTES + self.weight_bytes + self.activation_bytes
+
+
+def most_tokens(model: str) -> int:
+    """How many tokens the model reads, bos included. Errors: ModelError."""
+    return int(_files(resolve(model)[0])[0]["max_position_embeddings"])
+
+
+def part_of(model: str, text: str, tokens: int, side: Literal["first", "last"]) -> str:
+    """The first or last so many tokens of a text, bos included; all of a shorter one. Errors: ModelError.
+
+    Text may be divided into other tokens without what was cut off, so it may be a few tokens shorter; never longer.
+    """
+    _, tokenizer, has_bos = _files(resolve(model)[0])
+    wanted, window = max(1, tokens - has_bos), text
+    characters = LIKELY_CHARACTERS * wanted
+    while True:
+        window = text[:characters] if side == "first" else text[max(0, len(text) - characters) :]
+        offsets = tokenizer.encode(window, add_special_tokens=False).offsets
+        # A word that the window cuts may count for more tokens than it has.
+        if len(offsets) > wanted + 1 or len(window) == len(text):
+            break
+        characters *= 2
+    for size in range(wanted, 0, -1):
+        if size >= len(offsets):
+            return window
+        part = window[: offsets[size - 1][1]] if side == "first" else window[offsets[-size][0] :]
+        if len(tokenizer.encode(part, add_special_tokens=False).ids) <= wanted:
+            return part
+    return part
 
 
 def prompt_size(model: str, text: str) -> PromptSize:

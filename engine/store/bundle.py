@@ -34,7 +34,7 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import ranges, tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 2  # 1 named lambda and g "gate"
+SCHEMA_VERSION = 3  # 2 had no table answer, 1 named lambda and g "gate"
 MANIFEST = "manifest.json"
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
@@ -105,7 +105,7 @@ def read_bundle(path: Path) -> RunRecord:
     data = read_tables(path)
     rows = {name: tables.from_arrow(name, table) for name, table in data.items()}
     values: dict[str, Any] = {
-        field: tuple(rows[name])
+        field: tuple(rows.get(name, ()))
         for name, (_, field) in tables.TABLES.items()
         if field not in ("run", "prompt")
     }

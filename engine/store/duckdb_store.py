@@ -36,6 +36,7 @@ FACT_TABLES = (
     "fallback_event",
     "audit",
     "probe_meta",
+    "answer",
     "prompt",
 )
 _IDLE_READERS = 16

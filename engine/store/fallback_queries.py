@@ -72,16 +72,24 @@ def layer_certificates(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame
 
 
 def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
-    """The ``most`` dearest failed certificates: what was tested, by how much it missed, what replaced it, its price.
+    """Units that ran uncertified, then the dearest failed certificates, ``most`` in all: what was tested, by how much
+    it missed, what replaced it, its price. Kind "uncertified": nothing replaced the unit's choice.
 
     ``deficit`` is tau - lower_mass, both the layer's where ``scope`` is "layer" (NULL: a head's). ``from_*`` and
     ``to_*`` are NULL where the run recorded no candidates.
     """
     return store.frame(
-        f"""
-        WITH chosen AS (
-            SELECT r.run_id, r.prompt_name, f.* FROM {_CHOSEN} JOIN fallback_event f USING (run_key)
-            ORDER BY f.paid_us DESC, f.run_key, f.layer, f.head, f.segment, f.test LIMIT ?
+        """
+        WITH named AS (SELECT run_key, run_id, prompt_name, tau FROM run WHERE list_contains(?::VARCHAR[], run_id)),
+        chosen AS (
+            SELECT * FROM (
+                SELECT r.run_id, r.prompt_name, f.* FROM named r JOIN fallback_event f USING (run_key)
+                UNION ALL BY NAME
+                SELECT r.run_id, r.prompt_name, run_key, h.batch_index, h.layer, h.head, h.segment, h.tests AS test,
+                       h.candidate AS from_candidate, h.lower_mass, r.tau, 'uncertified' AS kind,
+                       h.candidate AS to_candidate, 0.0 AS paid_us, 'head' AS scope
+                FROM named r JOIN head_choice h USING (run_key) WHERE h.uncertified
+            ) ORDER BY kind = 'uncertified' DESC, paid_us DESC, run_key, layer, head, segment, test LIMIT ?
         ), scores AS (
             SELECT run_key, batch_index, layer, head, segment, candidate, pattern, budget FROM candidate_score
             WHERE run_key IN (SELECT run_key FROM chosen)
@@ -94,7 +102,7 @@ def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
                               = (c.run_key, c.batch_index, c.layer, c.head, c.segment)
         LEFT JOIN scores b ON b.candidate = c.to_candidate AND (b.run_key, b.batch_index, b.layer, b.head, b.segment)
                               = (c.run_key, c.batch_index, c.layer, c.head, c.segment)
-        ORDER BY c.paid_us DESC, c.run_id, c.layer, c.head, c.segment, c.test
+        ORDER BY c.kind = 'uncertified' DESC, c.paid_us DESC, c.run_id, c.layer, c.head, c.segment, c.test
         """,
         [list(run_ids), most],
     )

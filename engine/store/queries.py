@@ -33,6 +33,7 @@ class RunFilter:
     models: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Prompt:
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
-    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified)."""
+    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); ``violations`` and
+    ``executed_error`` over the audited units, and the run's ``fallback_limit``. verdicts.py judges such rows."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
@@ -85,22 +87,32 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
         ("model", limits.models),
         ("device", limits.devices),
         ("policy", limits.policies),
+        ("run.run_id", limits.run_ids),
     )
     for column, allowed in named:
         if allowed:
             where.append(f"{column} IN ({', '.join('?' * len(allowed))})")
             values += list(allowed)
+    # As literals the keys of a few runs let DuckDB skip all other rows.
+    keys = ", ".join(str(_key(store, run_id)) for run_id in limits.run_ids)
+    few = f"WHERE run_key IN ({keys})" if keys else ""
     return store.frame(
         f"""
         SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
+               (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
-               uncertified_layers, least_layer_mass,
+               uncertified_layers, least_layer_mass, violations, executed_error,
                origin = 'sample' AS is_sample
         FROM run JOIN ingested_bundle USING (bundle_id)
         LEFT JOIN (
-            SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice GROUP BY run_key
+            SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice {few}
+            GROUP BY run_key
+        ) USING (run_key)
+        LEFT JOIN (
+            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error FROM audit {few}
+            GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
             SELECT run_key, min(l.lower_mass) AS least_layer_mass,
@@ -109,7 +121,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
             FROM (SELECT run_key, tau_layer FROM run WHERE tau_layer IS NOT NULL) p
             JOIN layer_run l USING (run_key)
             JOIN (SELECT run_key, layer, count(*) FILTER (WHERE pattern <> 'dense') AS sparse
-                  FROM head_choice GROUP BY run_key, layer) c USING (run_key, layer)
+                  FROM head_choice {few} GROUP BY run_key, layer) c USING (run_key, layer)
             GROUP BY run_key
         ) USING (run_key)
         WHERE {" AND ".join(where)}
@@ -295,6 +307,14 @@ def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:
         block_pool=row["pool"],
         levels=levels,
         mask_pool=row.get("mask_pool") or 1,
+    )
+
+
+def answers(store: OwnerView, run_id: str, batch_index: int = 0) -> pd.DataFrame:
+    """The tokens that may come next by dense attention and by the run, dense's order; empty where none was compared."""
+    return store.frame(
+        "SELECT * EXCLUDE (run_key) FROM answer WHERE run_key = ? AND batch_index = ? ORDER BY dense_rank",
+        [_key(store, run_id), batch_index],
     )
 
 

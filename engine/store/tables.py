@@ -1,7 +1,7 @@
 """Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py``.
 
 One table per record class; a field that may be None is nullable, every other field is required. Rows are
-sorted by (layer, head, segment, batch_index, candidate, test), as far as a table has these columns.
+sorted by (layer, head, segment, batch_index, candidate, test, dense_rank), as far as a table has these columns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError
 from routesparse.engine.rows import (
+    AnswerRow,
     AuditRow,
     CandidateScoreRow,
     FallbackEventRow,
@@ -37,12 +38,13 @@ TABLES: dict[str, tuple[type, str]] = {
     "fallback_event": (FallbackEventRow, "fallbacks"),
     "audit": (AuditRow, "audits"),
     "probe": (ProbeRow, "probes"),
+    "answer": (AnswerRow, "answers"),
     "prompt": (PromptRow, "prompt"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-OPTIONAL_TABLES = frozenset({"prompt"})
-SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test")
+OPTIONAL_TABLES = frozenset({"answer", "prompt"})
+SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "dense_rank")
 
 _ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),

@@ -12,6 +12,7 @@ from html import escape
 import pytest
 
 from routesparse.app.shell.access import access
+from routesparse.app.ui import numbers
 from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
@@ -125,10 +126,12 @@ def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_
     assert not other_tab.exception and "bad0bad0" in text_of(other_tab)
 
 
-def test_dashboard_opens_on_the_runs(filled, open_dashboard):
+def test_dashboard_opens_at_home_with_the_latest_runs(filled, open_dashboard):
     page = open_dashboard()
     assert not page.exception
-    assert len(page.dataframe[0].value) == 2
+    html = text_of(page)
+    assert "RouteSparse reads a long prompt faster" in html
+    assert "needles-16k.txt" in html and "&lt;b&gt;router&lt;/b&gt;.txt" in html
 
 
 def test_unreadable_database_is_explained_and_kept(home, open_dashboard):
@@ -153,7 +156,7 @@ def test_map_shows_the_reason_of_the_unit_in_the_address(filled, record, open_ma
 def test_map_lists_the_certificates_that_failed(filled, record, open_map):
     event = record.fallbacks[0]
     page = open_map(run="3f9a1c20", layer=str(event.layer), head=str(event.head), segment=str(event.segment))
-    assert f"certified {event.lower_mass:.3f} &lt; 0.90" in text_of(page)
+    assert f"certified {numbers.bound(event.lower_mass)} &lt; 0.90" in text_of(page)
 
 
 def test_map_without_an_address_opens_the_newest_run_at_a_telling_unit(filled, open_map):
@@ -225,6 +228,20 @@ def test_senseless_addresses_fall_back(filled, open_map, query):
     assert "why" in text_of(page)
 
 
+@pytest.mark.parametrize("name", ["routing_map", "head"])
+def test_a_layer_that_the_run_has_not_is_named_and_not_silently_another(filled, open_page, name):
+    html = text_of(open_page(name, run="3f9a1c20", layer="9", head="2", segment="7"))
+    assert (
+        "This run has no layer 9 (it has 0 to 3) and no segment 7 (it has 0 to 1): another one is shown."
+        in html
+    )
+    assert "This run has no" not in text_of(open_page(name, run="3f9a1c20", layer="3", head="2"))
+    assert (
+        "<b>"
+        not in text_of(open_page(name, run="3f9a1c20", layer="<b>9</b>")).split("This run has no")[1][:20]
+    )
+
+
 def test_link_to_an_unknown_run_says_so(filled, open_map):
     page = open_map(run="deadbeef")
     assert not page.exception
@@ -282,7 +299,7 @@ def test_page_with_a_defect_says_where_the_log_has_it_and_quotes_nothing(filled,
     def broken():
         raise ValueError("the prompt says heliotrope")
 
-    monkeypatch.setattr("routesparse.app.screens.runs.page.render", broken)
+    monkeypatch.setattr("routesparse.app.screens.home.page.render", broken)
     page = open_dashboard()
     assert not page.exception
     (state,) = [element.proto.body for element in page.get("html") if 'class="rs-state' in element.proto.body]

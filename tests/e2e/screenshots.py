@@ -1,6 +1,6 @@
 """Pictures of every page for a person to look at: ``python tests/e2e/screenshots.py [FOLDER]``.
 
-Light and dark, 1280 and 1920 pixels wide; filled, empty and broken. Runs are synthetic
+Light and dark, 1024 and 1440 pixels wide; filled, empty and broken. Runs are synthetic
 (tests/engine/store/factory.py); nothing outside the loopback interface is contacted.
 """
 
@@ -30,7 +30,8 @@ HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHei
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
 
 PAGES = {
-    "runs": "/",
+    "home": "/",
+    "runs": "/runs",
     "map-pattern": "/map?run=3f9a1c20&layer=5&head=2",
     "map-fallback": "/map?run=3f9a1c20&layer=7&head=3&segment=1&metric=fallback",
     "map-certified": "/map?run=3f9a1c20&layer=2&head=6&metric=lower_mass",
@@ -50,7 +51,7 @@ PAGES = {
     "compare-priced": "/compare?runs=3f9a1c20,9a1ced9a",
     "new-priced": "/new?source=Sample&sample=needles.txt&with_policy=priced",
     "map-bad-link": "/map?run=deadbeef",
-    "runs-baseline": "/?baseline=d4e5b678",
+    "runs-baseline": "/runs?baseline=d4e5b678",
     "new-sample": "/new?source=Sample&sample=needles.txt",
     "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
     "new-again": "/new?from=d4e5b678&tau=0.85",
@@ -151,7 +152,7 @@ def queue_jobs(home: Path) -> dict[str, str]:
 def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str) -> None:
     """One picture per page, theme and width, the whole page high."""
     for scheme in ("light", "dark"):
-        for width in (1280, 1920):
+        for width in (1024, 1440):
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page = context.new_page()
             for name, path in pages.items():
@@ -191,7 +192,7 @@ def main(folder: Path) -> None:
             pages = {name: path.format(**ids) for name, path in PAGES.items()}
             shoot(browser, address, pages, folder, "filled")
         names = ("map", "new", "job", "head", "audit", "fallbacks", "compare", "calibration")
-        few = {"runs": "/", **{name: f"/{name}" for name in names}}
+        few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty")
         with serve.dashboard(broken, samples=True) as address:

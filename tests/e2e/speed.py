@@ -167,11 +167,15 @@ def visit(browser: Browser, server: psutil.Process, address: str, results: dict[
         visitor.close()
     visitor = Visitor(browser, server, results)
     page = visitor.page
-    visitor.timed("first paint: runs", lambda: page.goto(address), "[data-testid=stDataFrame] canvas")
+    visitor.timed(
+        "first paint: runs", lambda: page.goto(f"{address}/runs"), "[data-testid=stDataFrame] canvas"
+    )
     links = page.locator("[data-testid=stSidebarNavLink]")
     visitor.timed("switch: runs to map", links.filter(has_text="Routing map").click, candidates)
     visitor.timed("map: click a cell", lambda: serve.click_cell(page, 5, 3), "text=Layer 5, head 3: why")
-    visitor.timed("map: arrow key", lambda: page.keyboard.press("ArrowRight"), "text=Layer 5, head 4: why")
+    visitor.timed(
+        "map: arrow key", lambda: page.keyboard.press("Shift+ArrowRight"), "text=Layer 5, head 4: why"
+    )
     visitor.timed(
         "map: colour by another metric",
         page.get_by_role("radio", name="Certified").click,
@@ -182,7 +186,7 @@ def visit(browser: Browser, server: psutil.Process, address: str, results: dict[
     visitor.timed("switch: map to head", page.get_by_text("Open this head").click, ".st-key-probe .main-svg")
     visitor.timed(
         "head: probe picture of the next head",
-        lambda: page.keyboard.press("ArrowRight"),
+        lambda: page.keyboard.press("Shift+ArrowRight"),
         "text=Layer 5, head 5: why",
     )
     visitor.timed(
@@ -195,7 +199,7 @@ def idle_share(browser: Browser, server: psutil.Process, address: str) -> float:
     """Cores that the server spends while one Runs page, the one that looks for new runs, is open and untouched."""
     context = browser.new_context()
     page = context.new_page()
-    page.goto(address)
+    page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for(timeout=60_000)
     page.wait_for_timeout(3000)
     before, start = _cpu_s(server), time.perf_counter()

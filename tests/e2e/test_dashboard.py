@@ -39,7 +39,7 @@ def reason_of(record, layer: int, head: int) -> str:
 
 
 def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, click_cell):
-    page.goto(address)
+    page.goto(f"{address}/runs")
     table = page.locator("[data-testid=stDataFrame]")
     table.wait_for()
     # The table is a canvas: the first row's prompt cell lies below the header, right of the tick box.
@@ -63,17 +63,28 @@ def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, 
     assert context.failures == []
 
 
-def test_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record, click_cell):
+def test_shift_and_arrow_keys_move_and_a_second_click_on_a_cell_returns(address, page, record, click_cell):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
     page.get_by_text("Layer 5, head 5: why").wait_for()
     click_cell(page, 2, 2)
     page.get_by_text("Layer 2, head 2: why").wait_for()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
     page.get_by_text("Layer 2, head 3: why").wait_for()
-    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Shift+ArrowDown")
     page.get_by_text("Layer 3, head 3: why").wait_for()
     click_cell(page, 2, 2)
     page.get_by_text("Layer 2, head 2: why").wait_for()
+
+
+def test_arrow_keys_alone_scroll_the_page(address, page, record):
+    page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
+    page.get_by_text("Layer 5, head 5: why").wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.locator(".rs-title").first.click()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    page.wait_for_function("document.querySelector('[data-testid=stMain]').scrollTop > 0")
+    assert page.get_by_text("Layer 5, head 5: why").count() == 1
 
 
 def test_back_and_forward_walk_through_the_views_of_the_map(address, page, record, click_cell):
@@ -112,7 +123,7 @@ def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record)
 
 
 def test_deleted_run_comes_back_with_undo(address, page):
-    page.goto(address)
+    page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
     page.locator("[data-testid=stDataFrame]").click(position={"x": 17, "y": 48})
     page.get_by_role("button", name="Delete").click()
@@ -123,7 +134,7 @@ def test_deleted_run_comes_back_with_undo(address, page):
 
 
 def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
-    page.goto(f"{address}/?baseline=d4e5b678")
+    page.goto(f"{address}/runs?baseline=d4e5b678")
     page.get_by_text("Baseline:").wait_for()
     scroller = page.locator("[data-testid=stDataFrame] .dvn-scroller")
     scroller.wait_for()
@@ -133,11 +144,11 @@ def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
 
 
 def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
-    page.goto(address)
+    page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame]").click(position={"x": 90, "y": 48})
     page.wait_for_url("**/map?run=*")
     page.get_by_text("Candidates of layer").wait_for()
-    page.locator("[data-testid=stSidebarNavLink]").first.click()
+    page.locator("[data-testid=stSidebarNavLink]").filter(has_text="Runs").click()
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
     page.wait_for_timeout(1500)
     assert "/map" not in page.url

@@ -103,7 +103,9 @@ def test_hostile_prompt_from_upload_to_the_reason_of_a_head(serve, address, cont
     assert not any("tonnage" in log.read_text() for log in logs), "no prompt text in a log"
 
 
-@pytest.mark.parametrize("path", ["", "job", "new?from=RUN", "map?run=RUN", "head?run=RUN", "audit?run=RUN"])
+@pytest.mark.parametrize(
+    "path", ["", "runs", "job", "new?from=RUN", "map?run=RUN", "head?run=RUN", "audit?run=RUN"]
+)
 def test_hostile_run_is_text_on_every_page(address, context, home, path):
     """The run of the test before, by its link."""
     (run,) = (home / "bundles").iterdir()

@@ -8,7 +8,7 @@ from html import escape
 import pandas as pd
 
 from routesparse.app.shell import scope
-from routesparse.app.ui import design, glossary, numbers, prompt_stats
+from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_stats
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
 
@@ -86,11 +86,12 @@ def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, conf
     for key, claim in CLAIMS.items():
         prompts = per_prompt(coverage, runs, key, None)
         groups = prompt_stats.by_group(prompts, "group", "value")
-        boxes.append(_card(claim, groups, _gap(key, gaps), confidence))
+        void = drift_note.of_several(runs) if key == "conformal" else ""
+        boxes.append(_card(claim, groups, _gap(key, gaps), confidence, void))
     return f'<div class="rs-claims rs-three">{"".join(boxes)}</div>'
 
 
-def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float) -> str:
+def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float, void: str) -> str:
     q = numbers.share(confidence, 0)
     head = f"<span>{claim.name}{glossary.mark(claim.term)}</span>"
     if groups.empty:
@@ -102,7 +103,7 @@ def _card(claim: Claim, groups: pd.DataFrame, gap: str, confidence: float) -> st
         figures = (
             f"<b>{numbers.share(row['mean'], 2)}</b>"
             f'<em class="{"" if met else "bad"}">{claim.figure}, {word} the nominal {q}</em>'
-            f"<small>{_spread(row)}{gap}</small>"
+            f"<small>{_spread(row)}{gap}</small>{void}"
         )
     return (
         f"<div>{head}{figures}<small><strong>Promises.</strong> {escape(claim.promises.format(q=q))}</small>"

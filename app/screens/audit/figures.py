@@ -193,7 +193,7 @@ def _unit(row: object, last: str) -> str:
     return (
         f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
         f"{design.name(row.pattern)}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
-        f"<br>certified {numbers.mass(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
+        f"<br>certified {numbers.bound(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
     )
 
 

@@ -47,7 +47,7 @@ def _table(rows: pd.DataFrame, with_run: bool) -> str:
     for row in rows.itertuples():
         prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
         raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
-        certified = "–" if numbers.is_missing(row.lower_mass) else numbers.mass(row.lower_mass)
+        certified = "–" if numbers.is_missing(row.lower_mass) else numbers.bound(row.lower_mass)
         audited = "–" if numbers.is_missing(row.audited_mass) else numbers.mass(row.audited_mass)
         units = "–" if numbers.is_missing(row.sparse_units) else f"{int(row.sparse_units)}"
         body.append(

@@ -12,7 +12,17 @@ from routesparse.app.screens.audit import claims, figures, layer_claims, worst_h
 from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
+from routesparse.app.ui import (
+    design,
+    drift_note,
+    exports,
+    facts,
+    glossary,
+    numbers,
+    prompt_stats,
+    share_figure,
+    states,
+)
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRow, deviates
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -78,8 +88,17 @@ def render() -> None:
 
 
 def _nothing(store: OwnerView, shown: Scope) -> None:
+    if shown.runs.empty and shown.everything:
+        states.empty(*shown.nothing)
+        return
     if shown.runs.empty:
-        states.empty("No run passes the filter", ["Clear the domains above to see the others again."])
+        states.empty(
+            "Nothing to audit",
+            [
+                f"{shown.run.tokens:,} tokens are below break-even, the length from which routing is predicted to pay: "
+                "dense attention ran untouched, so nothing was lost.",
+            ],
+        )
         return
     if not shown.everything and shown.run.sparse_units == 0:
         states.empty(
@@ -93,7 +112,6 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
             "random rows of every head with dense attention.",
             "Run it again with audit “rows”; the certificates themselves are on the Head page.",
         ],
-        f"{states.ANALYZE} --audit rows",
     )
     navigate.link(
         "Run again with an audit",
@@ -139,7 +157,7 @@ def _notes(run: RunRow, everything: bool, executed_error: float) -> None:
             f"KL to dense {numbers.mass(run.kl_nats, 4)} nats",
             f"logits differ by {numbers.share(run.logit_error, 2)}",
         ]
-        st.html(f'<div class="rs-sub"><b>Full audit</b>: {escape(", ".join(facts))}.</div>')
+        st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(", ".join(facts))}.</div>')
 
 
 def _kpis(coverage: pd.DataFrame, gaps: pd.Series) -> None:
@@ -216,11 +234,19 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         exports.chart_foot(
             f"mass-certified-{shown.name}",
             f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "
-            f"{int(units['audit_rows'].max())} random rows, standard error about .003 · source: audit and "
+            f"{_audited(shown, units)} · source: audit and "
             f"head_choice of {shown.words}",
             known,
             "mass",
         )
+
+
+def _audited(shown: Scope, units: pd.DataFrame) -> str:
+    """Over which rows; a full audit draws none."""
+    if (shown.runs["audit_depth"] == "full").all():
+        return "all body rows"
+    drawn = f"{int(units['audit_rows'].max())} random rows, standard error about .003"
+    return f"{drawn}, or all" if (shown.runs["audit_depth"] == "full").any() else drawn
 
 
 def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
@@ -260,6 +286,8 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
                 "</div>"
             )
             return
+        if claim == "conformal" and (void := drift_note.of_several(runs)):
+            st.html(void)
         nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
         st.plotly_chart(
             share_figure.figure(
@@ -302,6 +330,8 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         if len(claimed):
             beyond = float((claimed["residual"] > claimed["delta"]).mean())
             text = f"{numbers.share(beyond)} of {len(claimed):,} units with a conformal claim lie beyond their δ."
+            if void := drift_note.of_several(shown.runs):
+                st.html(void)
         else:
             text = "No δ: these runs used no calibration that fits, so no conformal claim was made."
         st.html(

@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, switch, view
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, glossary, numbers
+from routesparse.app.ui import design, drift_note, exports, glossary, numbers
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -31,7 +31,7 @@ def card(store: OwnerView, shown: Scope) -> None:
         with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
             st.html('<div class="rs-h">Worst heads</div>', width="content")
             switch.buttons("worst", ORDERS, order)
-        st.html(_table(store, rows, shown.everything))
+        st.html(_table(store, rows, shown.everything) + drift_note.of_several(shown.runs))
         exports.chart_foot(
             f"worst-heads-{order}-{shown.name}",
             f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · "

@@ -10,7 +10,7 @@ import pandas as pd
 
 from routesparse.app.screens.compare import figures, grid
 from routesparse.app.screens.compare.selection import Side, Sides
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, drift_note, numbers
 from routesparse.engine.stats.comparison import METRICS, Difference
 
 _METRIC_NAMES = {
@@ -96,7 +96,8 @@ def sides_html(sides: Sides) -> str:
             f"<td>{_lambda(row, side)}</td>{_price(row) if priced else ''}"
             f"<td>{_dash(row['kept'], numbers.share)}</td><td>{row['sparse_units']:,} of {row['units']:,}</td>"
             f"<td>{numbers.micros(row['planned_us'])}</td>"
-            f"<td>{_dash(row['conformal_at_tau'], numbers.share)}</td>{more}</tr>"
+            f"<td>{_dash(row['conformal_at_tau'], numbers.share)}"
+            f"{'' if numbers.is_missing(row['conformal_at_tau']) else drift_note.html(side.run)}</td>{more}</tr>"
         )
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
 

@@ -14,22 +14,23 @@ from routesparse.engine.store import fallback_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 1000
+_BECAME = {"expand": "expanded", "dense": "dense", "uncertified": "ran uncertified"}
 
 
 def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
-    """The most expensive of the ``total`` failed certificates; a click on a row opens its head.
-
-    A certificate that failed without consequence is no event: its unit is one of the ``uncertified``.
-    """
+    """The ``uncertified`` units, whose certificate failed without consequence, and the most expensive of the ``total``
+    failed certificates that had one; a click on a row opens its head."""
     with st.container(border=True, key="card-events", gap="xsmall"):
         st.html(
-            f'<div class="rs-h">Failed certificates, the most expensive first{glossary.mark("fallback")}</div>'
+            f'<div class="rs-h">Failed certificates: those without consequence, then the most expensive'
+            f"{glossary.mark('fallback')}</div>"
         )
         if not total:
             told = "Every certificate that was tested reached its τ: nothing fell back."
             if uncertified:
                 told = f"Nothing fell back, but {numbers.several(uncertified, 'unit')} ran uncertified."
             st.html(f'<div class="rs-sub">{told}</div>')
+        if not total + uncertified:
             return
         events = fallback_queries.events(store, shown.run_ids, MOST)
         table = _rows(events, shown.everything)
@@ -45,11 +46,12 @@ def card(store: OwnerView, shown: Scope, total: int, uncertified: int) -> None:
         )
         if picked.selection.cells:
             _open_head(store, events.iloc[picked.selection.cells[0][0]])
-        drawn = f"{len(events):,} of " if len(events) < total else ""
+        drawn = f"{len(events):,} of " if len(events) < total + uncertified else ""
+        missed = f" and {numbers.several(uncertified, 'uncertified unit')}" if uncertified else ""
         exports.chart_foot(
             f"fallback-events-{shown.name}",
-            f"n = {drawn}{numbers.several(total, 'event')} · masses as share of 1, µs as predicted · click a row "
-            f"to open its head · source: fallback_event of {shown.words}",
+            f"n = {drawn}{numbers.several(total, 'event')}{missed} · masses as share of 1, µs as predicted · "
+            f"click a row to open its head · source: fallback_event and head_choice of {shown.words}",
             events,
             "events",
         )
@@ -72,10 +74,10 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
             "test": events["test"],
             **whose,
             "tested": candidate("from"),
-            "certified": events["lower_mass"],
+            "certified": events["lower_mass"].map(numbers.rounded_down, na_action="ignore"),
             "tau": events["tau"],
             "deficit": events["deficit"],
-            "became": events["kind"].map({"expand": "expanded", "dense": "dense"}),
+            "became": events["kind"].map(_BECAME),
             "to": candidate("to"),
             "paid": events["paid_us"].round(),
         }
@@ -104,7 +106,7 @@ def _columns() -> dict[str, Any]:
         "deficit": column.NumberColumn(
             "Missed by", format="%.3f", width=80, help="τ minus the certified mass"
         ),
-        "became": column.TextColumn("Became", width=80),
+        "became": column.TextColumn("Became", width=110),
         "to": column.TextColumn("Now", width=165),
         "paid": column.NumberColumn("Paid µs", format="localized", width=76, help=glossary.TERMS["paid"]),
     }

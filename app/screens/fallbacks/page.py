@@ -56,7 +56,7 @@ def render() -> None:
 def _nothing(shown: Scope) -> None:
     run = shown.run
     if shown.everything:
-        states.empty("No run passes the filter", ["Clear the domains above to see the others again."])
+        states.empty(*shown.nothing)
         return
     lines = ["The bundle holds no decisions. Analyse the prompt again."]
     if not run.routed:
@@ -86,7 +86,7 @@ def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> No
     if missed:
         states.problem(
             numbers.uncertified(missed, int(kinds["units"].sum())),
-            [glossary.TERMS["uncertified"], "Raise T_l, or choose the policy certified."],
+            [glossary.TERMS["uncertified"], "Raise Tℓ, or choose the policy certified."],
         )
     rate = _share(kinds, "dense by fallback", "units")
     if rate > limit:
@@ -188,7 +188,7 @@ def _kpis(
 
 def _least(masses: pd.Series) -> str:
     known = masses.dropna()
-    return "all layers dense" if known.empty else f"least certified mean {numbers.mass(known.min())}"
+    return "all layers dense" if known.empty else f"least certified mean {numbers.bound(known.min())}"
 
 
 def _share(kinds: pd.DataFrame, kind: str, column: str) -> float:
@@ -209,7 +209,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
             theme=None,
             config=design.chart_config(f"fallbacks-by-layer-{shown.name}"),
         )
-        st.html(rate_figure.legend(theme, limit))
+        st.html(rate_figure.legend(theme, limit, bool(rows["uncertified"].any())))
         exports.chart_foot(
             f"fallbacks-by-layer-{shown.name}",
             f"n = {numbers.several(int(kinds['units'].sum()), 'unit')} · share of a layer's "
@@ -221,7 +221,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
 
 def _by_layer(kinds: pd.DataFrame, column: str) -> pd.DataFrame:
     """All runs of the scope together: units and planned time per layer and kind, and their share of the layer."""
-    rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us"]].sum()
+    rows = kinds.groupby(["layer", "kind"], as_index=False)[["units", "kernel_us", "uncertified"]].sum()
     return rows.assign(share=rows[column] / rows.groupby("layer")[column].transform("sum"))
 
 

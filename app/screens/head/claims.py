@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import glossary, numbers
+from routesparse.app.ui import drift_note, glossary, numbers
 from routesparse.engine.rows import RunRow
 
 
@@ -38,7 +38,7 @@ def claims_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
             choice["conformal_lower_mass"],
             none,
             # tau_head would make any bound look good.
-            "" if of_layer else _verdict(choice["conformal_lower_mass"], run.tau),
+            drift_note.html(run) or ("" if of_layer else _verdict(choice["conformal_lower_mass"], run.tau)),
             f"g − δ, with δ from calibration {run.calibration}: true for {confidence} of the selected units on prompts "
             f"like its own.{_true_gate(choice)}"
             if run.calibration
@@ -78,7 +78,7 @@ def _layer(layer: pd.Series, run: RunRow) -> str:
 
 def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: str = "") -> str:
     known = not numbers.is_missing(value)
-    shown = f"<b>{numbers.mass(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
+    shown = f"<b>{numbers.bound(value)}</b>" if known else f'<b class="none">{escape(missing)}</b>'
     told = verdict if known else ""
     return f'<div class="{style}"><span>{name}</span>{shown}{told}<small>{escape(note)}</small></div>'
 

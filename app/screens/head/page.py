@@ -25,9 +25,10 @@ def render() -> None:
     if run is None:
         return
     shown = view.read(run)
+    absent = view.missing(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
     if choices.empty:
-        run_header.header(run, "Head")
+        run_header.header(store, run, "Head")
         states.empty(
             "Nothing was routed in this run",
             [
@@ -39,7 +40,9 @@ def render() -> None:
     first = view.first_pick(choices)
     layer = first[0] if shown.layer is None else shown.layer
     head = first[1] if shown.head is None else shown.head
-    run_header.header(run, f"Layer {layer}, head {head}")
+    run_header.header(store, run, f"Layer {layer}, head {head}")
+    if absent:
+        states.note(absent)
     unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         run_header.segment_selector(run, shown, choices)
@@ -154,7 +157,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
             f'style="background:{color};color:{design.text_on(color)}">{letter}</span> '
             f"{escape(str(value['budget']) if sparse else 'all keys')}</td>"
             f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate_statistic'])}</td>"
-            f"<td>{numbers.mass(value['lower_mass']) if sparse else '–'}</td>"
+            f"<td>{numbers.bound(value['lower_mass']) if sparse else '–'}</td>"
             f"<td>{numbers.mass(value['disagreement'])}</td><td>{numbers.mass(value['risk'])}</td>"
             f"<td>{value['kernel_us']:,.0f}</td><td>{escape(fallback)}</td>"
             f"<td>{_dash(value['audited_mass'], 3)}</td><td>{_dash(value['audited_error'], 4)}</td></tr>"

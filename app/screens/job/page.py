@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.shell import boundary, jobs_view, navigate
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
 from routesparse.engine.errors import RouteSparseError
@@ -197,6 +197,8 @@ def _failed(opened: Access, job: Job) -> None:
                 args=(opened, job.id),
                 help="The same prompt and settings",
             )
+        settings = new_run_address.of_request(RunRequest.from_json(job.request_json))
+        navigate.link("Edit settings", "new", from_job=job.id, **settings)
         navigate.link("New run", "new")
     again = st.session_state.pop("retried", None)
     if again:

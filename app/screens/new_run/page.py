@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from dataclasses import replace
 from html import escape
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import prompt_input
-from routesparse.app.shell import navigate
+from routesparse.app.screens.new_run import problems, prompt_input, what_it_takes
+from routesparse.app.shell import navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
 from routesparse.app.shell.session_memory import remembered
@@ -21,13 +20,9 @@ from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
-from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
-from routesparse.engine.models.token_count import PromptSize, prompt_size
-from routesparse.engine.profiles.files import stored_for
-from routesparse.engine.store import queries
+from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size
 
 _NO_CALIBRATION = "none"
 
@@ -46,17 +41,16 @@ def render() -> None:
             chosen = prompt_input.choose()
         with st.container(border=True, key="card-settings", gap="small"):
             st.html('<div class="rs-h">Settings</div>')
-            request = _request(chosen.prompt.name if chosen else "pasted text")
+            request, found = _request()
     with right, st.container(border=True, key="card-take", gap="small"):
         st.html('<div class="rs-h">What it will take</div>')
-        size = _size(chosen, request)
-        _take(opened, chosen, request, size)
-        _submit(opened, chosen, request, size)
+        chosen, size, wrong = _sized(chosen, request.model if request else DEMO)
+        _submit(opened, chosen, request, [*wrong, *found, *_take(opened, chosen, request, size)])
 
 
-def _request(label: str) -> RunRequest | None:
-    """The settings; they live in the address, so a link repeats them. None where they contradict each other."""
-    wishes: dict[str, Any] = {"label": label}
+def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
+    """The settings, which live in the address, so that a link repeats them, and all that is wrong with them."""
+    wishes: dict[str, Any] = {}
     one, two, three = st.columns(3)
     with one:
         models = offered()
@@ -141,27 +135,31 @@ def _request(label: str) -> RunRequest | None:
             help="Off: the run holds the prompt's hash only, and its text is deleted with the job",
         )
         wishes["measure_dense"] = st.toggle(
-            "Time dense attention too",
+            "Always run dense too",
             False,
             key="dense",
             bind="query-params",
-            help="Runs a second prefill with dense attention, for the speedup",
+            help="A second prefill with dense attention checks the next token and gives the speedup. It runs by itself "
+            "where it is predicted to take less than half a minute; this runs it however long it takes",
         )
         wishes["probe"] = st.selectbox(
             "Probe", PROBE_MODES, key="probe_mode", bind="query-params", width=130, help=TERMS["probe"]
         )
     wishes["calibration"] = None if calibration == _NO_CALIBRATION else calibration
     wishes["budget"] = limit.strip() or None
+    found = problems.of_settings(wishes)
+    if found:
+        return None, found
+    request = RunRequest(**wishes)
     try:
-        request = RunRequest(**wishes)
         if request.calibration is not None:
             load_calibration(request.calibration).check(
                 revision_of(resolve(request.model)[0]), request.config()
             )
     except InputError as error:
-        states.field_error(str(error))
-        return None
-    return request
+        without = problems.Fix("Run without a calibration", {"calibration": _NO_CALIBRATION})
+        return replace(request, calibration=None), [problems.Problem(str(error), (without,))]
+    return request, []
 
 
 def _policies() -> list[str]:
@@ -173,99 +171,101 @@ def _calibrations() -> list[str]:
     return [_NO_CALIBRATION, *sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))]
 
 
-def _size(chosen: prompt_input.Chosen | None, request: RunRequest | None) -> PromptSize | None:
+def _part(chosen: prompt_input.Chosen | None, model: str) -> prompt_input.Chosen | None:
+    """The tokens of the prompt that the address asks for. Errors: ModelError."""
+    taken = switch.chosen("take", prompt_input.TAKE)
+    if chosen is None or taken == "all":
+        return chosen
+    side: Literal["first", "last"] = "first" if taken == "first" else "last"
+    tokens = int(st.session_state.get("take_tokens") or prompt_input.TAKE_TOKENS)
+    text = remembered(
+        "part",
+        (model, chosen.content, tokens, side),
+        lambda: part_of(model, chosen.prompt.text, tokens, side),
+    )
+    name = (
+        f"{chosen.prompt.name}, {side} {tokens:,} tokens"
+        if text != chosen.prompt.text
+        else chosen.prompt.name
+    )
+    return prompt_input.Chosen(text.encode(), replace(chosen.prompt, text=text, name=name))
+
+
+def _sized(
+    chosen: prompt_input.Chosen | None, model: str
+) -> tuple[prompt_input.Chosen | None, PromptSize | None, list[problems.Problem]]:
+    """The part of the prompt that is used, its size for the model, and what is wrong with either."""
     if chosen is None:
-        return None
-    model = request.model if request else DEMO
+        return None, None, [problems.Problem("No prompt yet: choose one on the left.")]
     try:
-        return remembered("size", (model, chosen.content), lambda: prompt_size(model, chosen.prompt.text))
-    except (ModelError, PromptError) as error:
-        states.field_error(str(error))
-        return None
+        part = _part(chosen, model)
+        assert part is not None
+        size = remembered("size", (model, part.content), lambda: prompt_size(model, part.prompt.text))
+    except PromptError as error:
+        return chosen, None, [problems.Problem(str(error), problems.take_fixes(most_tokens(model)))]
+    except ModelError as error:
+        return chosen, None, [problems.Problem(str(error))]
+    return part, size, list(problems.of_length(size))
 
 
 def _take(
     opened: Access, chosen: prompt_input.Chosen | None, request: RunRequest | None, size: PromptSize | None
-) -> None:
-    """Tokens, time and memory, before anything runs."""
+) -> list[problems.Problem]:
+    """Tokens, time, memory and the least time limit, before anything runs; what would make the job fail later."""
     if chosen is None or size is None:
         st.html('<div class="rs-sub">Choose a prompt to see its tokens, time and memory.</div>')
-        return
-    time, source = _time(opened, chosen, request, size)
-    st.html(
-        facts.lines_html(
-            [
-                ("tokens", numbers.count(size.tokens)),
-                ("the model reads up to", numbers.count(size.max_tokens)),
-                ("text", numbers.size(len(chosen.content))),
-                ("estimated time", time),
-                ("memory on a CPU, about", numbers.size(size.memory_bytes)),
-            ]
+        return []
+    facts_shown: list[tuple[str, ...]] = [
+        ("tokens", numbers.count(size.tokens)),
+        ("the model reads up to", numbers.count(size.max_tokens)),
+        ("text", numbers.size(len(chosen.content))),
+        ("memory on a CPU, about", numbers.size(size.memory_bytes)),
+    ]
+    note = "Memory: runtime, weights and one layer in float32."
+    seen = None
+    if request is not None and size.tokens <= size.max_tokens:
+        seen = what_it_takes.outlook(request, size)
+        took, source = what_it_takes.time(
+            opened, request, len(chosen.content), size.tokens, seen.routes(size.tokens)
         )
-    )
-    st.html(f'<div class="rs-note">{escape(source)} Memory: runtime, weights and one layer in float32.</div>')
-    if size.tokens > size.max_tokens:
-        states.field_error(
-            f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
-            f"{size.tokens - size.max_tokens:,}."
-        )
-    elif request is not None:
-        stored = stored_for(size.head_dim, request.config())
-        warnings, below = _warnings(request, size, stored), None
-        try:
-            below = _below_break_even(request, size, stored)
-        except InputError as error:
-            warnings.append(str(error))
-        for line in warnings:
-            st.html(f'<div class="rs-note rs-warn">{escape(line)}</div>')
-        if below is not None:
-            st.html(f'<div class="rs-note">{escape(below)}</div>')
-            st.button(
-                "Route it anyway", key="route-anyway", help="Sets break-even to 0", on_click=_route_anyway
-            )
+        note = f"{source} {note}"
+        facts_shown.insert(3, ("estimated time", took))
+        if seen.least is not None and seen.routes(size.tokens):
+            least = f"{numbers.share(seen.least.share)} of dense, {numbers.micros(seen.least.limit_us)}"
+            facts_shown.append(("least Tℓ, above", least, "time_limit"))
+    st.html(facts.lines_html(facts_shown) + f'<div class="rs-note">{escape(note)}</div>')
+    return [] if request is None or seen is None else _ahead(request, size, seen)
 
 
-def _route_anyway() -> None:
-    st.session_state["break_even"] = 0
-
-
-def _warnings(request: RunRequest, size: PromptSize, stored: list[Path]) -> list[str]:
+def _ahead(request: RunRequest, size: PromptSize, seen: what_it_takes.Outlook) -> list[problems.Problem]:
     """What doesn't match this prompt, model or machine."""
-    warnings = []
+    found: list[problems.Problem] = []
+    if seen.routes(size.tokens):
+        found += problems.of_limit(request, seen.least)
+    else:
+        source = f"break-even, {seen.break_even:,} tokens as set"
+        if seen.device is not None:
+            device = numbers.device(seen.device)
+            source = f"the predicted break-even, {seen.break_even:,} tokens by the profile of {device}"
+        anyway = problems.Fix("Route it anyway", {"break_even": 0})
+        text = f"Below {source}: dense attention will run untouched."
+        found.append(problems.Problem(text, (anyway,), blocks=False))
     if request.calibration is not None and not _calibrated(request, size):
-        warnings.append(
-            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt "
-            "certificate and the row statement will be given."
+        without = problems.Fix("Run without a calibration", {"calibration": _NO_CALIBRATION})
+        text = (
+            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt certificate "
+            "and the row statement will be given."
         )
-    if not stored:
-        warnings.append(
+        found.append(problems.Problem(text, (without,), blocks=False))
+    if not seen.profiled:
+        text = (
             f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
             "measures this machine first."
         )
-    return warnings
-
-
-def _below_break_even(request: RunRequest, size: PromptSize, stored: list[Path]) -> str | None:
-    """A line that dense attention will run untouched; None where routing will run, or break-even is not known.
-
-    Errors: InputError for a profile that can't be read.
-    """
-    break_even, source = request.break_even, "break-even, {:,} tokens as set"
-    if break_even is None:
-        if not stored:
-            return None
-        break_even, device = _break_even(stored[0], stored[0].stat().st_mtime_ns, size.heads, size.layers)
-        source = "the predicted break-even, {:,} tokens by the profile of " + numbers.device(device)
-    if size.tokens >= break_even:
-        return None
-    return f"Below {source.format(break_even)}: dense attention will run untouched."
-
-
-@cache
-def _break_even(profile: Path, changed_ns: int, heads: int, layers: int) -> tuple[int, str]:
-    """Tokens and device of a profile; ``changed_ns`` is part of the key."""
-    loaded = LatencyProfile.load(profile)
-    return loaded.break_even_tokens(heads, layers), loaded.device
+        found.append(problems.Problem(text, blocks=False))
+    if seen.problem is not None:
+        found.append(problems.Problem(seen.problem, blocks=False))
+    return found
 
 
 def _calibrated(request: RunRequest, size: PromptSize) -> bool:
@@ -273,39 +273,22 @@ def _calibrated(request: RunRequest, size: PromptSize) -> bool:
     return math.isfinite(delta)
 
 
-def _time(
-    opened: Access, chosen: prompt_input.Chosen, request: RunRequest | None, size: PromptSize
-) -> tuple[str, str]:
-    """The estimate and where it comes from."""
-    if request is not None:
-        past = job_estimate(opened.queue, request, len(chosen.content))
-        if past is not None:
-            return numbers.span(
-                past.low_s, past.high_s
-            ), f"Time: from {numbers.several(past.jobs, 'earlier job')} like this."
-        runs = queries.runs(opened.store, queries.RunFilter(models=(Path(request.model).name,)))
-        pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
-        prefill = scaled(pairs, size.tokens)
-        if prefill is not None:
-            return (
-                f"{numbers.span(prefill.low_s, prefill.high_s)} + loading",
-                f"Time: prefill of {numbers.several(prefill.jobs, 'stored run')} with this model; loading "
-                "and audit come on top.",
-            )
-    return "no estimate yet", "Time: the first job measures this machine."
-
-
 def _submit(
-    opened: Access, chosen: prompt_input.Chosen | None, request: RunRequest | None, size: PromptSize | None
+    opened: Access,
+    chosen: prompt_input.Chosen | None,
+    request: RunRequest | None,
+    found: list[problems.Problem],
 ) -> None:
+    """Every problem at once, and the button, which works once none blocks."""
     worker_note(opened.queue)
-    ready = chosen is not None and request is not None and size is not None and size.tokens <= size.max_tokens
+    problems.show(found)
+    ready = chosen is not None and request is not None and not any(problem.blocks for problem in found)
     pressed = st.button("Analyse", type="primary", key="submit", disabled=not ready, width="stretch")
     if not (pressed and chosen and request):
         return
     try:
-        job_id = opened.queue.submit(request, chosen.content)
+        job_id = opened.queue.submit(replace(request, label=chosen.prompt.name), chosen.content)
     except (InputError, StoreError) as error:
-        states.field_error(f"{error}. Nothing was queued.")
+        states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
     navigate.go("job", job=job_id)

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import states
+from routesparse.app.ui import numbers, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
 from routesparse.engine.store import queries
 
-TYPES = ("txt", "md", "jsonl")
+TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}
+TAKE_TOKENS = 4_096
 _JSONL_FIELDS = ("prompt", "text", "input", "context")
 _SHOWN_CHARACTERS = 1_500
 
@@ -41,6 +43,8 @@ def choose() -> Chosen | None:
     }
     if "from" in st.query_params:
         sources = {"Stored run": _stored, **sources}
+    if "from_job" in st.query_params:
+        sources = {"Job": _of_job, **sources}
     source = st.segmented_control(
         "Where the prompt comes from",
         list(sources),
@@ -61,46 +65,77 @@ def choose() -> Chosen | None:
         return None
     if source != "Paste":
         _preview(prompt.text)
+    _take()
     return Chosen(content, prompt)
 
 
-def jsonl_prompts(text: str) -> list[str]:
-    """The prompt of every line that is an object with a text field (prompt, text, input or context), in order.
+def _take() -> None:
+    """Whether to use all of the prompt; page.py cuts it, because tokens are the chosen model's."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        taken = switch.chosen("take", TAKE)
+        switch.buttons("take", TAKE, taken)
+        if taken != "all":
+            st.number_input(
+                "Tokens",
+                2,
+                value=None,
+                step=1_024,
+                key="take_tokens",
+                bind="query-params",
+                placeholder=f"{TAKE_TOKENS:,}",
+                label_visibility="collapsed",
+                width=150,
+            )
 
-    Errors: PromptError naming the first line that isn't.
+
+def jsonl_prompts(text: str) -> tuple[list[str], list[str]]:
+    """The prompt of every line that is an object with a text field (prompt, text, input or context), in order, and what
+    is wrong with each other line.
+
+    Errors: PromptError where no line has a prompt; it names the first line that is wrong.
     """
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    found, wrong = [], []
+    # Not splitlines: JSON allows U+2028 and its kind inside of a text.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise PromptError(f"line {number} is no JSON; pass one object a line, or a .txt file") from error
-        texts = [value[name] for name in _JSONL_FIELDS if isinstance(value, dict) and name in value]
-        if not texts or not isinstance(texts[0], str):
-            raise PromptError(
-                f"line {number} has no text under {', '.join(_JSONL_FIELDS)}; name the prompt like this, "
-                "or pass a .txt file"
-            )
-        try:
-            texts[0].encode()
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
-            ) from error
-        found.append(texts[0])
+            found.append(_line_prompt(line, number))
+        except PromptError as error:
+            wrong.append(str(error))
     if not found:
-        raise PromptError("the file has no line with a prompt; pass one JSON object a line")
-    return found
+        raise PromptError(
+            wrong[0] if wrong else "the file has no line with a prompt; pass one JSON object a line"
+        )
+    return found, wrong
+
+
+def _line_prompt(line: str, number: int) -> str:
+    """Errors: PromptError naming the line."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"line {number} is no JSON; pass one object a line, or a .txt file") from error
+    texts = [value[name] for name in _JSONL_FIELDS if isinstance(value, dict) and name in value]
+    if not texts or not isinstance(texts[0], str):
+        raise PromptError(
+            f"line {number} has no text under {', '.join(_JSONL_FIELDS)}; name the prompt like this, "
+            "or pass a .txt file"
+        )
+    try:
+        texts[0].encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
+        ) from error
+    return texts[0]
 
 
 def _upload() -> tuple[bytes, str] | None:
     uploaded = st.file_uploader(
         "Text file",
-        type=list(TYPES),
         key="upload",
-        help="UTF-8 text. A .jsonl file: one object a line, its prompt under "
+        help="Any text in UTF-8, source code and tables too. A .jsonl file: one object a line, its prompt under "
         f"{', '.join(_JSONL_FIELDS)}; you pick the line.",
     )
     if uploaded is None:
@@ -108,7 +143,12 @@ def _upload() -> tuple[bytes, str] | None:
     content, label = uploaded.getvalue(), clean_label(uploaded.name)
     if not label.lower().endswith(".jsonl"):
         return content, label
-    prompts = remembered("jsonl", (content,), lambda: jsonl_prompts(decode_prompt(content, label).text))
+    prompts, wrong = remembered(
+        "jsonl", (content,), lambda: jsonl_prompts(decode_prompt(content, label).text)
+    )
+    if wrong:
+        more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        states.note(f"{numbers.several(len(wrong), 'line')} left out: {wrong[0]}{more}")
     line = 1
     if len(prompts) > 1:
         line = int(st.number_input(f"Prompt, 1 to {len(prompts):,}", 1, len(prompts), key="line", width=180))
@@ -144,6 +184,23 @@ def _stored() -> tuple[bytes, str] | None:
         )
         return None
     return kept.text.encode(), clean_label(run.prompt_name)
+
+
+def _of_job() -> tuple[bytes, str] | None:
+    """The prompt that a job was submitted with, as long as the job keeps it."""
+    queue = access().queue
+    job = queue.job(st.query_params["from_job"])
+    if job is None:
+        states.field_error("That job is not known here any more; choose the prompt again.")
+        return None
+    try:
+        return queue.prompts.read(job.id), clean_label(job.label)
+    except PromptError:
+        st.html(
+            '<div class="rs-sub">The text of that job was not kept. Its settings are filled in below; choose '
+            "the prompt again.</div>"
+        )
+        return None
 
 
 def _preview(text: str) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from routesparse.app.screens.routing_map import map_times
 from routesparse.app.ui import design, numbers
+from routesparse.engine.method.families import DENSE
 from routesparse.engine.rows import outcome
 
 FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
@@ -21,7 +22,7 @@ _MARKS = {"dense": "d", "expand": "e"}
 _FORMATS = {
     "density": ("share of the causal area kept", numbers.share),
     "mass": ("mean retained mass over the routing rows", numbers.mass),
-    "lower_mass": ("in-prompt certificate of the body's mean mass", numbers.mass),
+    "lower_mass": ("in-prompt certificate of the body's mean mass", numbers.bound),
     "disagreement": ("standard deviation u of the row groups' means", numbers.mass),
     "risk": ("risk R of equation 4", numbers.mass),
     "entropy": ("entropy in nats, mean over the probe rows", lambda v: numbers.mass(v, 2)),
@@ -131,6 +132,10 @@ def drawing(
     return data, shown
 
 
+def _certified(row: Any) -> str:
+    return "needs no certificate" if row.pattern == DENSE else f"certified {numbers.bound(row.lower_mass)}"
+
+
 def _values(shown: Cells, metric: str) -> list[str] | None:
     """What stands below the letters, where there is room."""
     if shown.values is None or metric == "fallback":
@@ -146,11 +151,14 @@ def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) 
         lines = [
             f"layer {row.layer}, head {row.head} · {design.name(row.pattern)}",
             f"keeps {numbers.share(row.density)} of the body's causal area",
-            f"retained mass {numbers.mass(row.mass)} · certified {numbers.mass(row.lower_mass)}",
+            f"retained mass {numbers.mass(row.mass)} · {_certified(row)}",
             f"predicted {numbers.micros(row.kernel_us)}",
         ]
         if metric not in _IN_EVERY_HOVER:
-            lines.append(f"{metric.replace('_', ' ')} {value_text(metric, getattr(row, metric))}")
+            told = value_text(metric, getattr(row, metric))
+            if row.pattern == DENSE and metric == "audited_error":
+                told = "none: a dense head reads every key"
+            lines.append(f"{metric.replace('_', ' ')} {told}")
         if row.fallback in _MARKS:
             lines.append(outcome(row.pattern, row.fallback))
         if row.uncertified:

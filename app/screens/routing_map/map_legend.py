@@ -35,7 +35,9 @@ def scale_legend(shown: Cells, metric: str, theme: design.Theme) -> str:
             for i, name in enumerate(FALLBACK_STEPS)
         ]
         return '<div class="rs-legend">' + "".join(marks) + "</div>"
-    grey = f'<span><i style="background:{theme.null}"></i>not measured</span>'
+    # A dense head has no certificate and no error: that is no gap in what was measured.
+    told = "not measured, or a dense head" if metric in ("lower_mass", "audited_error") else "not measured"
+    grey = f'<span><i style="background:{theme.null}"></i>{told}</span>'
     if shown.values is None or np.isnan(shown.values).all():
         return f'<div class="rs-legend">{grey}</div>'
     stops = ", ".join(theme.scale)

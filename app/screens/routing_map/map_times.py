@@ -44,8 +44,7 @@ def _certificate(row: Any) -> dict[str, Any]:
     if numbers.is_missing(row.lower_mass):
         return {"text": "none" if row.layer_uncertified else "–", "bad": bool(row.layer_uncertified)}
     climbed = 0 if numbers.is_missing(row.raised) else int(row.raised)
-    # Rounding must not lift a mass over tau.
-    text = f"{np.floor(1000 * row.lower_mass) / 1000:.3f}".lstrip("0") if row.lower_mass < 1 else "1"
+    text = numbers.bound(row.lower_mass).lstrip("0") if row.lower_mass < 1 else "1"
     return {"text": text + (f" ↑{climbed}" if climbed else ""), "bad": bool(row.layer_uncertified)}
 
 
@@ -57,7 +56,7 @@ def _certified(row: Any, tau_layer: float | None) -> list[str]:
     if numbers.is_missing(row.lower_mass):
         lines = ["no certificate" if row.layer_uncertified else "all heads dense: no certificate needed"]
     else:
-        lines = [f"certified mean mass {numbers.mass(row.lower_mass)} · τ layer {tau_layer:.2f}"]
+        lines = [f"certified mean mass {numbers.bound(row.lower_mass)} · τ layer {tau_layer:.2f}"]
     if climbed:
         lines.append(f"raised {numbers.several(climbed, 'level')} by its certificate")
     return [*lines, "the layer ran uncertified"] if row.layer_uncertified else lines

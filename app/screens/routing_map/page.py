@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import (
+    answer_card,
     map_component,
     map_figure,
     map_legend,
@@ -30,8 +31,11 @@ def render() -> None:
     if run is None:
         return
     shown = view.read(run)
+    absent = view.missing(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
-    run_header.header(run, "Routing map")
+    run_header.header(store, run, "Routing map")
+    if absent:
+        states.note(absent)
     if choices.empty:
         lines = ["The bundle holds no decisions for this segment. Analyse the prompt again."]
         if not run.routed:
@@ -67,6 +71,7 @@ def render() -> None:
         cards.probe_card(store, run, unit, found.iloc[0])
         cards.scatter_card(run, found.iloc[0], candidates, picked)
         cards.audit_card(found.iloc[0])
+        answer_card.card(store, run, shown.batch_index)
 
 
 def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
@@ -99,12 +104,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         )
         if run.tau_layer is None
         else _layers_box(run, layers, certified),
-        (
-            "Audited coverage",
-            numbers.share(run.coverage),
-            f"nominal {numbers.share(run.confidence, 0)}",
-            "coverage",
-        ),
+        answer_card.box(run),
         ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean", "error"),
     ]
     st.html(facts.boxes_html(boxes))
@@ -121,7 +121,7 @@ def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None
     claimed = layers["lower_mass"].dropna()
     uncertified = layers["layer_uncertified"]
     shown = layers["lower_mass"].notna() | uncertified
-    least = "no layer is sparse" if claimed.empty else f"least {numbers.mass(claimed.min())}"
+    least = "no layer is sparse" if claimed.empty else f"least {numbers.bound(claimed.min())}"
     heads = (
         ""
         if heads_certified is None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -12,12 +11,13 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.runs import run_table
-from routesparse.app.shell import boundary, jobs_view, navigate
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, spool
+from routesparse.engine.store import queries, spool, verdicts
+from routesparse.engine.verdict import Verdict
 
 _MOST_COMPARED = 6
 _REFRESH_EVERY_S = 5.0
@@ -76,15 +76,18 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         baseline = _baseline(opened)
         if baseline is not None:
             _baseline_bar(baseline)
-        table, shared = run_table.rows(runs, baseline)
+        found = verdicts.of_rows(runs)
+        table, shared = run_table.rows(runs, found, baseline)
+        styled, order = run_table.colored(table, found)
         if shared:
             st.html(run_table.shared_html(shared))
         event: Any = st.dataframe(
-            table,
+            styled,
+            column_order=order,
             column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,
-            placeholder=numbers.NOT_MEASURED,
+            placeholder="–",
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
             # Selections are row numbers: another list of runs must not inherit them.
@@ -98,10 +101,17 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         exports.chart_foot(
             "runs",
             f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to run again, "
-            "pin, compare, delete or export them; click a heading to sort · source: run",
-            picked if len(picked) else runs,
+            "pin, compare, delete or export them; click a heading to sort, the eye for more columns · "
+            "–: not measured · source: run",
+            _exported(runs, found, picked),
             "runs",
         )
+
+
+def _exported(runs: pd.DataFrame, found: Sequence[Verdict], picked: pd.DataFrame) -> pd.DataFrame:
+    """The rows to download, the ticked ones if any are, each with its verdict."""
+    judged = runs.assign(verdict=[one.level for one in found], verdict_text=[one.sentence for one in found])
+    return judged.loc[picked.index] if len(picked) else judged
 
 
 def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFrame) -> None:
@@ -159,27 +169,11 @@ def _compared(opened: Access, ticked: list[str]) -> list[str]:
 
 
 def _run_again(opened: Access, run_id: str) -> None:
-    """New run reads its settings from the address; what equals the default stays out of it."""
+    """New run reads its settings from the address."""
     run = queries.run(opened.store, run_id)
     if run is None:
         return
-    config = json.loads(run.config_json)
-    wishes = {
-        "from": queries.short_id(opened.store, run_id),
-        "with_model": run.model,
-        "with_policy": run.policy,
-        "audit": run.audit_depth,
-        "calibration": run.calibration,
-        "limit": run.budget,
-        "in_domain": run.domain,
-        "tau": run.tau if run.tau_layer is None else run.tau_layer,
-        "price": run.price,
-        "segment": config.get("segment_tokens"),
-        "break_even": config.get("break_even_tokens"),
-        "probe_mode": run.probe_mode,
-        "dense": "true" if run.dense_ms is not None else None,
-    }
-    navigate.go("new", **{name: value for name, value in wishes.items() if value is not None})
+    navigate.go("new", **{"from": queries.short_id(opened.store, run_id)}, **new_run_address.of_run(run))
 
 
 def _pin(opened: Access, run_id: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import length_bucket
+from routesparse.app.ui import numbers
 from routesparse.engine.store import bundle, fallback_queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -34,7 +35,7 @@ def test_events_show_trigger_target_and_price(filled, record, open_page):
     assert (first["layer"], first["head"], first["certified"]) == (
         dearest.layer,
         dearest.head,
-        dearest.lower_mass,
+        numbers.rounded_down(dearest.lower_mass),
     )
     assert table["deficit"].gt(0).all()
     scores = {(c.layer, c.head, c.segment, c.candidate): c for c in record.candidates}

@@ -108,6 +108,7 @@ def test_failure_says_what_happened_and_can_be_tried_again(home, queue, submitte
     page = open_page("job", job=submitted)
     html = text_of(page)
     assert "Out of memory" in html and "shorten it" in html and "ab12cd34" in html
+    assert f"from_job={submitted}" in html and ">Edit settings</a>" in html
     page.button(key="retry").click().run()
     newest = queue.jobs()[0]
     assert newest.state == "queued" and went == [("job", {"job": newest.id})]
@@ -181,9 +182,9 @@ def test_jobs_are_listed_active_ones_first(home, queue, submitted, open_page):
     assert "cancelled" in html and "waiting, next in line" in html
 
 
-def test_broken_queue_leaves_the_runs_readable(filled, open_dashboard):
+def test_broken_queue_leaves_the_runs_readable(filled, open_runs):
     (filled / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
-    page = open_dashboard()
+    page = open_runs()
     assert not page.exception
     assert len(page.dataframe[0].value) == 2
 

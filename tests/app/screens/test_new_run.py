@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
+from routesparse.app.shell import new_run_address
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.token_count import prompt_size
+from routesparse.engine.profiles.limits import least_limit
+from routesparse.engine.store import bundle
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TEXT = "The harbour master writes a ledger of vessels. " * 40
@@ -25,6 +28,13 @@ def text_of(page) -> str:
 
 def paste(page, text=TEXT):
     return page.text_area(key="pasted").set_value(text).run()
+
+
+def fix(page, label):
+    """Press the button of this label."""
+    (button,) = [button for button in page.button if button.label == label]
+    button.click().run()
+    assert not page.exception
 
 
 def test_empty_page_asks_for_a_prompt_and_submits_nothing(demo_home, open_page):
@@ -75,12 +85,122 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
         ({"break_even": "-128"}, "break_even is -128, it must be a whole number"),
     ],
 )
-def test_wrong_settings_are_explained_in_the_engines_words(demo_home, open_page, address, message):
+def test_wrong_settings_are_explained_in_the_engines_words_and_mended_by_a_button(
+    demo_home, open_page, address, message
+):
     page = paste(open_page("new_run", source="Paste", **address))
     assert not page.exception
     assert message in text_of(page)
     assert page.button(key="submit").disabled
     assert not page.markdown
+    page.button(key="fix-0-0").click().run()
+    assert not page.exception and message not in text_of(page)
+    assert not page.button(key="submit").disabled
+
+
+def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_page):
+    wrong = {"limit": "soon", "tau": "1.5", "price": "-1", "segment": "1000", "break_even": "-128"}
+    html = text_of(open_page("new_run", source="Paste", **wrong))
+    told = (
+        "No prompt yet",
+        "is not understood",
+        "tau_layer 1.5",
+        "price -1",
+        "multiple of 128",
+        "break_even -128",
+    )
+    assert [words for words in told if words not in html] == []
+    del wrong["limit"]
+    html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
+    assert "needs a latency limit" in html and "multiple of 128" in html
+
+
+def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, open_page, make_calibration):
+    folder = demo_home.parent / "data" / "calibrations"
+    make_calibration("other", 0.95, 0.02, revision="another").save(folder)
+    page = paste(open_page("new_run", source="Paste", calibration="other"))
+    assert page.button(key="submit").disabled
+    fix(page, "Run without a calibration")
+    assert page.selectbox(key="calibration").value == "none" and not page.button(key="submit").disabled
+
+
+def test_a_limit_below_the_probe_is_refused_before_the_job_would_fail(demo_home, open_page, queue, went):
+    size = prompt_size("demo", TEXT)
+    stored = profile(head_dim=size.head_dim, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact")
+    stored.save(demo_home / "profiles")
+    settings = RunRequest(budget="0.35", break_even=0).config()
+    least = least_limit(stored, size.tokens, size.heads, settings)
+    below, above = f"{least.limit_us * 0.9:.0f}us", f"{least.limit_us * 1.1:.0f}us"
+    page = paste(open_page("new_run", source="Paste", break_even="0", limit=below))
+    assert "is below what the probe takes" in text_of(page) and page.button(key="submit").disabled
+    assert f"{100 * least.share:.1f} % of dense" in text_of(page), "the least limit stands there"
+    fine = paste(open_page("new_run", source="Paste", break_even="0", limit=above))
+    assert not fine.button(key="submit").disabled
+    fix(page, "Run without a limit")
+    assert page.text_input(key="limit").value == "" and not page.button(key="submit").disabled
+
+
+@pytest.mark.parametrize("side", ["first", "last"])
+def test_a_part_of_the_prompt_is_cut_at_tokens_and_named(demo_home, open_page, queue, went, side):
+    text = " ".join(f"word{i}" for i in range(900))
+    page = paste(open_page("new_run", source="Paste", take=side, take_tokens="300"), text)
+    page.button(key="submit").click().run()
+    job = queue.jobs()[0]
+    part = queue.prompts.read(job.id).decode()
+    assert text.startswith(part) if side == "first" else text.endswith(part)
+    assert 280 <= prompt_size("demo", part).tokens <= 300
+    assert job.label == f"pasted text, {side} 300 tokens"
+
+
+def test_a_prompt_that_is_too_long_is_cut_by_a_button(demo_home, open_page):
+    page = paste(open_page("new_run", source="Paste"), "harbour " * 200_000)
+    assert page.button(key="submit").disabled
+    fix(page, "Use the last 131,072 tokens")
+    assert page.query_params["take"] in ("last", ["last"])
+    assert not page.button(key="submit").disabled
+
+
+@pytest.mark.parametrize("name", ["main.rs", "table.csv", "Makefile", "notes.tex", "odd.jsonlx"])
+def test_any_file_that_is_text_is_a_prompt(demo_home, open_page, queue, went, name):
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value((name, TEXT.encode(), "application/octet-stream")).run()
+    page.button(key="submit").click().run()
+    assert queue.jobs()[0].label == name and queue.prompts.read(queue.jobs()[0].id).decode() == TEXT
+
+
+def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, queue, went):
+    request = RunRequest(policy="strict", budget="0.5", tau=0.8, segment=2048, audit="full", label="mine.txt")
+    job = queue.submit(request, TEXT)
+    query = {name: str(value) for name, value in new_run_address.of_request(request).items()}
+    page = open_page("new_run", from_job=job, **query)
+    assert not page.exception and TEXT[:60] in page.code[0].value
+    page.button(key="submit").click().run()
+    again = RunRequest.from_json(queue.jobs()[0].request_json)
+    assert again == request and queue.jobs()[0].id != job
+
+
+def test_the_prompt_of_a_job_that_kept_none_is_asked_for_again(demo_home, open_page, queue):
+    job = queue.submit(RunRequest(keep_text=False), TEXT)
+    queue.cancel(job)
+    page = open_page("new_run", from_job=job)
+    assert "was not kept" in text_of(page) and page.button(key="submit").disabled
+    assert "not known here any more" in text_of(open_page("new_run", from_job="unknown"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"device": "another"}, {"audit_depth": "none"}, {"routed": False}],
+    ids=lambda c: next(iter(c)),
+)
+def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
+    demo_home, record, factory, open_page, changes
+):
+    newer = replace(record.run, created_at="2027-01-01T00:00:00Z", device="CPU, 2 cores")
+    bundle.write_bundle(replace(record, run=newer), demo_home / "spool")
+    other = factory.rename(record, "0therrun00000000")
+    bundle.write_bundle(replace(other, run=replace(other.run, **changes)), demo_home / "spool")
+    page = paste(open_page("new_run", source="Paste", break_even="0"), TEXT * 4)
+    assert "prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
 
 
 def test_sample_is_offered_with_a_preview_as_code(demo_home, open_page):
@@ -123,7 +243,7 @@ def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"text": "a"}\n{"text', "line 2 is no JSON"),
+        ('{"text\n{"text', "line 1 is no JSON"),
         ("[1]", "line 1 has no text"),
         ("\n\n", "no line"),
         ('{"prompt":' * 50_000, "line 1 is no JSON"),
@@ -134,6 +254,25 @@ def test_jsonl_line_becomes_the_prompt(demo_home, open_page, queue, went):
 def test_wrong_jsonl_names_the_line(text, message):
     with pytest.raises(PromptError, match=message):
         jsonl_prompts(text)
+
+
+def test_one_bad_line_is_left_out_and_named(demo_home, open_page, queue, went):
+    lines = "\n".join(
+        [json.dumps({"text": TEXT}), '{"text": cut', "[1]", json.dumps({"text": TEXT + "second"})]
+    )
+    page = open_page("new_run")
+    page.file_uploader(key="upload").set_value(("suite.jsonl", lines.encode(), "text/plain")).run()
+    assert "2 lines left out: line 2 is no JSON" in text_of(page) and "and 1 more" in text_of(page)
+    page.number_input(key="line").set_value(2).run()
+    page.button(key="submit").click().run()
+    assert queue.prompts.read(queue.jobs()[0].id).decode() == TEXT + "second"
+
+
+def test_line_separators_of_unicode_are_text_in_json():
+    """JSON allows U+2028, U+2029 and U+0085 inside of a string; str.splitlines breaks there."""
+    text = "one\u2028two\u2029three\u0085four"
+    line = json.dumps({"text": text}, ensure_ascii=False)
+    assert jsonl_prompts(f"{line}\r\n{line}\n") == ([text, text], [])
 
 
 def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, open_page, monkeypatch):
@@ -152,7 +291,7 @@ def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, re
     assert not page.exception
     assert page.number_input(key="tau").value == 0.85
     assert record.prompt.text[:60] in page.code[0].value
-    assert "prefill of 2 stored runs" in text_of(page)
+    assert "An estimate: prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
 
 
 def test_run_again_without_kept_text_says_so(demo_home, filled, open_page):
@@ -218,10 +357,10 @@ def test_a_prompt_below_break_even_can_be_routed_anyway(demo_home, open_page):
     stored = profile(head_dim=size.head_dim, probe_head_us=3_000.0)
     replace(stored, name=f"cpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(demo_home / "profiles")
     page = paste(open_page("new_run", source="Paste"))
-    page.button(key="route-anyway").click().run()
+    fix(page, "Route it anyway")
     assert page.number_input(key="break_even").value == 0
     assert "break-even, " not in text_of(page)
-    assert "route-anyway" not in [button.key for button in page.button]
+    assert "Route it anyway" not in [button.label for button in page.button]
 
 
 def test_corrupt_profile_is_named_and_the_page_stays(demo_home, open_page):

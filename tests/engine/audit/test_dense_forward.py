@@ -1,6 +1,5 @@
-"""The full audit against a dense forward pass: outputs per layer and head, next-token logits. CPU, random inputs."""
+"""The full audit against a dense forward pass: outputs per layer and head. CPU, random inputs."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,6 @@ from routesparse.engine.audit.dense_forward import (
     SAMPLED_ROWS,
     DenseRouter,
     SampledRouter,
-    logit_errors,
     relative_error,
     sample_rows,
     with_forward_errors,
@@ -69,14 +67,6 @@ def test_a_heads_error_is_taken_over_the_rows_of_its_segment_only():
     assert dense_forward._segments(record.choices) == {0: (0, 10), 1: (10, 20), 2: (20, 30)}
     assert relative_error(routed[0][0, 0, rows < 10], dense[0][0, 0, rows < 10]) == 0.0
     assert relative_error(routed[0][0, 0, rows >= 10], dense[0][0, 0, rows >= 10]) == 1.0
-
-
-def test_logit_errors_by_hand():
-    dense = torch.tensor([[0.0, math.log(3.0)]])
-    found = logit_errors(torch.tensor([[0.0, 0.0]]), dense)
-    assert found["logit_error"] == pytest.approx(1.0)
-    assert found["kl_nats"] == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5), abs=1e-7)
-    assert logit_errors(dense, dense) == {"logit_error": 0.0, "kl_nats": 0.0}
 
 
 def test_break_even_of_a_sampled_run_counts_the_layers_that_an_unsampled_one_counts(oracle):

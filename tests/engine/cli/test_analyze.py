@@ -22,6 +22,7 @@ from routesparse.engine.models import files as model_files
 from routesparse.engine.profiles import measure
 from routesparse.engine.rows import AuditRow
 from routesparse.engine.store.bundle import read_bundle
+from routesparse.engine.verdict import of_record
 
 LIMIT = 1_000
 CHOICE_KEYS = [
@@ -106,6 +107,8 @@ class TestAnalyze:
             "choices",
             "timings",
             "audit",
+            "verdict",
+            "answer",
             "bundle",
         ]
         assert (found["model"], found["tokens"], found["layers"], found["heads"]) == ("tiny", 631, 2, 2)
@@ -131,6 +134,33 @@ class TestAnalyze:
         assert record.run.prompt_name == "prompt.txt"
         assert record.prompt.text == prompt.read_text()
         assert len(record.choices) == 4
+        assert (
+            found["verdict"]["sentence"]
+            == of_record(record).sentence
+            == found["verdict"]["findings"][0]["text"]
+        )
+        assert record.run.top1_agreement == found["answer"]["top1_agreement"] is not None
+        assert record.run.dense_ms is not None and len(record.answers) >= 5
+        assert [row["text"] for row in found["answer"]["tokens"]] == [row.text for row in record.answers]
+
+    def test_no_dense_prefill_runs_where_none_is_wanted(self, run, model, home, prompt):
+        options = ("--model", model, "--break-even", 512, "--no-answer-check")
+        code, out, _ = run("analyze", prompt, *options, "--json")
+        record = read_bundle(Path(json.loads(out)["bundle"]))
+        assert code == 0 and record.run.dense_ms is None and record.answers == ()
+        assert (record.run.top1_agreement, record.run.kl_nats) == (None, None)
+        code, out, _ = run("analyze", prompt, *options)
+        assert code == 0 and "verdict " in out and ": The answer was not compared" in out
+
+    def test_a_dense_prefill_that_would_take_long_runs_only_where_it_is_asked_for(
+        self, run, model, home, prompt, monkeypatch
+    ):
+        monkeypatch.setattr("routesparse.engine.analyze.DENSE_AFFORDABLE_MS", 0.0)
+        options = ("--model", model, "--break-even", 512, "--json")
+        found = [
+            json.loads(run("analyze", prompt, *options, *more)[1]) for more in ((), ("--measure-dense",))
+        ]
+        assert [bool(one["answer"]["tokens"]) for one in found] == [False, True]
 
     @pytest.mark.parametrize(("error", "told"), [(2e-7, "at most 2.0e-07"), (0.02, "FAILED"), (None, "")])
     def test_a_kernel_that_wrote_something_else_is_a_failure(

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.record import masks
 from routesparse.engine.rows import (
+    AnswerRow,
     AuditRow,
     CandidateScoreRow,
     FallbackEventRow,
@@ -126,6 +127,7 @@ def make_record(
         fallbacks=tuple(fallbacks),
         audits=tuple(audits),
         probes=tuple(probes),
+        answers=_answers(run_id, prompt) if dense else (),
         prompt=_prompt(run_id, tokens) if prompt else None,
     )
 
@@ -158,6 +160,7 @@ def rename(record: RunRecord, run_id: str) -> RunRecord:
         fallbacks=renamed(record.fallbacks),
         audits=renamed(record.audits),
         probes=renamed(record.probes),
+        answers=renamed(record.answers),
         prompt=replace(record.prompt, run_id=run_id) if record.prompt else None,
     )
 
@@ -605,7 +608,27 @@ def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, a
         coverage=float(np.mean(covered)) if covered else None,
         mean_error=float(np.mean([a.mean_error for a in audits])) if audits else None,
         max_error=max(a.max_error for a in audits) if audits else None,
-        top1_agreement=None,
+        top1_agreement=1.0 if dense else None,
+        logit_error=0.02 if dense else None,
+        kl_nats=0.0021 if dense else None,
+    )
+
+
+def _answers(run_id, keep_text):
+    """Next tokens on which both sides agree but for the fifth."""
+    tokens = (
+        (4417, "44", 0.81, 0.79),
+        (12, " the", 0.07, 0.08),
+        (9, "4", 0.04, 0.05),
+        (77, "17", 0.02, 0.02),
+    )
+    tokens += ((5, "\n", 0.011, 0.004), (31, " a", 0.006, 0.012))
+    routed_ranks = (1, 2, 3, 4, 6, 5)
+    return tuple(
+        AnswerRow(
+            run_id, 0, token, text if keep_text else None, dense, routed, place + 1, routed_ranks[place]
+        )
+        for place, (token, text, dense, routed) in enumerate(tokens)
     )
 
 

@@ -1,0 +1,137 @@
+"""What keeps a job from being queued, or would make it fail later: every problem at once, each with its fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+from routesparse.app.shell import view
+from routesparse.app.ui import numbers, states
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.token_count import PromptSize
+from routesparse.engine.profiles.limits import LeastLimit
+
+_EXAMPLE_LIMIT = "0.35"
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A button, and what it writes into the form: widget key -> value."""
+
+    label: str
+    changes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, in words, and the buttons that mend it. blocks: whether nothing can be queued until then."""
+
+    text: str
+    fixes: tuple[Fix, ...] = field(default=())
+    blocks: bool = True
+
+
+def of_settings(wishes: dict[str, Any]) -> list[Problem]:
+    """Every setting that is wrong by itself; where none is, what is wrong about them together."""
+    priced = wishes["policy"] == "priced"
+    tau = RouterConfig.tau_layer if priced else RouterConfig.tau
+    fixes = {
+        "budget": Fix(f"Set Tℓ to {numbers.limit(_EXAMPLE_LIMIT)}", {"limit": _EXAMPLE_LIMIT})
+        if wishes["policy"] == "strict"
+        else Fix("Run without a limit", {"limit": ""}),
+        "tau": Fix(f"Use {tau:.2f}", {"tau": None}),
+        "price": Fix(f"Use {RouterConfig.price:g}", {"price": None}),
+        "segment": Fix("Leave it to the device", {"segment": None}),
+        "break_even": Fix("Let the profile predict it", {"break_even": None}),
+    }
+    segment = wishes["segment"]
+    if segment is not None and segment > 0:
+        near = max(1, round(segment / RouterConfig.block_q)) * RouterConfig.block_q
+        fixes["segment"] = Fix(f"Use {near:,} tokens", {"segment": near})
+    found = []
+    for name, fix in fixes.items():
+        alone = {"policy": wishes["policy"], "budget": _EXAMPLE_LIMIT, name: wishes.get(name)}
+        if wishes.get(name) is not None and (text := _error(alone)):
+            found.append(Problem(text, (fix,)))
+    default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
+    if wishes["budget"] is None and (text := _error({"policy": wishes["policy"]})):
+        limited = Fix(f"Set Tℓ to {numbers.limit(_EXAMPLE_LIMIT)}", {"limit": _EXAMPLE_LIMIT})
+        found.append(Problem(text, (limited, default)))
+    if not found and (text := _error(wishes)):
+        found.append(Problem(text, (default,)))
+    return found
+
+
+def of_length(size: PromptSize) -> Iterator[Problem]:
+    """A prompt that the model can't read whole, or that this machine has no memory for."""
+    if size.tokens > size.max_tokens:
+        yield Problem(
+            f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
+            f"{size.tokens - size.max_tokens:,}.",
+            take_fixes(size.max_tokens),
+        )
+
+
+def take_fixes(tokens: int) -> tuple[Fix, ...]:
+    """Buttons that use a part of the prompt."""
+    return tuple(
+        Fix(f"Use the {side} {tokens:,} tokens", {"take": side, "take_tokens": tokens})
+        for side in ("first", "last")
+    )
+
+
+def of_limit(request: RunRequest, least: LeastLimit | None) -> Iterator[Problem]:
+    """A time limit that the probe alone uses up: the job would fail at its first layer."""
+    budget = request.config().budget
+    if budget is None or least is None or least.leaves(budget):
+        return
+    # Rounded up, and with room for at least one sparse plan.
+    above = f"{int(100 * least.share * 1.5) + 1}"
+    yield Problem(
+        f"Tℓ {numbers.limit(str(budget))} is below what the probe takes, {numbers.micros(least.limit_us)} a layer "
+        f"({numbers.share(least.share)} of dense): no plan would fit.",
+        (
+            Fix(f"Set Tℓ to {above} % of dense", {"limit": f"{int(above) / 100:g}"}),
+            Fix("Run without a limit", {"limit": ""}),
+        ),
+    )
+
+
+def show(problems: list[Problem]) -> None:
+    """All of them, those that block first, each with its buttons."""
+    for place, problem in enumerate(sorted(problems, key=lambda problem: not problem.blocks)):
+        if problem.blocks:
+            states.field_error(problem.text)
+        else:
+            states.note(problem.text)
+        if problem.fixes:
+            with st.container(horizontal=True, gap="small", key=f"fixes-{place}"):
+                for number, fix in enumerate(problem.fixes):
+                    st.button(
+                        fix.label,
+                        key=f"fix-{place}-{number}",
+                        on_click=_apply,
+                        args=(fix.changes,),
+                        type="secondary",
+                    )
+
+
+def _apply(changes: dict[str, Any]) -> None:
+    """What the address decides goes there, everything else to its widget."""
+    changes = dict(changes)
+    if "take" in changes:
+        view.write(take=changes.pop("take"))
+    st.session_state.update(changes)
+
+
+def _error(wishes: dict[str, Any]) -> str | None:
+    try:
+        RunRequest(**wishes)
+    except InputError as error:
+        return str(error)
+    return None

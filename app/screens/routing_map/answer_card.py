@@ -1,0 +1,78 @@
+"""The next token by dense attention beside the one by the run: the five most probable of each."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.ui import exports, glossary, numbers
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_SHOWN = 5
+_INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+
+
+def box(run: RunRow) -> tuple[str, ...]:
+    """The figure for the top of the map."""
+    if run.top1_agreement is None:
+        return ("Next token", numbers.NOT_MEASURED, "no dense prefill to compare with", "answer")
+    told = "as by dense" if run.top1_agreement == 1 else "differs from dense"
+    if run.batch > 1:
+        told = f"{numbers.share(run.top1_agreement, 0)} as by dense"
+    return ("Next token", told, f"KL {numbers.mass(run.kl_nats, 4)} nats", "answer")
+
+
+def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
+    """Both sides' most probable next tokens with their odds; says why where nothing was compared."""
+    with st.container(border=True, key="card-answer", gap="xsmall"):
+        st.html(f'<div class="rs-h">The next token, dense against this run{glossary.mark("answer")}</div>')
+        rows = queries.answers(store, run.run_id, batch_index)
+        if rows.empty:
+            told = (
+                "Its odds were not kept by the version that made this run."
+                if run.top1_agreement is not None
+                else "Not compared: no dense prefill ran. Run the prompt again with “Always run dense too”."
+            )
+            st.html(f'<div class="rs-sub">{told}</div>')
+            return
+        st.html(table_html(rows))
+        exports.chart_foot(
+            f"next-token-{queries.label(run.run_id)}",
+            f"n = 1 position, the last of the prompt · probabilities; ␣ is a space, ⏎ a line’s end · source: answer of "
+            f"run {queries.label(run.run_id)}",
+            rows,
+            "answer",
+        )
+
+
+def table_html(rows: pd.DataFrame) -> str:
+    """Rank by rank; a rank that another token holds is marked."""
+    sides = {side: rows.sort_values(f"{side}_rank").head(_SHOWN) for side in ("dense", "routed")}
+    body = []
+    pairs = zip(sides["dense"].itertuples(), sides["routed"].itertuples(), strict=True)
+    for dense, routed in pairs:
+        same = dense.token_id == routed.token_id
+        mark = "" if same else '<span class="rs-warn" title="another token">≠</span>'
+        body.append(
+            f"<tr><td class=l>{_token(dense)}</td><td>{_odds(dense.dense)}</td><td>{mark}</td>"
+            f"<td class=l>{_token(routed)}</td><td>{_odds(routed.routed)}</td></tr>"
+        )
+    head = "<th class=l>dense</th><th>odds</th><th></th><th class=l>this run</th><th>odds</th>"
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+
+
+def _token(row: object) -> str:
+    """A token's text, blanks made visible; its number where the text was not kept."""
+    text, token = row.text, row.token_id  # type: ignore[attr-defined]
+    if numbers.is_missing(text):
+        return f'<span class="rs-note">token {token}</span>'
+    shown = "".join(_INVISIBLE.get(c, c if c.isprintable() else "�") for c in str(text)) or "(empty)"
+    return f"<code>{escape(shown)}</code>"
+
+
+def _odds(value: float) -> str:
+    return numbers.share(value) if value >= 5e-4 else "&lt; 0.1 %"

@@ -1,0 +1,57 @@
+"""The verdict at the top of every page about a run, and its colours and signs for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from routesparse.engine.store import verdicts
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.verdict import LEVELS, Finding, Level, Verdict
+
+SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "green": "✓"}
+WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "green": "Looks safe"}
+
+
+def of_run(store: OwnerView, run_id: str) -> None:
+    """Draw the verdict on one run: the worst finding in bold, the others below it."""
+    found = verdicts.of_run(store, run_id)
+    if found is not None:
+        st.html(bar_html(found))
+
+
+def bar_html(found: Verdict) -> str:
+    """One colour, one sign, one sentence; then every other finding with its own sign."""
+    others = " ".join(_other(finding) for finding in found.findings[1:])
+    more = f"<small>{others}</small>" if others else ""
+    return (
+        f'<div class="rs-verdict {found.level}" role="status"><i aria-hidden="true">{SIGNS[found.level]}</i>'
+        f"<div><b>{WORDS[found.level]}.</b> {escape(found.sentence)}.{more}</div></div>"
+    )
+
+
+def line_html(found: Verdict) -> str:
+    """The verdict in one line of a table or list."""
+    return f'<span class="rs-mark {found.level}">{SIGNS[found.level]}</span> {escape(found.sentence)}'
+
+
+def counts_html(found: Sequence[Verdict]) -> str:
+    """How many of several runs are red, amber and green."""
+    levels = [one.level for one in found]
+    parts = [
+        f'<span class="rs-mark {level}">{SIGNS[level]}</span> {levels.count(level):,} {level}'
+        for level in LEVELS
+        if level in levels
+    ]
+    return f'<div class="rs-sub">Verdicts: {" · ".join(parts)}</div>'
+
+
+def cell(found: Verdict) -> str:
+    """The verdict in a cell of a table; the sign also where colours can't be told apart."""
+    return f"{SIGNS[found.level]} {found.short}"
+
+
+def _other(finding: Finding) -> str:
+    return f'<span><em class="rs-mark {finding.level}">{SIGNS[finding.level]}</em> {escape(finding.text)}.</span>'

@@ -1,0 +1,32 @@
+"""The verdicts on stored runs, by the rules of engine/verdict.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.verdict import Facts, Verdict, verdict
+
+_COUNTS = ("uncertified_units", "uncertified_layers", "violations")
+
+
+def of_rows(runs: pd.DataFrame) -> list[Verdict]:
+    """One verdict for each row of queries.runs."""
+    return [verdict(Facts.of(_plain(row))) for row in runs.to_dict("records")]
+
+
+def of_run(store: OwnerView, run_id: str) -> Verdict | None:
+    """The verdict on one stored run; None for one that is not stored."""
+    found = of_rows(queries.runs(store, queries.RunFilter(run_ids=(run_id,))))
+    return found[0] if found else None
+
+
+def _plain(row: dict[Any, Any]) -> dict[str, Any]:
+    """What is not measured as None; counts that a missing one made floats as whole numbers again."""
+    return {
+        name: None if pd.isna(value) else int(value) if name in _COUNTS else value
+        for name, value in row.items()
+    }

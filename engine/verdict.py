@@ -1,0 +1,252 @@
+"""Is this run safe? One colour and one sentence for a run, by rules from its facts. No torch.
+
+The worst finding speaks for the run. Green needs evidence about the answer itself, because no certificate speaks about
+it (they bound the retained mass, and all of them can hold on a run that loses the answer), or that nothing was left
+out. So 100 % coverage and zero fallbacks make no run green.
+
+Ours, not the paper's, are the limits: KL_LIMIT is where plans began to lose answers when selection rules were compared
+on look-up tasks (they lost .06 nats, plans that kept the answers less than .01); TIE_KL is a KL so small that another
+next token means that dense itself was undecided; ERROR_LIMIT is more than twice the mean error of the bundled samples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from routesparse.engine.rows import RunRecord, deviates
+
+Level = Literal["red", "amber", "green"]
+LEVELS: tuple[Level, ...] = ("red", "amber", "green")  # the worst first
+
+KL_LIMIT = 0.05  # nats, next token
+TIE_KL = 0.01
+ERROR_LIMIT = 0.1  # relative output error, mean over the audited units
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at; names and units as in ``RunRow``, None where it was not measured."""
+
+    routed: bool
+    batch: int
+    segments: int
+    layers: int
+    units: int
+    sparse_units: int
+    uncertified_units: int
+    uncertified_layers: int | None
+    confidence: float
+    dense_fallback_units: int
+    fallback_limit: float
+    calibration: str | None
+    calibration_mismatch: str | None
+    drift_alarm: bool | None
+    dtype: str
+    coverage: float | None
+    violations: int | None  # audited rows beyond a proven bound
+    executed_error: float | None  # the largest
+    mean_error: float | None
+    top1_agreement: float | None
+    kl_nats: float | None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Facts:
+        """From a mapping that has these names, and perhaps others."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+    @property
+    def noun(self) -> str:
+        """What a unit is on this run: a head, where there is one segment of one prompt."""
+        return "head" if self.segments == self.batch == 1 else "unit"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that applied: a sentence for pages, and a few words for a table's cell."""
+
+    level: Level
+    text: str
+    short: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All findings of a run, the worst first."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def level(self) -> Level:
+        """Of the worst finding."""
+        return self.findings[0].level
+
+    @property
+    def sentence(self) -> str:
+        """What the worst finding says."""
+        return self.findings[0].text
+
+    @property
+    def short(self) -> str:
+        """The same in a few words."""
+        return self.findings[0].short
+
+
+def verdict(facts: Facts) -> Verdict:
+    """Every rule that applies, the worst first; rules of one level in the order below."""
+    if not facts.routed:
+        text = "Dense attention ran untouched: nothing was left out"
+        return Verdict((Finding("green", text, "dense, untouched"),))
+    rules = (_executed, _bounds, _layers, _units, _answer, _error, _coverage, _drift, _mismatch, _fallbacks)
+    found = [finding for rule in rules if (finding := rule(facts)) is not None]
+    found += _certified(facts)
+    return Verdict(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))))
+
+
+def of_record(record: RunRecord) -> Verdict:
+    """The verdict on a run that was just made."""
+    run = record.run
+    compared = [row.executed_error for row in record.audits if row.executed_error is not None]
+    return verdict(
+        Facts.of(
+            {
+                **vars(run),
+                "uncertified_units": len(record.uncertified),
+                "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
+                "fallback_limit": json.loads(run.config_json)["fallback_limit"],
+                "violations": sum(row.violations for row in record.audits) if record.audits else None,
+                "executed_error": max(compared, default=None),
+            }
+        )
+    )
+
+
+def _executed(facts: Facts) -> Finding | None:
+    if not deviates(facts.executed_error, facts.dtype):
+        return None
+    return Finding(
+        "red",
+        "The kernel’s output is not that of the chosen plan: do not use this run, and report it",
+        "wrong kernel output",
+    )
+
+
+def _bounds(facts: Facts) -> Finding | None:
+    if not facts.violations:
+        return None
+    rows = _several(facts.violations, "audited row")
+    return Finding(
+        "red", f"{rows} err more than a proven bound allows: do not trust this run", "bound violated"
+    )
+
+
+def _layers(facts: Facts) -> Finding | None:
+    return _uncertified(facts, facts.uncertified_layers or 0, facts.layers, "layer")
+
+
+def _units(facts: Facts) -> Finding | None:
+    return _uncertified(facts, facts.uncertified_units, facts.units, facts.noun)
+
+
+def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding | None:
+    """Red where more are missing than a certificate may be wrong about anyway."""
+    if not count:
+        return None
+    told = f"{count:,} of {_several(total, noun)} ran uncertified"
+    short = f"{count:,} of {total:,} {noun}s uncertified"
+    if count > (1 - facts.confidence) * total:
+        return Finding("red", f"{told}: do not trust this run", short)
+    return Finding(
+        "amber", f"{told}: look at {'it' if count == 1 else 'them'} before you trust this run", short
+    )
+
+
+def _answer(facts: Facts) -> Finding | None:
+    if facts.sparse_units == 0:
+        return None
+    if facts.top1_agreement is None:
+        return Finding("amber", "The answer was not compared with dense attention’s", "answer not checked")
+    kl = "" if facts.kl_nats is None else f", KL {nats(facts.kl_nats)}"
+    if facts.top1_agreement < 1:
+        told = (
+            "Another next token than by dense"
+            if facts.batch == 1
+            else f"Another next token than by dense in {_percent(1 - facts.top1_agreement)} of the batch"
+        )
+        if facts.kl_nats is not None and facts.kl_nats <= TIE_KL:
+            return Finding(
+                "amber", f"{told}{kl}: dense itself was nearly undecided", "next token differs, tie"
+            )
+        return Finding("red", f"{told}{kl}: routing changed the answer", "next token differs")
+    if facts.kl_nats is not None and facts.kl_nats > KL_LIMIT:
+        return Finding("amber", f"Next token as by dense, but the odds moved{kl}", f"as dense{kl}")
+    return Finding("green", f"Next token as by dense{kl}", f"as dense{kl}")
+
+
+def _error(facts: Facts) -> Finding | None:
+    if facts.mean_error is None or facts.mean_error <= ERROR_LIMIT:
+        return None
+    error = _percent(facts.mean_error)
+    return Finding(
+        "amber",
+        f"The attention outputs of audited {facts.noun}s are off by {error} on average",
+        f"error {error}",
+    )
+
+
+def _coverage(facts: Facts) -> Finding | None:
+    if facts.coverage is None or facts.coverage >= facts.confidence - 1e-9:
+        return None
+    held = f"{_percent(facts.coverage)} of the audited certificates held"
+    return Finding("amber", f"Only {held}, {_percent(facts.confidence)} should", held)
+
+
+def _drift(facts: Facts) -> Finding | None:
+    if not facts.drift_alarm:
+        return None
+    return Finding(
+        "amber",
+        f"The prompt is unlike those of calibration {facts.calibration}: ignore the conformal claim",
+        "drift alarm",
+    )
+
+
+def _mismatch(facts: Facts) -> Finding | None:
+    if not facts.calibration_mismatch:
+        return None
+    text = f"Calibration {facts.calibration} does not fit this run: ignore the conformal claim"
+    return Finding("amber", text, "calibration does not fit")
+
+
+def _fallbacks(facts: Facts) -> Finding | None:
+    if not facts.units or facts.dense_fallback_units <= facts.fallback_limit * facts.units:
+        return None
+    told = f"{facts.dense_fallback_units:,} of {_several(facts.units, facts.noun)} became dense by fallback"
+    return Finding("amber", f"{told}: quality is kept, the speedup is lost", "speedup lost to fallback")
+
+
+def _certified(facts: Facts) -> list[Finding]:
+    """What can be said of certificates where none is missing."""
+    if facts.sparse_units == 0:
+        return [Finding("green", f"Every {facts.noun} reads all keys: nothing was left out", "all dense")]
+    if facts.uncertified_units or facts.uncertified_layers:
+        return []
+    told = f"all {_several(facts.sparse_units, 'sparse ' + facts.noun)}"
+    if facts.uncertified_layers is not None:
+        told = f"{told} and all {_several(facts.layers, 'layer')}"
+    return [Finding("green", f"Certified: {told}", "certified")]
+
+
+def nats(value: float) -> str:
+    """A KL with enough digits to tell it from the limits: "0.0021 nats"."""
+    return f"{value:.4f} nats" if value >= 5e-5 else "below 0.0001 nats"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

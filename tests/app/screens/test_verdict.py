@@ -1,0 +1,160 @@
+"""The verdict on every page about a run, in Runs and on Home; drift beside every conformal figure. No GPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.screens.fallbacks import rate_figure
+from routesparse.app.shell import verdict_bar
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.engine.store import bundle, fallback_queries
+from routesparse.engine.verdict import LEVELS
+
+GREEN, RED, DRIFT = "3f9a1c20d4e5b678", "bad0bad000001111", "d41fd41f00002222"
+RUN_PAGES = ("routing_map", "head", "audit", "fallbacks")
+
+
+def text_of(page):
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+@pytest.fixture
+def runs(home, record, factory):
+    """A run that looks safe; one whose heads 0 and 1 ran uncertified although nothing fell back; one with an alarm."""
+    bundle.write_bundle(record, home / "spool")
+    choices = tuple(
+        replace(c, fallback=None, lower_mass=0.2)
+        if c.pattern != "dense" and c.head < 2
+        else replace(c, fallback=None)
+        for c in record.choices
+    )
+    bad = factory.rename(replace(record, choices=choices, fallbacks=()), RED)
+    bad = replace(bad, run=replace(bad.run, dense_fallback_units=0, expanded_units=0))
+    bundle.write_bundle(bad, home / "spool")
+    alarm = factory.rename(record, DRIFT)
+    bundle.write_bundle(
+        replace(alarm, run=replace(alarm.run, drift_alarm=True, drift_p=0.002, drift_distance=9.0)),
+        home / "spool",
+    )
+    return bad
+
+
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
+    missed, units = len(runs.uncertified), runs.run.units
+    bad = text_of(open_page(page, run=RED))
+    assert f"<b>Not safe.</b> {missed} of {units} units ran uncertified: do not trust this run." in bad
+    assert 'class="rs-verdict red"' in bad
+    good = text_of(open_page(page, run=GREEN))
+    assert "<b>Looks safe.</b> Next token as by dense, KL 0.0021 nats." in good
+
+
+def test_runs_and_home_name_the_verdict_of_each(runs, open_page):
+    table = open_page("runs").dataframe[0].value
+    found = dict(zip(table["run"], table["verdict"], strict=True))
+    assert found[GREEN[-8:]] == "✓ as dense, KL 0.0021 nats"
+    assert found[RED[-8:]] == f"✕ {len(runs.uncertified)} of {runs.run.units} units uncertified"
+    assert found[DRIFT[-8:]] == "! drift alarm"
+    assert dict(zip(table["run"], table["next_token"], strict=True))[RED[-8:]] == "as dense"
+    assert table["kl"].tolist() == [0.0021] * 3
+    html = text_of(open_page("home"))
+    assert "do not trust this run" in html and "ignore the conformal claim" in html
+
+
+def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
+    html = text_of(open_page("fallbacks", run=GREEN, scope="all"))
+    assert "1 red" in html and "1 amber" in html and "1 green" in html
+
+
+@pytest.mark.parametrize(
+    ("page", "query"),
+    [
+        ("head", {}),
+        ("routing_map", {}),
+        ("audit", {"claim": "conformal"}),
+        ("audit", {"claim": "row"}),
+        ("compare", {"runs": f"{DRIFT},{GREEN}"}),
+    ],
+)
+def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page, page, query):
+    unit = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    query = {"run": DRIFT, "layer": str(unit.layer), "head": str(unit.head), **query}
+    alarmed = text_of(open_page(page, **query))
+    told = alarmed.count("Drift alarm: ignore this") + alarmed.count("Drift alarm or unfitting calibration")
+    # Audit: the claim's card, the residuals against delta, the column of the worst heads; and the chart of the claim.
+    wanted = {"audit": 3 + (query.get("claim") == "conformal"), "head": 2, "routing_map": 1, "compare": 1}[
+        page
+    ]
+    assert told == wanted
+    calm = text_of(open_page(page, **{**query, "run": GREEN, "runs": f"{GREEN},{RED}"}))
+    assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "audit" and "claim" in query)
+
+
+def test_the_event_list_has_a_row_for_each_uncertified_unit(runs, open_page):
+    table = open_page("fallbacks", run=RED).dataframe[0].value
+    assert table["became"].tolist() == ["ran uncertified"] * len(runs.uncertified)
+    assert {(r.layer, r.head, r.segment - 1) for r in table.itertuples()} == {
+        (c.layer, c.head, c.segment) for c in runs.uncertified
+    }
+    assert table["deficit"].gt(0.69).all()
+
+
+def test_uncertified_units_come_before_the_dearest_failures_and_both_are_counted(
+    home, record, open_page, factory
+):
+    hard = factory.make_record(layers=4, heads=4, tokens=4096, probe_columns=32, hardness=1.5)
+    first = next(i for i, c in enumerate(hard.choices) if c.pattern != "dense")
+    choices = (
+        *hard.choices[:first],
+        replace(hard.choices[first], lower_mass=None),
+        *hard.choices[first + 1 :],
+    )
+    bundle.write_bundle(replace(hard, choices=choices), home / "spool")
+    page = open_page("fallbacks", run=GREEN)
+    table = page.dataframe[0].value
+    assert table["became"].tolist()[0] == "ran uncertified" and len(table) == len(hard.fallbacks) + 1
+    assert f"n = {len(hard.fallbacks)} events and 1 uncertified unit ·" in text_of(page)
+
+
+def test_fallbacks_by_layer_have_a_bar_of_their_own_for_uncertified_units(runs, open_page):
+    open_page("runs")
+    kinds = fallback_queries.kinds_by_layer(access().store, [RED])
+    rows = kinds.assign(share=0.1)
+    figure = rate_figure.by_layer(rows, 0.25, "units", design.LIGHT)
+    (bar,) = [trace for trace in figure.data if trace.name == rate_figure.UNCERTIFIED]
+    layers = [c.layer for c in runs.uncertified]
+    of = runs.run.units / runs.run.layers
+    assert dict(zip(bar.x, bar.y, strict=True)) == {layer: layers.count(layer) / of for layer in set(layers)}
+    calm = fallback_queries.kinds_by_layer(access().store, [GREEN]).assign(share=0.1)
+    names = [trace.name for trace in rate_figure.by_layer(calm, 0.25, "units", design.LIGHT).data]
+    assert rate_figure.UNCERTIFIED not in names
+
+
+def test_the_map_has_the_next_token_by_both_sides(runs, record, open_page):
+    html = text_of(open_page("routing_map", run=GREEN))
+    assert "The next token, dense against this run" in html
+    assert html.count("<code>44</code>") == 2 and "<code>␣the</code>" in html
+    assert html.count("another token") == 1, "they differ in the fifth place alone"
+
+
+def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
+    html = text_of(open_page("routing_map", run="c0de17aa"))
+    assert "Not compared: no dense prefill ran" in html and "The answer was not compared" in html
+
+
+def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, open_page):
+    rows = (
+        replace(record.answers[0], text="<b>x</b>"),
+        replace(record.answers[1], text=None),
+        *record.answers[2:],
+    )
+    bundle.write_bundle(replace(record, answers=rows), home / "spool")
+    html = text_of(open_page("routing_map", run=GREEN))
+    assert "&lt;b&gt;x&lt;/b&gt;" in html and "<b>x</b>" not in html and "token 12" in html
+
+
+@pytest.mark.parametrize("theme", [design.LIGHT, design.DARK], ids=lambda theme: theme.name)
+def test_colours_of_verdicts_can_be_read_and_never_stand_alone(theme):
+    assert all(design.contrast(theme.levels[level], theme.panel) >= 4.5 for level in LEVELS)
+    assert len({verdict_bar.SIGNS[level] for level in LEVELS}) == 3

@@ -1,0 +1,59 @@
+"""The verdict on a stored run is the one on its record: all facts survive bundle and store. No GPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from routesparse.engine.store import bundle, queries, spool, verdicts
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.verdict import of_record
+
+
+def uncertified(made):
+    return replace(made, choices=tuple(replace(c, lower_mass=None) for c in made.choices))
+
+
+def wrong_kernel(made):
+    return replace(made, audits=(replace(made.audits[0], executed_error=0.5), *made.audits[1:]))
+
+
+CHANGES = {
+    "as made": lambda made: made,
+    "uncertified": uncertified,
+    "drift": lambda made: replace(made, run=replace(made.run, drift_alarm=True)),
+    "another token": lambda made: replace(made, run=replace(made.run, top1_agreement=0.0, kl_nats=1.5)),
+    "not compared": lambda made: replace(made, run=replace(made.run, top1_agreement=None, kl_nats=None)),
+    "violated": lambda made: replace(made, audits=(replace(made.audits[0], violations=3), *made.audits[1:])),
+    "kernel": wrong_kernel,
+    "not audited": lambda made: replace(
+        made, audits=(), run=replace(made.run, coverage=None, mean_error=None)
+    ),
+    "not routed": lambda made: replace(
+        made,
+        choices=(),
+        candidates=(),
+        fallbacks=(),
+        audits=(),
+        layers=(),
+        run=replace(made.run, routed=False, units=0, sparse_units=0, density=None),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["certified", "priced"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_stored_run_has_the_verdict_of_its_record(store, home, factory, small, change, kind):
+    made = change(small if kind == "certified" else factory.priced(small))
+    bundle.write_bundle(made, home / "spool")
+    bundle.write_bundle(factory.rename(small, "00other00"), home / "spool")
+    assert len(spool.ingest_spool(store).ingested) == 2
+    view = OwnerView(store, None)
+    assert verdicts.of_run(view, made.run.run_id) == of_record(made)
+    listed = queries.runs(view)
+    assert dict(zip(listed["run_id"], verdicts.of_rows(listed), strict=True))[made.run.run_id] == of_record(
+        made
+    )
+
+
+def test_there_is_no_verdict_on_a_run_that_is_not_stored(store):
+    assert verdicts.of_run(OwnerView(store, None), "nothing") is None

@@ -1,0 +1,156 @@
+"""The rules of the verdict: each one alone, the worst speaks, and nothing but evidence makes a run green. No GPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from routesparse.engine.verdict import ERROR_LIMIT, KL_LIMIT, TIE_KL, Facts, of_record, verdict
+
+GOOD = Facts(
+    routed=True,
+    batch=1,
+    segments=1,
+    layers=8,
+    units=64,
+    sparse_units=60,
+    uncertified_units=0,
+    uncertified_layers=None,
+    confidence=0.95,
+    dense_fallback_units=0,
+    fallback_limit=0.25,
+    calibration="prose",
+    calibration_mismatch=None,
+    drift_alarm=False,
+    dtype="float32",
+    coverage=1.0,
+    violations=0,
+    executed_error=1e-6,
+    mean_error=0.04,
+    top1_agreement=1.0,
+    kl_nats=0.0021,
+)
+
+
+def judged(**changes):
+    found = verdict(replace(GOOD, **changes))
+    return found.level, found.sentence
+
+
+def test_a_run_whose_answer_was_checked_is_green():
+    assert judged() == ("green", "Next token as by dense, KL 0.0021 nats")
+
+
+RULES = {
+    "uncertified heads": (
+        {"uncertified_units": 46},
+        "red",
+        "46 of 64 heads ran uncertified: do not trust this run",
+    ),
+    "one head, no more than a certificate may be wrong about": (
+        {"uncertified_units": 1},
+        "amber",
+        "1 of 64 heads ran uncertified: look at it before you trust this run",
+    ),
+    "units of several segments": (
+        {"uncertified_units": 46, "segments": 2},
+        "red",
+        "46 of 64 units ran uncertified: do not trust this run",
+    ),
+    "uncertified layer": (
+        {"uncertified_layers": 1},
+        "red",
+        "1 of 8 layers ran uncertified: do not trust this run",
+    ),
+    "kernel": ({"executed_error": 1e-3}, "red", "The kernel’s output is not that of the chosen plan"),
+    "bound": ({"violations": 1}, "red", "1 audited row err more than a proven bound allows"),
+    "answer": (
+        {"top1_agreement": 0.0, "kl_nats": 0.4},
+        "red",
+        "Another next token than by dense, KL 0.4000 nats",
+    ),
+    "answer without KL": (
+        {"top1_agreement": 0.0, "kl_nats": None},
+        "red",
+        "Another next token than by dense:",
+    ),
+    "tie": ({"top1_agreement": 0.0, "kl_nats": TIE_KL}, "amber", "dense itself was nearly undecided"),
+    "one of a batch": ({"top1_agreement": 0.75, "kl_nats": 0.4, "batch": 4}, "red", "in 25.0 % of the batch"),
+    "odds": ({"kl_nats": KL_LIMIT + 1e-6}, "amber", "Next token as by dense, but the odds moved"),
+    "not checked": (
+        {"top1_agreement": None, "kl_nats": None},
+        "amber",
+        "The answer was not compared with dense",
+    ),
+    "error": ({"mean_error": ERROR_LIMIT + 0.01}, "amber", "audited heads are off by 11.0 % on average"),
+    "coverage": ({"coverage": 0.949}, "amber", "Only 94.9 % of the audited certificates held, 95.0 % should"),
+    "drift": (
+        {"drift_alarm": True},
+        "amber",
+        "unlike those of calibration prose: ignore the conformal claim",
+    ),
+    "forced": ({"calibration_mismatch": "model"}, "amber", "Calibration prose does not fit this run"),
+    "fallbacks": (
+        {"dense_fallback_units": 17},
+        "amber",
+        "17 of 64 heads became dense by fallback: quality is kept",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "level", "told"), RULES.values(), ids=RULES)
+def test_each_rule_alone(changes, level, told):
+    found = judged(**changes)
+    assert found[0] == level and told in found[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dense_fallback_units": 16},
+        {"coverage": 0.95},
+        {"kl_nats": KL_LIMIT},
+        {"executed_error": None},
+        {"violations": None, "coverage": None, "mean_error": None},
+        {"drift_alarm": None, "calibration": None},
+    ],
+)
+def test_what_is_within_a_limit_or_not_measured_is_no_finding(changes):
+    assert judged(**changes)[0] == "green"
+
+
+def test_full_coverage_and_no_fallback_make_no_run_green():
+    """They are properties of the bound and of the cost; the answer is unknown."""
+    assert judged(coverage=1.0, top1_agreement=None, kl_nats=None)[0] == "amber"
+    assert judged(coverage=1.0, dense_fallback_units=0, uncertified_units=46)[0] == "red"
+
+
+def test_the_worst_finding_speaks_and_the_others_stay():
+    found = verdict(replace(GOOD, drift_alarm=True, uncertified_units=46))
+    assert [finding.level for finding in found.findings] == ["red", "amber", "green"]
+    assert found.sentence.startswith("46 of 64") and found.short == "46 of 64 heads uncertified"
+    assert "unlike" in found.findings[1].text and "as by dense" in found.findings[2].text
+
+
+def test_where_nothing_was_left_out_there_is_nothing_to_check():
+    assert judged(routed=False, units=0, sparse_units=0, top1_agreement=None)[0] == "green"
+    assert judged(sparse_units=0, top1_agreement=None) == (
+        "green",
+        "Every head reads all keys: nothing was left out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "shown"), [(0.00004, "below 0.0001 nats"), (0.0, "below 0.0001 nats"), (0.05, "0.0500 nats")]
+)
+def test_a_kl_has_digits_enough_for_the_limits(low, shown):
+    assert judged(kl_nats=low)[1] == f"Next token as by dense, KL {shown}"
+
+
+def test_a_record_has_the_verdict_of_its_facts(factory):
+    made = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, probe=False, hardness=0.2)
+    assert of_record(made).level == "green"
+    choices = tuple(replace(c, lower_mass=0.1) if c.pattern != "dense" else c for c in made.choices)
+    missed = sum(c.pattern != "dense" for c in choices)
+    assert of_record(replace(made, choices=choices)).sentence.startswith(
+        f"{missed} of 4 heads ran uncertified"
+    )
