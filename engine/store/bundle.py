@@ -27,7 +27,7 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 2  # 1 named lambda and g "gate"
+SCHEMA_VERSION = 3  # 1 named lambda and g "gate"; 2 had no worst_row and block_reads
 MANIFEST = "manifest.json"
 _JSON_COLUMNS = ("config_json", "versions_json")  # of run: pages read them
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
@@ -96,7 +96,7 @@ def read_bundle(path: Path) -> RunRecord:
     values: dict[str, Any] = {
         field: tuple(rows[name])
         for name, (_, field) in tables.TABLES.items()
-        if field not in ("run", "prompt")
+        if field not in ("run", "prompt") and name in rows
     }
     prompt = rows.get("prompt") or [None]
     return RunRecord(run=rows["run"][0], prompt=prompt[0], **values)

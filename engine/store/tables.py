@@ -1,7 +1,7 @@
 """Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py``.
 
 One table per record class; a field that may be None is nullable, every other field is required. Rows are
-sorted by (layer, head, segment, batch_index, candidate, test), as far as a table has these columns.
+sorted by (layer, head, segment, batch_index, candidate, test, rank), as far as a table has these columns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from routesparse.engine.errors import BundleError
 from routesparse.engine.rows import (
     AuditRow,
+    BlockReadsRow,
     CandidateScoreRow,
     FallbackEventRow,
     HeadChoiceRow,
@@ -26,6 +27,7 @@ from routesparse.engine.rows import (
     PromptRow,
     RunRecord,
     RunRow,
+    WorstRow,
 )
 
 # table name -> (record class, field of RunRecord that holds its rows)
@@ -36,13 +38,15 @@ TABLES: dict[str, tuple[type, str]] = {
     "candidate_score": (CandidateScoreRow, "candidates"),
     "fallback_event": (FallbackEventRow, "fallbacks"),
     "audit": (AuditRow, "audits"),
+    "worst_row": (WorstRow, "worst_rows"),
+    "block_reads": (BlockReadsRow, "block_reads"),
     "probe": (ProbeRow, "probes"),
     "prompt": (PromptRow, "prompt"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-OPTIONAL_TABLES = frozenset({"prompt"})
-SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test")
+OPTIONAL_TABLES = frozenset({"prompt", "worst_row", "block_reads"})  # the last two since schema 3
+SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "rank")
 
 _ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),

@@ -107,9 +107,9 @@ def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
     seen = []
     measured = measure_rows
 
-    def keep(inputs, decision, b, h, rows, executed):
+    def keep(inputs, decision, b, h, rows, *others):
         seen.append((b, rows))
-        return measured(inputs, decision, b, h, rows, executed)
+        return measured(inputs, decision, b, h, rows, *others)
 
     monkeypatch.setattr(row_audit, "measure_rows", keep)
     audits = audit_units(inputs, decision, 40, seed=0)
