@@ -156,9 +156,7 @@ class _Sums:
         self._rows[unit, :width] += known * later[:width]
 
     def share(self) -> np.ndarray:
-        return np.divide(
-            self._read, self._rows, out=np.full_like(self._read, np.nan), where=self._rows > 0
-        )
+        return np.divide(self._read, self._rows, out=np.full_like(self._read, np.nan), where=self._rows > 0)
 
 
 def _later(first_token: int, body: int, block: tuple[int, int], pool: int) -> np.ndarray:
@@ -177,4 +175,6 @@ def _matrix(part: pa.Table, column: str, kind: object, width: int) -> np.ndarray
 
 
 def _mean(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.where(rows[:, None] > 0, sums / np.maximum(rows, 1)[:, None], np.float32(np.nan)).astype(np.float32)
+    return np.where(rows[:, None] > 0, sums / np.maximum(rows, 1)[:, None], np.float32(np.nan)).astype(
+        np.float32
+    )

@@ -41,12 +41,23 @@ class Words:
 def words(store: OwnerView, run_id: str) -> Words | None:
     """The prompt of a run, where the user kept its text."""
     found = store.rows(
-        "SELECT text, block_starts, token_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?", [run_id]
+        "SELECT text, block_starts, token_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?",
+        [run_id],
     )
     if not found:
         return None
     text, blocks, tokens = found[0]
     return Words(text, np.frombuffer(blocks, "<i4"), None if tokens is None else np.frombuffer(tokens, "<i4"))
+
+
+def segment_of(store: OwnerView, run_id: str, token: int) -> int:
+    """The segment whose rows hold a token; 0 where nothing was routed."""
+    found = store.rows(
+        "SELECT coalesce(max(c.segment), 0) FROM run JOIN head_choice c USING (run_key) "
+        "WHERE run_id = ? AND c.first_token <= ?",
+        [run_id, token],
+    )
+    return int(found[0][0])
 
 
 def worst_rows(
