@@ -57,6 +57,7 @@ _STYLE = """
 .rs-verdict { font-size: 1.15rem; font-weight: 650; }
 .rs-words { font: .82rem/1.5 "Source Code Pro", ui-monospace, monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; unicode-bidi: isolate; border-left: 2px solid var(--rs-line); padding-left: 8px; }
+.rs-words + .rs-note { margin-top: .3rem; }
 .rs-words mark { background: none; color: var(--rs-ink); font-weight: 700; text-decoration: underline; }
 .stApp [class*="st-key-goto-"] { gap: .1rem; }
 .stApp [class*="st-key-goto-"] button { min-height: 1.5rem; padding: 0; justify-content: flex-start; text-align: left; }

@@ -94,8 +94,8 @@ def occurrence_list(
         )
         st.html(
             '<div class="rs-note">Click a row to show it in the text and its readers alone. Dropped: fewer than '
-            f"{100 * limit:g} % of later rows read its key blocks. Read by rows: mean over heads. An occurrence counts for all of the key blocks of "
-            f"{run.block_k} tokens that it lies in.</div>"
+            f"{100 * limit:g} % of later rows read its key blocks. Read by rows: mean over heads. An occurrence "
+            f"counts for all of the key blocks of {run.block_k} tokens that it lies in.</div>"
         )
 
 

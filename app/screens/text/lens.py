@@ -90,7 +90,7 @@ def show(
     label: str,
     on_pick: Callable[[], None],
 ) -> None:
-    """Draw it; run: (id, tokens, tokens of a KV block). A click on a passage calls ``on_pick``, and ``picked()`` is it."""
+    """Draw it; run: (id, tokens, tokens of a KV block). A click on a passage, then ``picked()``, calls ``on_pick``."""
     theme = design.current_theme()
     starts = lines.starts(words.text)
     total = len(starts) - 1

@@ -68,6 +68,12 @@ def render() -> None:
             ],
         )
         return
+    for name, size, taken in (("layer", run.layers, at[0]), ("head", run.heads, at[1])):
+        if st.query_params.get(name) and view.number(name, size) is None:
+            states.field_error(
+                f"This run has no {name} {visible(st.query_params[name][:20])}: they are numbered 0 to {size - 1}. "
+                f"Shown is {name} {taken}."
+            )
     segment = view.number("segment", run.segments) if run.segments > 1 else None
     shares = block_shares(store, run, segment, batch_index)
     shades = list(SHADES) if shares is not None and shares.lost is not None else ["reads"]
@@ -132,7 +138,7 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
         with st.container(key="text-missing", horizontal=True, vertical_alignment="center", gap="medium"):
             st.html("".join(f'<div class="rs-sub">{escape(line)}</div>' for line in lines), width="stretch")
             navigate.link(
-                "Analyse again with an audit",
+                "Analyse again",
                 "new",
                 **{"from": queries.short_id(store, run.run_id), "audit": "rows"},
             )
@@ -154,8 +160,11 @@ def _text_card(
     """The search, the text and what was found; also what the other cards speak of."""
     run = shown.run
     found, parts = find.Found(), []
+    if words is None and shares is None:
+        return found, parts
     with st.container(border=True, key="card-text", gap="xsmall"):
-        _controls(shown, shares)
+        if shares is not None:
+            _controls(shown, shares)
         if words is not None:
             found = find_card.field(run, words)
             parts = selection.occurrences(found, words)
@@ -163,6 +172,10 @@ def _text_card(
         if words is not None:
             marks = _marks(shown, words, found, loss)
             boundary.timed(_lens, None)(shown, words, shade, marks)
+        else:
+            st.html(
+                '<div class="rs-unknown">not kept: the figures of each key block are below, its words are not</div>'
+            )
         if shares is not None:
             st.html(lens.legend(design.current_theme(), shade))
             _foot(shown, shares, shade)
@@ -172,10 +185,10 @@ def _text_card(
     return found, parts if chosen is None else [chosen]
 
 
-def _controls(shown: Shown, shares: BlockShares | None) -> None:
+def _controls(shown: Shown, shares: BlockShares) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="text-controls"):
         switch.buttons("scope", SCOPES, shown.scope)
-        if shares is not None and shares.lost is not None:
+        if shares.lost is not None:
             switch.buttons("shade", SHADES, shown.shade)
         if shown.run.segments > 1:
             options = [_ALL, *range(shown.run.segments)]
@@ -362,7 +375,7 @@ def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
     count = f"{more}{numbers.several(len(parts), 'occurrence')}"
     if not found.phrase:
         return f"these {count}"
-    return f"“<bdi>{escape(visible(found.phrase, ' '))}</bdi>” ({count})"
+    return f"“<bdi>{escape(visible(' '.join(found.phrase.split())))}</bdi>” ({count})"
 
 
 def _below_selector(shown: Shown) -> None:
