@@ -22,7 +22,7 @@ from routesparse.engine.store.word_queries import Words
 
 MOST_PASSAGES = 8
 _AROUND = 70  # characters before and after a token
-_LONGEST = 230  # characters of a passage
+_LONGEST = 170  # characters of a passage
 NO_TEXT = "The text of this prompt was not kept. Analyse it again with “Keep the text” switched on to see its words."
 
 

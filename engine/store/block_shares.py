@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -46,22 +45,23 @@ class BlockShares:
 
 
 def block_shares(
-    store: OwnerView, run: RunRow, segment: int | None, batch_index: int = 0
+    store: OwnerView, run_id: str, segment: int | None, batch_index: int = 0
 ) -> BlockShares | None:
     """Of one segment's rows, or of all rows (None); None where the run recorded neither kind.
 
     Errors: InputError for a damaged bundle.
     """
-    place = store.bundle(run.run_id)
+    place = store.bundle(run_id)
     if place is None:
         return None
-    digest = store.rows("SELECT bundle_id FROM run WHERE run_id = ?", [run.run_id])[0][0]
-    shape = (run.layers, run.heads, -(-run.tokens // run.block_k))
+    sql = "SELECT bundle_id, layers, heads, tokens, block_q, block_k FROM run WHERE run_id = ?"
+    digest, layers, heads, tokens, block_q, block_k = store.rows(sql, [run_id])[0]
+    shape = (layers, heads, -(-tokens // block_k))
     try:
-        return _read(place, digest, shape, (run.block_q, run.block_k), segment, batch_index)
+        return _read(place, digest, shape, (block_q, block_k), segment, batch_index)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
-            f"what the heads of run {run.run_id} read can't be read ({type(error).__name__}); copy the bundle again"
+            f"what the heads of run {run_id} read can't be read ({type(error).__name__}); copy the bundle again"
         ) from error
 
 

@@ -50,14 +50,14 @@ def words(store: OwnerView, run_id: str) -> Words | None:
     return Words(text, np.frombuffer(blocks, "<i4"), None if tokens is None else np.frombuffer(tokens, "<i4"))
 
 
-def segment_of(store: OwnerView, run_id: str, token: int) -> int:
-    """The segment whose rows hold a token; 0 where nothing was routed."""
+def segment_of(store: OwnerView, run_id: str, token: int) -> int | None:
+    """The segment whose rows hold a token; None where nothing was routed."""
     found = store.rows(
-        "SELECT coalesce(max(c.segment), 0) FROM run JOIN head_choice c USING (run_key) "
+        "SELECT max(c.segment) FROM run JOIN head_choice c USING (run_key) "
         "WHERE run_id = ? AND c.first_token <= ?",
         [run_id, token],
     )
-    return int(found[0][0])
+    return None if found[0][0] is None else int(found[0][0])
 
 
 def worst_rows(
@@ -71,7 +71,7 @@ def worst_rows(
 ) -> pd.DataFrame:
     """The audited rows whose output is farthest off, worst first: of the run, or of a layer, head or segment of it.
 
-    ``lost_blocks`` int32 and ``lost_mass`` float32 arrays, most first; ``pattern`` and ``budget`` of the unit. No rows
+    ``lost_blocks`` and ``lost_mass`` are lists, most first; ``pattern`` and ``budget`` of the unit. No rows
     where the run was not audited, or by a version that did not keep them.
     """
     limits = {"layer": layer, "head": head, "segment": segment}
@@ -88,5 +88,5 @@ def worst_rows(
         [run_id, batch_index, *given.values(), most],
     )
     for name, kind in (("lost_blocks", "<i4"), ("lost_mass", "<f4")):
-        frame[name] = [np.frombuffer(bytes(value), kind) for value in frame[name]]
+        frame[name] = [np.frombuffer(bytes(value), kind).tolist() for value in frame[name]]
     return frame

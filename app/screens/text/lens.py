@@ -72,6 +72,7 @@ class Shade:
     pool: int
     is_loss: bool
     below: float  # of reads, from which a head counts as having dropped the cell
+    most: float = 1.0  # what full colour stands for
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,10 @@ def picked() -> int | None:
 def legend(theme: design.Theme, shade: Shade) -> str:
     """HTML: what the colours and marks mean."""
     palette = _palette(theme, shade.is_loss)
-    ends = ("nothing lost", "all of it lost") if shade.is_loss else ("read by no later row", "by all")
+    ends = ("read by no later row", "by all")
+    if shade.is_loss:
+        cell = "a key block" if shade.pool == 1 else f"{shade.pool} key blocks"
+        ends = ("nothing lost", f"{100 * shade.most:.2g} % of a mean row’s attention lost on {cell}")
     items = [
         f'<span><i style="background:{palette[0][0]};border:1px solid {theme.line}"></i>{ends[0]}</span>',
         f'<span><i style="background:{palette[-1][0]}"></i>{ends[1]}</span>',

@@ -14,7 +14,7 @@ import numpy as np
 
 from routesparse.app.ui.plain_text import MARKED, mark, visible
 
-WIDTH = 80  # cells of a line; a wide character takes two
+WIDTH = 72  # cells of a line; a wide character takes two
 _LAST_WORD = 24  # cells at the end of a full line within which a space is looked for
 # Of East Asian width W and F, and emoji; ranges of code points.
 _WIDE = (
