@@ -102,8 +102,8 @@ def figure(
 
 def ring_row(picture: go.Figure, heatmap: Heatmap, position: int | None, theme: design.Theme) -> None:
     """Frame the row at this token, where it is in the picture."""
-    found = [] if position is None else np.flatnonzero(heatmap.positions == position)
-    if len(found):
+    found = np.flatnonzero(heatmap.positions == position)
+    if position is not None and len(found):
         place = {"xref": "paper", "x0": 0, "x1": 1, "y0": float(found[0]) - 0.9, "y1": float(found[0]) + 0.9}
         picture.update_layout(
             shapes=[{"type": "rect", **place, "line": {"color": theme.warn, "width": 1.5}}], overwrite=False

@@ -109,7 +109,7 @@ def _audited(
         part = audited.take(pa.array(mine))
         unit = (keys["layer"] * shape[1] + keys["head"]).to_numpy()[mine]
         width = int(keys["cells"].iloc[mine[0]])
-        sums.add(unit, _matrix(part, "reads", np.uint8, width) / np.float32(255), later)
+        sums.add(unit, _matrix(part, "reads", "u1", width) / np.float32(255), later)
         mass[unit, :width] += body * _matrix(part, "mass", "<f2", width)
         lost[unit, :width] += body * _matrix(part, "lost", "<f2", width)
         rows[unit] += body
@@ -168,7 +168,7 @@ def _later(first_token: int, body: int, block: tuple[int, int], pool: int) -> np
     return (np.add.reduceat(later, cuts) / np.diff(np.append(cuts, len(later)))).astype(np.float32)
 
 
-def _matrix(part: pa.Table, column: str, kind: object, width: int) -> np.ndarray:
+def _matrix(part: pa.Table, column: str, kind: str, width: int) -> np.ndarray:
     """float32 [rows, width] from bytes. Errors: ValueError for bytes of another number."""
     stored = b"".join(part.column(column).to_pylist())
     return np.frombuffer(stored, np.dtype(kind)).reshape(part.num_rows, width).astype(np.float32)

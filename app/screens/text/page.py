@@ -135,7 +135,8 @@ def _text_card(
 ) -> tuple[find.Found, selection.Parts]:
     """The search, the text and what was found; also what the other cards speak of."""
     run = shown.run
-    found, parts = find.Found(), []
+    found = find.Found()
+    parts: selection.Parts = []
     if words is None and shares is None:
         return found, parts
     with st.container(border=True, key="card-text", gap="xsmall"):
