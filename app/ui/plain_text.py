@@ -11,6 +11,8 @@ MARKED = regex.compile(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]")
 
 def visible(text: str, newline: str = "") -> str:
     """The text in one line, ``newline`` in the place of its line breaks; still to be escaped where it becomes HTML."""
+    if text.isprintable():  # most of any text
+        return text
     return MARKED.sub(lambda found: newline if found.group() == "\n" else mark(found.group()), text)
 
 

@@ -125,12 +125,10 @@ def show(
             "ink": design.text_on(theme.null),
             "accent": theme.accent,
             "warn": theme.warn,
-            "cell_lines": [_line_of(starts, int(cut)) for cut in cuts[::cell_step]],
+            "cell_lines": _lines_of(starts, cuts[::cell_step]),
             "cell_step": cell_step,
             "ticks": {
-                name: sorted({_line_of(starts, span[0]) for span in marks.spans if span[2] & flag})[
-                    :_MOST_TICKS
-                ]
+                name: _lines_of(starts, np.array([s[0] for s in marks.spans if s[2] & flag]))[:_MOST_TICKS]
                 for name, flag in (("found", FOUND), ("lost", LOST), ("row", ROW))
             },
             "words": {
@@ -193,7 +191,12 @@ def _scrolled() -> None:
 
 
 def _line_of(starts: np.ndarray, character: int) -> int:
-    return max(0, int(np.searchsorted(starts[:-1], character, side="right")) - 1)
+    return _lines_of(starts, np.array([character]))[0]
+
+
+def _lines_of(starts: np.ndarray, characters: np.ndarray) -> list[int]:
+    found: list[int] = np.maximum(0, np.searchsorted(starts[:-1], characters, side="right") - 1).tolist()
+    return found
 
 
 def _encoded(values: np.ndarray) -> str:
