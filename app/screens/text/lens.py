@@ -128,7 +128,7 @@ def show(
             "cell_lines": _lines_of(starts, cuts[::cell_step]),
             "cell_step": cell_step,
             "ticks": {
-                name: _lines_of(starts, np.array([s[0] for s in marks.spans if s[2] & flag]))[:_MOST_TICKS]
+                name: _ticks(starts, [span[0] for span in marks.spans if span[2] & flag])
                 for name, flag in (("found", FOUND), ("lost", LOST), ("row", ROW))
             },
             "words": {
@@ -192,6 +192,13 @@ def _scrolled() -> None:
 
 def _line_of(starts: np.ndarray, character: int) -> int:
     return _lines_of(starts, np.array([character]))[0]
+
+
+def _ticks(starts: np.ndarray, characters: list[int]) -> list[int]:
+    """Lines to be ticked, thinned out where there are more than the picture has room for."""
+    found = np.unique(_lines_of(starts, np.array(characters, np.int64)))
+    few: list[int] = found[:: max(1, -(-len(found) // _MOST_TICKS))].tolist()
+    return few
 
 
 def _lines_of(starts: np.ndarray, characters: np.ndarray) -> list[int]:

@@ -85,7 +85,11 @@ def heads_card(
         exports.chart_foot(
             f"heads-{queries.label(shown.run.run_id)}",
             f"n = {known:,} heads · {note}"
-            + (f", {len(parts):,} parts · slash: dropped, below {100 * shown.below:g} %" if parts else "")
+            + (
+                f", {numbers.several(len(parts), 'part')} · slash: dropped, below {100 * shown.below:g} %"
+                if parts
+                else ""
+            )
             + f" · darkest {numbers.share(peak if is_loss else 1.0)}",
             rows,
             "heads",
