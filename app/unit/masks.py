@@ -64,9 +64,9 @@ def reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndar
 
 def cells_read(heatmap: Heatmap, kept: np.ndarray) -> np.ndarray:
     """``kept`` bool [rows, mask columns] in the columns of the heatmap's mass."""
-    wide = np.repeat(kept, max(1, heatmap.mask_pool // heatmap.block_pool), axis=1)
-    short = max(0, heatmap.mass.shape[1] - wide.shape[1])
-    return np.pad(wide, ((0, 0), (0, short)), constant_values=True)[:, : heatmap.mass.shape[1]]
+    column = np.arange(heatmap.mass.shape[1]) * heatmap.block_pool // heatmap.mask_pool
+    wide: np.ndarray = kept[:, np.minimum(column, kept.shape[1] - 1)]
+    return wide
 
 
 def lost_trace(

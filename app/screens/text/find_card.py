@@ -109,7 +109,9 @@ def _current(run: RunRow, words: Words) -> find.Found:
             return find.Found()
         st.session_state[_PHRASE], st.session_state[_REGEX] = meant.phrase, meant.is_regex
         st.session_state["find-address"] = (run.run_id, address)
-        st.session_state["find-linked"] = meant.is_regex
+    if address is None and typed is not None:  # a link without a phrase, or another run
+        st.session_state[_PHRASE] = ""
+        st.session_state.pop("find-address")
     # Streamlit forgets a widget's value while its page is not drawn.
     phrase = st.session_state.setdefault(_PHRASE, "")
     is_regex = st.session_state.setdefault(_REGEX, False)

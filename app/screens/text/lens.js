@@ -134,6 +134,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const piece = event.target.closest(".piece");
     if (piece && window.getSelection().isCollapsed) setTriggerValue("picked", Number(piece.dataset.cell));
   };
+  view.onkeydown = (event) => {
+    if (event.key !== "Enter") return;
+    const top = Math.ceil(view.scrollTop / data.line_px) - data.window.first;
+    const piece = root.querySelectorAll(".line")[Math.max(0, top)]?.querySelector(".piece");
+    if (piece) setTriggerValue("picked", Number(piece.dataset.cell));
+  };
   root.querySelector("canvas").onclick = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
     view.scrollTop = ((event.clientY - box.top) / box.height) * data.total * data.line_px - view.clientHeight / 2;

@@ -191,7 +191,10 @@ def _take_segment() -> None:
 def _lens(shown: Shown, words: Words, shade: lens.Shade, marks: lens.Marks) -> None:
     """Scrolling draws this alone again; a click on a passage changes the whole page."""
     run = shown.run
-    label = f"The prompt’s text, {run.tokens:,} tokens, shaded by {SHADES[shown.shade].lower()}, {shown.name}"
+    label = (
+        f"The prompt’s text, {run.tokens:,} tokens, shaded by {SHADES[shown.shade].lower()}, {shown.name}; Enter asks "
+        "who reads the passage at the top"
+    )
     lens.show(words, (run.run_id, run.tokens, run.block_k), shade, marks, label, _take_passage)
     if st.session_state.pop("text-changed", False):
         st.rerun(scope="app")

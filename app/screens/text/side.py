@@ -93,6 +93,7 @@ def heads_card(
             + f" · darkest {numbers.share(peak if is_loss else 1.0)}",
             rows,
             "heads",
+            chart="heads",
         )
 
 

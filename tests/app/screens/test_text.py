@@ -89,6 +89,15 @@ def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, op
     assert int(re.search(r"dropped by (\d+) of 16", text_of(all_heads))[1]) <= int(told[1])
 
 
+def test_a_link_without_a_phrase_forgets_the_one_before(filled, open_page):
+    page = open_page("text", run=RUN)
+    page.text_input(key="find-phrase").set_value("oslo").run()
+    assert "Who still reads" in text_of(page)
+    del page.query_params["find"]
+    page.run()
+    assert page.text_input(key="find-phrase").value == "" and "Who still reads" not in text_of(page)
+
+
 def test_what_can_t_be_searched_is_said(filled, open_page):
     page = open_page("text", run=RUN)
     page.text_input(key="find-phrase").set_value("no such words here").run()
