@@ -54,7 +54,7 @@ _STYLE = """
 .rs-pair span { color: var(--rs-mute); } .rs-pair b { text-align: right; }
 .rs-pair > :nth-last-child(-n+2) { border-bottom: 0; }
 .rs-pair b.none { color: var(--rs-mute); font-weight: 400; }
-.rs-verdict { font-size: 1.15rem; font-weight: 650; }
+.rs-dropped { font-size: 1.15rem; font-weight: 650; }
 .rs-words { font: .82rem/1.5 "Source Code Pro", ui-monospace, monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; unicode-bidi: isolate; border-left: 2px solid var(--rs-line); padding-left: 8px; }
 .rs-words + .rs-note { margin-top: .3rem; }

@@ -210,7 +210,7 @@ def visit_text(visitor: Visitor, page: Page, address: str, links: Locator) -> No
     shown = ".rs-lens .line >> text=/^6[4-6],\\d{3}/"
     visitor.timed("text: scroll to the middle", lambda: page.evaluate(f"() => {{ {middle} }}"), shown)
     page.get_by_placeholder("Find in the prompt").fill("code of Oslo")
-    visitor.timed("text: find a phrase", lambda: page.keyboard.press("Enter"), ".rs-verdict")
+    visitor.timed("text: find a phrase", lambda: page.keyboard.press("Enter"), ".rs-dropped")
     page.locator(".rs-heads").focus()
     title = page.locator(".rs-title").inner_text()
     other = re.sub(r"head (\d+)", lambda m: f"head {int(m[1]) - 1 if int(m[1]) else 1}", title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -55,8 +56,8 @@ def settled(page) -> None:
 
 def dropped(page) -> tuple[int, int]:
     """What the verdict says: dropped by how many of how many heads."""
-    page.locator(".rs-verdict").wait_for()
-    text = page.locator(".rs-verdict").inner_text()
+    page.locator(".rs-dropped").wait_for()
+    text = page.locator(".rs-dropped").inner_text()
     return tuple(int(number.replace(",", "")) for number in re.findall(r"[\d,]+", text))
 
 
@@ -98,6 +99,11 @@ def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, pa
     assert "slo" not in page.url
     assert page.locator(".rs-lens .piece.found").first.inner_text() in "code of Oslo"
 
+    with page.expect_download() as waiting:
+        page.locator(".st-key-picture-heads .svg").click()
+    tree = ElementTree.parse(waiting.value.path()).getroot()
+    assert len(tree.findall(".//{http://www.w3.org/2000/svg}rect")) >= 64
+
     # The link alone shows the same, and a click on a head shades the text by it.
     page.reload()
     assert dropped(page) == (count, heads)
@@ -109,6 +115,12 @@ def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, pa
     page.wait_for_url("**scope=all**")
     # A click on the text asks for that passage alone.
     page.locator(".rs-lens .piece").first.click()
+    page.get_by_text("Who still reads tokens").wait_for()
+    page.get_by_role("button", name="All occurrences").click()
+    page.get_by_text(re.compile(r"Who still reads .*code of Oslo")).wait_for()
+    # So does Enter, for who has no mouse.
+    page.locator(".rs-lens .view").focus()
+    page.keyboard.press("Enter")
     page.get_by_text("Who still reads tokens").wait_for()
     page.get_by_role("button", name="All occurrences").click()
     page.get_by_text(re.compile(r"Who still reads .*code of Oslo")).wait_for()
@@ -125,7 +137,7 @@ def test_an_expression_that_does_not_end_is_given_up_and_said(address, page):
         page.get_by_text(f"Not searched: {told}").wait_for()
     field.fill(r"\d{4}")
     field.press("Enter")
-    page.locator(".rs-verdict").wait_for()
+    page.locator(".rs-dropped").wait_for()
     assert "find=r%3A" in page.url or "find=r:" in page.url
 
 

@@ -100,12 +100,8 @@ def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: W
         lines.append(
             "What its heads read of each key block was not recorded. Analyse the prompt again with audit “rows”."
         )
-    elif shares.source == "probe":
-        why = (
-            "It was not audited"
-            if run.audit_depth == "none"
-            else "It was audited before this page existed, or every head ran dense"
-        )
+    elif shares.source == "probe" and run.sparse_units:
+        why = "It was not audited" if run.audit_depth == "none" else "It was audited before this page existed"
         lines.append(
             f"{why}: what heads read is known from the probe’s sampled rows only, and not what they lost. Analyse the "
             "prompt again with audit “rows” to see lost attention and the worst rows."

@@ -37,11 +37,13 @@ def summed(per_part: np.ndarray) -> np.ndarray:
 
 
 def passage(blocks: int) -> tuple[int, int] | None:
-    """The KV blocks that the address names, ``at=first-last``; None for none, or beyond the prompt's ``blocks``."""
+    """The KV blocks that the address names, ``at=first-last``, within the prompt's ``blocks``; None for none."""
     first, _, last = st.query_params.get("at", "").partition("-")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in (first, last)):
         return None
-    return (int(first), int(last)) if int(first) <= int(last) < blocks else None
+    if not int(first) <= int(last) or int(first) >= blocks:
+        return None
+    return int(first), min(int(last), blocks - 1)
 
 
 def occurrences(found: find.Found, words: Words) -> Parts:

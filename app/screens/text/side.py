@@ -57,7 +57,7 @@ def heads_card(
                 if known
                 else "only the dense tail comes after it, which reads everything in every head"
             )
-            st.html(f'<div class="rs-verdict" role="status">{verdict}</div>')
+            st.html(f'<div class="rs-dropped" role="status">{verdict}</div>')
             _below_selector(shown)
         peak = float(np.nanmax(values)) if known else 1.0
         heads.show(
@@ -68,7 +68,7 @@ def heads_card(
             scale=(peak or 1.0) if is_loss else 1.0,
             value=note + ":",
             unknown=_UNREAD if parts else numbers.NOT_MEASURED,
-            label=f"{visible(title)} {shown.run.layers} layers by {shown.run.heads} heads; arrow keys move",
+            label=f"{note}, {shown.run.layers} layers by {shown.run.heads} heads; the arrow keys move",
             on_pick=_take_head,
         )
         if parts and "at" in st.query_params and len(found.spans):
@@ -119,12 +119,13 @@ def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
     with st.container(border=True, key="card-worst", gap="xsmall"):
         st.html('<div class="rs-h">Worst audited rows of this run, and the words they dropped</div>')
         if worst.empty:
-            audited = shown.run.audit_depth != "none"
             told = (
-                "Not recorded: the run is older than this list, or every head of it ran dense."
-                if audited
-                else "Not audited. Analyse the prompt again with audit “rows”."
+                "Not recorded: the run is older than this list. Analyse the prompt again with audit “rows”."
             )
+            if shown.run.sparse_units == 0:
+                told = "Every head ran dense and reads all keys: there is nothing to lose."
+            elif shown.run.audit_depth == "none":
+                told = "Not audited. Analyse the prompt again with audit “rows”."
             st.html(f'<div class="rs-sub">{told}</div>')
             return
         for number, (_, row) in enumerate(worst.iterrows()):

@@ -141,6 +141,25 @@ def test_a_run_that_was_not_audited_says_so(home, factory, open_page):
     assert not page.exception and "was not recorded" in text_of(page)
 
 
+def test_a_run_of_dense_heads_has_nothing_to_lose(home, record, open_page):
+    choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in record.choices)
+    run = replace(record.run, sparse_units=0)
+    bundle.write_bundle(
+        replace(record, run=run, choices=choices, audits=(), worst_rows=(), block_reads=()), home / "spool"
+    )
+    html = text_of(open_page("text", run=RUN, at="3-3"))
+    assert "dropped by 0 of 16 heads" in html and "there is nothing to lose" in html
+    assert "Analyse the prompt again" not in html
+
+
+def test_the_last_passage_of_a_prompt_can_be_asked_for(filled, record, open_page):
+    last = record.run.tokens // 64 - 1
+    assert f"Who still reads tokens {last * 64:,}" in text_of(
+        open_page("text", run=RUN, at=f"{last}-{last + 7}")
+    )
+    assert "Who still reads" not in text_of(open_page("text", run=RUN, at=f"{last + 1}-{last + 7}"))
+
+
 def test_a_run_below_break_even_has_nothing_dropped(home, record, open_page):
     dense = replace(
         record, run=replace(record.run, routed=False), choices=(), candidates=(), fallbacks=(), audits=()
