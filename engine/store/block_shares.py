@@ -130,14 +130,16 @@ def _sampled(
     sums, found = _Sums(shape[0] * shape[1], shape[2]), False
     for segment, units in chosen.groupby("segment"):
         places, shares, pool = executed_reads.unit_shares(place, int(segment), batch_index, block[1])
-        if places.empty:
+        dense = units.loc[units["pattern"] == "dense", "unit"].to_numpy()
+        if places.empty and len(dense) < len(units):
             continue
         found = True
         later = _later(int(units["first_token"].iloc[0]), int(units["body_tokens"].iloc[0]), block, 1)
-        width = min(len(later), shares.shape[1] * pool)
-        wide = np.repeat(shares, pool, axis=1)[:, :width].astype(np.float32)
+        sums.add(dense, np.ones((len(dense), len(later)), np.float32), later)
         unit = (places["layer"] * shape[1] + places["head"]).to_numpy()
-        sums.add(unit, wide, later[:width])
+        sparse = ~np.isin(unit, dense)
+        wide = np.repeat(shares[sparse], pool, axis=1)[:, : len(later)].astype(np.float32)
+        sums.add(unit[sparse], wide, later)
     return BlockShares(1, "probe", sums.share().reshape(shape)) if found else None
 
 
