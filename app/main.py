@@ -17,6 +17,7 @@ from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
 from routesparse.app.screens.terms import page as terms
+from routesparse.app.screens.text import page as text
 from routesparse.app.shell import guard, identity, intake
 from routesparse.app.shell.access import access
 from routesparse.app.shell.boundary import boundary
@@ -40,6 +41,7 @@ def main() -> None:
         "job": st.Page(job.render, title="Jobs", url_path="job"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
         "head": st.Page(head.render, title="Head", url_path="head"),
+        "text": st.Page(text.render, title="Text", url_path="text"),
         "audit": st.Page(audit.render, title="Audit", url_path="audit"),
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
         "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
@@ -50,7 +52,7 @@ def main() -> None:
     page = st.navigation(
         {
             "Analyse": [pages["home"], pages["runs"], pages["new"], pages["job"]],
-            "Run": [pages["map"], pages["head"]],
+            "Run": [pages["map"], pages["head"], pages["text"]],
             "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
             "Help": [pages["terms"]],
         }

@@ -124,7 +124,9 @@ def analyze_prompt(
         prompt_name=prompt.name,
         prompt_sha256=prompt.sha256,
         domain=domain,
-        prompt=PromptRow("", prompt.text, prompt.block_starts(config.block_k)) if keep_text else None,
+        prompt=PromptRow("", prompt.text, prompt.block_starts(config.block_k), prompt.block_starts(1))
+        if keep_text
+        else None,
         total_ms=routed.total_ms - trace.prompts[-1].audit_ms,
         dense_ms=None if dense is None else dense.total_ms,
         calibration_mismatch=mismatch,

@@ -259,6 +259,44 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
+class WorstRow:
+    """One of the audited rows of a unit whose output is farthest off (table worst_row), and what it did not read."""
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    rank: int  # among the unit's audited rows by error, 0 the worst
+    position: int  # key-axis position of the row: its token
+    mass: float  # retained mass
+    error: float  # ||o - o~|| / ||o||
+    lost_blocks: bytes  # int32 little endian: the KV blocks that it lost most mass on, most first
+    lost_mass: bytes  # float32 little endian: the share of the row's attention lost on each
+
+
+@dataclass(frozen=True)
+class BlockReadsRow:
+    """What one audited unit reads of each KV block (table block_reads), and the attention that lies there.
+
+    Means over the unit's audited rows; a cell is ``pool`` KV blocks.
+    """
+
+    run_id: str
+    batch_index: int
+    layer: int
+    head: int
+    segment: int
+    cells: int
+    pool: int
+    reads: (
+        bytes  # uint8 [cells]: 255 times the share of pairs (later body row, key) that the chosen plan reads
+    )
+    mass: bytes  # float16 little endian [cells]: attention on the cell, before anything is left out
+    lost: bytes  # float16 little endian [cells]: the part of it that the chosen plan does not read
+
+
+@dataclass(frozen=True)
 class ProbeRow:
     """The probe heatmap of one unit (table probe): block mass, float16, max-pooled along keys if large."""
 
@@ -288,6 +326,7 @@ class PromptRow:
     run_id: str
     text: str
     block_starts: bytes  # int32 little endian [n_blocks + 1], character offsets of the KV blocks
+    token_starts: bytes | None = None  # int32 little endian [tokens + 1], character offsets of the tokens
 
 
 @dataclass(frozen=True)
@@ -314,6 +353,8 @@ class RunRecord:
     candidates: tuple[CandidateScoreRow, ...] = ()
     fallbacks: tuple[FallbackEventRow, ...] = ()
     audits: tuple[AuditRow, ...] = ()
+    worst_rows: tuple[WorstRow, ...] = ()
+    block_reads: tuple[BlockReadsRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     answers: tuple[AnswerRow, ...] = ()
     prompt: PromptRow | None = field(default=None)

@@ -10,6 +10,7 @@ import streamlit as st
 from routesparse.app.shell import navigate, tour, verdict_bar, view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
@@ -56,8 +57,9 @@ def header(store: OwnerView, run: RunRow, title: str) -> None:
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]
+    name = f"<b><bdi>{escape(visible(run.prompt_name))}</bdi></b>"
     st.html(
-        f'<div class="rs-title">{escape(title)}</div><div class="rs-sub"><b>{escape(run.prompt_name)}</b> · '
+        f'<div class="rs-title">{escape(title)}</div><div class="rs-sub">{name} · '
         f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
     )
     verdict_bar.of_run(store, run.run_id)

@@ -76,6 +76,11 @@ def address_of(store: OwnerView, unit: queries.Unit) -> dict[str, str | int]:
     return {"run": run, "layer": unit.layer, "head": unit.head, "segment": unit.segment, **batch}
 
 
+def text_of(store: OwnerView, unit: queries.Unit) -> dict[str, str | int]:
+    """The query of the page Text for a head: the rows of all its segments."""
+    return {name: value for name, value in address_of(store, unit).items() if name != "segment"}
+
+
 def first_pick(choices: pd.DataFrame) -> tuple[int, int]:
     """The unit worth a first look: dense by fallback before expanded before the highest risk."""
     rank = choices["fallback"].map({"dense": 2, "expand": 1}).fillna(0).astype(float)

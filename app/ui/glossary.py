@@ -106,6 +106,9 @@ TERMS: dict[str, str] = {
     "uncertified (section 3.4).",
     "break_even": "Prompts of fewer tokens run dense and without a probe, because routing is predicted not to pay; "
     "left empty, the latency profile predicts the number (section 3.5).",
+    "dropped": "A head has dropped a passage when fewer than the chosen share of later rows read it: of all pairs of a "
+    "sparse row that comes after it and a key of its blocks. The dense tail, the prompt's last rows, reads everything "
+    "in every head and is not counted (ours).",
     "error": "‖O − Õ‖ / ‖O‖: distance of the sparse attention output from the dense one, over the audited rows "
     "(E_rel, section 4.2).",
     "bounds": "Audited rows whose error exceeds the paper's bound or the tight one by more than float32 rounding; "

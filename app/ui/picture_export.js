@@ -1,9 +1,9 @@
-// Saves a chart of the page as SVG or PNG: the layers of a Plotly chart, or the one drawing of the routing map.
+// Saves a chart of the page as SVG or PNG: the layers of a Plotly chart, or the one drawing of a map of heads.
 
 const INTERACTIVE = ".hoverlayer, .draglayer, .zoomlayer, .selectionlayer, .menulayer, .modebar-container";
 
 function standalone(chart, background) {
-  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg")];
+  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg, .rs-heads svg")];
   const { width, height } = layers[0].getBoundingClientRect();
   const parts = layers.map((layer) => {
     const copy = layer.cloneNode(true);

@@ -55,6 +55,14 @@ _STYLE = """
 .rs-pair span { color: var(--rs-mute); } .rs-pair b { text-align: right; }
 .rs-pair > :nth-last-child(-n+2) { border-bottom: 0; }
 .rs-pair b.none { color: var(--rs-mute); font-weight: 400; }
+.rs-dropped { font-size: 1.15rem; font-weight: 650; }
+.rs-words { font: .82rem/1.5 "Source Code Pro", ui-monospace, monospace; white-space: pre-wrap;
+  overflow-wrap: anywhere; unicode-bidi: isolate; border-left: 2px solid var(--rs-line); padding-left: 8px; }
+.rs-words + .rs-note { margin-top: .3rem; }
+.rs-words mark { background: none; color: var(--rs-ink); font-weight: 700; text-decoration: underline; }
+.stApp [class*="st-key-goto-"] { gap: .1rem; }
+.stApp [class*="st-key-goto-"] button { min-height: 1.5rem; padding: 0; justify-content: flex-start; text-align: left; }
+.stApp [class*="st-key-goto-"] button p { font-size: .89rem; color: var(--rs-accent); font-weight: 500; }
 .rs-unknown { background: light-dark(#e6e8ea, #31373d); color: var(--rs-ink); border-radius: 4px; padding: 14px;
   font-size: .93rem; }
 .rs-legend { display: flex; flex-wrap: wrap; gap: 4px 14px; color: var(--rs-mute); font-size: .86rem; }

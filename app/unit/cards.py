@@ -9,9 +9,9 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, view
 from routesparse.app.ui import design, exports, glossary
-from routesparse.app.unit import charts, masks, panel, probe, zoom
+from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries
+from routesparse.engine.store import queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _FULL_HEIGHT = 420
@@ -107,6 +107,10 @@ def full_probe_card(
         elif len(candidates):
             mask = _mask_choice(heatmap, candidates, run.block_k)
         _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask, whole=part is None)
+    position = row_card.wanted(run)
+    if position is not None:
+        loss = row_words.of_row(store, run, unit, candidates, position)
+        row_card.card(store, run, unit, loss, word_queries.words(store, run.run_id))
 
 
 def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int) -> masks.Overlay | None:
@@ -164,8 +168,10 @@ def _probe_picture(
     theme = design.current_theme()
     shown = probe.limited(heatmap)
     name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
+    picture = probe.figure(shown, theme, run.block_k, height, mask)
+    probe.ring_row(picture, shown, row_card.wanted(run), theme)
     st.plotly_chart(
-        probe.figure(shown, theme, run.block_k, height, mask),
+        picture,
         key="probe",
         theme=None,
         config=design.chart_config(name),
@@ -179,7 +185,7 @@ def _probe_picture(
     exports.chart_foot(
         name,
         f"n = {heatmap.probe_rows} rows · softmax mass per key block of {run.block_k} tokens · "
-        f"{'drag a box to zoom in' if whole else _part(shown)} · source: {source}",
+        f"{'drag a box to zoom in, click a row for its words' if whole else _part(shown)} · source: {source}",
         probe.long_rows(heatmap),
         "probe",
         chart="probe",

@@ -37,8 +37,8 @@ def overlay(
     """
     if heatmap.levels is None:
         return None
-    first = _reads(heatmap, candidates, one)
-    second = first if other is None else _reads(heatmap, candidates, other)
+    first = reads(heatmap, candidates, one)
+    second = first if other is None else reads(heatmap, candidates, other)
     cells = np.full(first.shape, NEITHER, np.uint8)
     cells[first & second], cells[first & ~second], cells[~first & second] = BOTH, ONE, OTHER
     # No row may read keys after itself: those cells stay clear.
@@ -48,8 +48,11 @@ def overlay(
     return Overlay(cells, names[one], None if other is None else names[other])
 
 
-def _reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:
-    """bool [rows, mask columns]; a family's budgets are numbered by their order in the library."""
+def reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:
+    """bool [rows, mask columns]: what a candidate reads, of a heatmap with levels.
+
+    A family's budgets are numbered by their order in the library.
+    """
     assert heatmap.levels is not None
     ordered = candidates.sort_values("candidate")
     level = ordered.groupby("pattern").cumcount()[ordered["candidate"] == candidate].iloc[0]
@@ -57,6 +60,36 @@ def _reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.nda
     if pattern == "dense":
         return np.ones(next(iter(heatmap.levels.values())).shape, bool)
     return heatmap.levels[pattern] <= level
+
+
+def cells_read(heatmap: Heatmap, kept: np.ndarray) -> np.ndarray:
+    """``kept`` bool [rows, mask columns] in the columns of the heatmap's mass."""
+    column = np.arange(heatmap.mass.shape[1]) * heatmap.block_pool // heatmap.mask_pool
+    wide: np.ndarray = kept[:, np.minimum(column, kept.shape[1] - 1)]
+    return wide
+
+
+def lost_trace(
+    shown: Overlay, heatmap: Heatmap, labels: list[str], theme: design.Theme, block: int
+) -> dict[str, Any]:
+    """A Plotly heatmap over one candidate's reads: clear where read, from grey to orange the attention that is not."""
+    step = heatmap.block_pool * block
+    peak = float(heatmap.mass.max(initial=0)) or 1.0
+    lost = np.clip(np.sqrt(np.clip(heatmap.mass, 0, None) / peak) * 255, 1, 255)
+    clear = "rgba(0,0,0,0)"
+    return {
+        "type": "heatmap",
+        # Square roots, as in the picture below; a byte a cell.
+        "z": np.where(cells_read(heatmap, shown.cells != NEITHER), 0, lost).astype(np.uint8),
+        "x0": heatmap.first_block * block + step / 2,
+        "dx": step,
+        "y": labels,
+        "zmin": 0,
+        "zmax": 255,
+        "colorscale": [[0, clear], [0.5 / 255, clear], [0.5 / 255, theme.null], [1, theme.warn]],
+        "showscale": False,
+        "hoverinfo": "skip",
+    }
 
 
 def trace(
@@ -84,7 +117,10 @@ def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[
     """(colour, words) of what the overlay means."""
     cell = "a cell" if heatmap.mask_pool == 1 else f"a cell of {heatmap.mask_pool} key blocks"
     if shown.other is None:
-        return [(theme.null, f"grey: {shown.one} reads no key of {cell}")]
+        return [
+            (theme.null, f"grey: {shown.one} reads no key of {cell}"),
+            (theme.warn, "orange: nor does it read this attention, which is lost"),
+        ]
     return [
         (theme.hues[0], f"only {shown.one}"),
         (theme.hues[1], f"only {shown.other}"),

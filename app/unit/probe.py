@@ -57,7 +57,8 @@ def figure(
         }
     ]
     if mask is not None:
-        traces.append(masks.trace(mask, heatmap, labels, theme, block_tokens))
+        paint = masks.lost_trace if mask.other is None else masks.trace
+        traces.append(paint(mask, heatmap, labels, theme, block_tokens))
     width = (end - start) * 0.012
     for bit, color in enumerate(_kind_colors(theme)):
         at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
@@ -97,6 +98,16 @@ def figure(
         showlegend=False,
         margin={"l": 4, "r": 6, "t": 4, "b": 38},
     )
+
+
+def ring_row(picture: go.Figure, heatmap: Heatmap, position: int | None, theme: design.Theme) -> None:
+    """Frame the row at this token, where it is in the picture."""
+    found = np.flatnonzero(heatmap.positions == position)
+    if position is not None and len(found):
+        place = {"xref": "paper", "x0": 0, "x1": 1, "y0": float(found[0]) - 0.9, "y1": float(found[0]) + 0.9}
+        picture.update_layout(
+            shapes=[{"type": "rect", **place, "line": {"color": theme.warn, "width": 1.5}}], overwrite=False
+        )
 
 
 def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None) -> str:

@@ -1,7 +1,8 @@
 """Zooming into a probe: the window lives in the address, and its part of the picture comes at the stored resolution.
 
 The whole picture is pooled to what a screen shows; dragging a box over it asks for that part again. The browser's half
-is zoom.js: it reports the axes after a drag, and a double click, which leads back to the whole picture.
+is zoom.js: it reports the axes after a drag, a double click, which leads back to the whole picture, and the row of a
+single click.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def watch(chart: str, shown: Heatmap, block_tokens: int, whole: bool) -> None:
         key=key,
         data={"chart": chart, "whole": whole},
         on_window_change=lambda: _take(st.session_state[key].window, shown, block_tokens),
+        on_row_change=lambda: _take_row(st.session_state[key].row, shown),
     )
 
 
@@ -101,6 +103,12 @@ def _is_box(ranges: object) -> bool:
         and len(ranges) == 4
         and all(isinstance(value, int | float) and math.isfinite(value) for value in ranges)
     )
+
+
+def _take_row(row: object, shown: Heatmap) -> None:
+    """The clicked row becomes part of the address, by its token."""
+    if isinstance(row, int | float) and 0 <= row < len(shown.positions) and shown.row_pool == 1:
+        view.write(row=int(shown.positions[int(row)]))
 
 
 def _take(ranges: list[float] | None, shown: Heatmap, block_tokens: int) -> None:

@@ -11,7 +11,7 @@ from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.rows import AuditRow
+from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,15 @@ class Executed:
 
     out: torch.Tensor
     dense_rows: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The record's rows of one layer and segment, run_id left empty."""
+
+    units: tuple[AuditRow, ...] = ()
+    worst_rows: tuple[WorstRow, ...] = ()
+    block_reads: tuple[BlockReadsRow, ...] = ()
 
 
 class Auditor(ABC):
@@ -34,5 +43,5 @@ class Auditor(ABC):
     @abstractmethod
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
-        """The record's rows of one layer and segment, run_id left empty; inputs and output are the layer's own."""
+    ) -> Audited:
+        """What the record keeps of one layer and segment; inputs and output are the layer's own."""

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
+from routesparse.engine.audit.passages import Passages, Place, plan_reads
 from routesparse.engine.config import AuditDepth
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.method.certificate import paper_error_bound, row_lower_bound, tight_error_bound
 from routesparse.engine.method.inputs import AttentionInputs
-from routesparse.engine.rows import AuditRow
+from routesparse.engine.rows import AuditRow, BlockReadsRow, WorstRow
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
 
@@ -47,11 +48,26 @@ class RowAuditor(Auditor):
 
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
+    ) -> Audited:
         """See ``audit_units``."""
-        return audit_units(
-            inputs, decision, self.rows, settings.seed, settings.config.row_level, executed=executed
+        passages: dict[tuple[int, int], Passages] = {}
+        units = audit_units(
+            inputs,
+            decision,
+            self.rows,
+            settings.seed,
+            settings.config.row_level,
+            executed=executed,
+            passages=passages,
         )
+        worst: list[WorstRow] = []
+        reads: list[BlockReadsRow] = []
+        for (b, h), found in passages.items():
+            place = Place(b, decision.layer, h, decision.segment.index)
+            worst += found.worst_rows(place)
+            row = found.block_reads(place, plan_reads(decision, b, h))
+            reads += [] if row is None else [row]
+        return Audited(tuple(units), tuple(worst), tuple(reads))
 
 
 def audit_units(
@@ -61,11 +77,12 @@ def audit_units(
     seed: int,
     row_level: float | None = None,
     executed: Executed | None = None,
+    passages: dict[tuple[int, int], Passages] | None = None,
 ) -> list[AuditRow]:
     """One AuditRow per sparse unit of the decision (run_id left empty for the trace to fill in).
 
     row_level: of the row statement, whose share of audited rows above it is then measured. executed: compared with
-    the rebuilt rows.
+    the rebuilt rows. passages: filled by (batch, head) with what the rows say about KV blocks.
     """
     segment = decision.segment
     generator = torch.Generator().manual_seed(stable_seed("audit", seed, decision.layer, segment.index))
@@ -79,7 +96,10 @@ def audit_units(
             chosen = torch.arange(low, segment.body)
         else:
             chosen = torch.randint(low, segment.body, (rows,), generator=generator).sort().values
-        measured = measure_rows(inputs, decision, b, h, chosen, executed)
+        seen = None
+        if passages is not None:
+            seen = passages[b, h] = Passages(segment.position, segment.block_k, segment.key_blocks)
+        measured = measure_rows(inputs, decision, b, h, chosen, executed, seen)
         mass, error, norm, paper, tight = (
             measured[name] for name in ("mass", "error", "norm", "paper", "tight")
         )
@@ -121,8 +141,9 @@ def measure_rows(
     h: int,
     rows: torch.Tensor,
     executed: Executed | None = None,
+    passages: Passages | None = None,
 ) -> dict[str, np.ndarray]:
-    """Exact per-row quantities of one unit's chosen candidate; rows int64 [P], ascending.
+    """Exact per-row quantities of one unit's chosen candidate; rows int64 [P], ascending. passages: takes them too.
 
     mass, error ||o - o~||, norm ||o||, paper and tight bounds, each float64 [P]; v_max a scalar array. With
     ``executed`` also deviation (``AuditRow.executed_error`` of each row; Inf where the output is NaN).
@@ -154,9 +175,12 @@ def measure_rows(
         mass = (kept.sum(-1) + sink_weight).clamp(max=1.0)
         exact = weights @ values[:end]
         sparse = (kept @ values[:end]) / mass.clamp_min(1e-30).unsqueeze(-1)
+        error, norm = (exact - sparse).norm(dim=-1), exact.norm(dim=-1)
         parts["mass"].append(mass)
-        parts["error"].append((exact - sparse).norm(dim=-1))
-        parts["norm"].append(exact.norm(dim=-1))
+        parts["error"].append(error)
+        parts["norm"].append(norm)
+        if passages is not None:
+            passages.add(chunk, weights, kept, mass, error / norm.clamp_min(1e-12))
         parts["sparse_norm"].append(sparse.norm(dim=-1))
         if executed is not None:
             dense = executed.dense_rows[b, h].index_select(0, chunk // segment.block_q)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window
@@ -23,7 +23,6 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
@@ -41,7 +40,7 @@ class CandidateAuditor(Auditor):
 
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
+    ) -> Audited:
         """See ``Auditor.audit``."""
         rows = draw_body_rows(inputs, decision, self._rows, settings.seed)
         true = candidate_masses(inputs, decision, rows, settings.config).double().mean(2)
@@ -63,7 +62,7 @@ class CandidateAuditor(Auditor):
                 error=error,
             )
         )
-        return []
+        return Audited()
 
 
 def measure_window(

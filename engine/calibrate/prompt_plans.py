@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
@@ -19,7 +19,6 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.plans import PlanCase, PromptPlans
-from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
@@ -84,7 +83,7 @@ class _PlanAuditor(Auditor):
 
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
+    ) -> Audited:
         """Hand on the plan with the inputs of its segment."""
         segment = decision.segment
         rows = slice(segment.first, segment.first + segment.rows)
@@ -95,4 +94,4 @@ class _PlanAuditor(Auditor):
             v=inputs.v[:, :, : segment.keys],
         )
         self._seen(PlanCase(own, segment, plan_of(decision, inputs)))
-        return []
+        return Audited()

@@ -313,7 +313,7 @@ def deciding() -> list[str]:
         "*graph* replays a CUDA graph, *launched* launches kernel by kernel with the host ahead. "
         f"`{result['command']}`; medians of nine single decisions. *memory* is the most that one takes beside Q, K, V.",
         "",
-        "| tokens | segment | graph ms | launched ms | probe / indices and scores / router and certificate ms | memory |",
+        "| tokens | segment | graph ms | launched ms | probe / indices, scores / router, certificate ms | memory |",
         "|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
@@ -327,9 +327,9 @@ def deciding() -> list[str]:
         *lines,
         "",
         f"At 131,072 tokens and one segment the {_decided(131_072, 131_072)['decided_ms']:.2f} ms are of single "
-        f"decisions with idle time between them. Decisions in a row took {_sustained_ms():.2f} ms by the rule of commit "
-        f"{layer['git_commit'][:7]} (`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
-        f"{LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
+        f"decisions with idle time between them. Decisions in a row took {_sustained_ms():.2f} ms by the rule of "
+        f"commit {layer['git_commit'][:7]} (`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus "
+        f"*kernel* above over {LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
         f"{_within_prefill_ms(10):.2f} ms at 10 %: by the rule of commit {earlier}, before there was a price.",
         "",
     ]

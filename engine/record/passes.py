@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import NumericsError
-from routesparse.engine.rows import AuditRow, PromptRow
+from routesparse.engine.rows import PromptRow
 
 if TYPE_CHECKING:
+    from routesparse.engine.audit.auditor import Audited
     from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.config import AuditDepth, RouterConfig
     from routesparse.engine.decide.decision import Decision, Pending
@@ -30,7 +31,7 @@ class LayerPass:
     kernel_us: float
     density: float  # of the plan that ran, tail included
     limit_us: float | None
-    audits: tuple[AuditRow, ...]
+    audits: tuple[Audited, ...]  # one a segment
     audit_us: float
 
     def sum_of(self, name: str) -> float:
@@ -47,7 +48,7 @@ class PendingPass:
     laps: Laps
     copies: Copies  # density float64 [B, H] of the plan that ran, finite bool
     limit_us: float | None
-    audits: tuple[AuditRow, ...]
+    audits: tuple[Audited, ...]  # one a segment
 
     def read(self) -> LayerPass:
         """Wait for the device. Errors: NumericsError where it met NaN or Inf."""

@@ -17,6 +17,7 @@ from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.method.certificate import conformal_lower_mass, row_lower_bound
 from routesparse.engine.method.router import admissible
 from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.record import block_reads
 from routesparse.engine.record.reasons import candidate_reason, choice_reason, climb_cause
 from routesparse.engine.rows import (
     AuditRow,
@@ -57,7 +58,8 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
                 candidates += _candidates(run_id, decision, unit, tau)
                 probes.append(_probe(run_id, decision, unit, pictures[unit].reduced(*reduction)))
             events += _events(run_id, decision, settings.config)
-    audits = tuple(replace(a, run_id=run_id) for p in prompt.passes for a in p.audits)
+    audited = [a for p in prompt.passes for a in p.audits]
+    audits = tuple(replace(row, run_id=run_id) for a in audited for row in a.units)
     layers = tuple(_layers(run_id, prompt))
     return RunRecord(
         run=_run(settings, run_id, prompt, info, choices, audits, layers),
@@ -66,6 +68,8 @@ def record_prompt(settings: RunSettings, prompt: PromptTrace, info: RunInfo) -> 
         candidates=tuple(candidates),
         fallbacks=tuple(events),
         audits=audits,
+        worst_rows=tuple(replace(row, run_id=run_id) for a in audited for row in a.worst_rows),
+        block_reads=tuple(block_reads.within(run_id, [row for a in audited for row in a.block_reads])),
         probes=tuple(probes),
         prompt=None if info.prompt is None else replace(info.prompt, run_id=run_id),
     )

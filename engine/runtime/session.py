@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import AuditDepth, RouterConfig
 from routesparse.engine.decide.ahead import ready
@@ -38,7 +38,6 @@ from routesparse.engine.method.segments import Segment, split
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.record.passes import PendingPass, RunSettings
 from routesparse.engine.record.trace import Trace
-from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
 from routesparse.engine.seeds import stable_seed
@@ -216,11 +215,11 @@ class RoutingSession(AttentionRouter):
         else:
             out, finite = execute(inputs, plan, self.config.launch, [p.choice for p in pendings])
         laps.lap()
-        audits: list[AuditRow] = []
+        audits: list[Audited] = []
         if self._auditor is not None:
             for pending, mine in zip(pendings, plans, strict=True):
                 ran = Executed(out, mine.dense_rows)
-                audits += self._auditor.audit(inputs, pending.read(), settings, ran)
+                audits.append(self._auditor.audit(inputs, pending.read(), settings, ran))
         laps.lap()
         pending_pass = PendingPass(
             layer=layer,

@@ -34,7 +34,7 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import ranges, tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 3  # 2 had no table answer, 1 named lambda and g "gate"
+SCHEMA_VERSION = 3  # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads
 MANIFEST = "manifest.json"
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
@@ -107,7 +107,7 @@ def read_bundle(path: Path) -> RunRecord:
     values: dict[str, Any] = {
         field: tuple(rows.get(name, ()))
         for name, (_, field) in tables.TABLES.items()
-        if field not in ("run", "prompt")
+        if field not in ("run", "prompt") and name in rows
     }
     prompt = rows.get("prompt") or [None]
     return RunRecord(run=rows["run"][0], prompt=prompt[0], **values)

@@ -35,6 +35,7 @@ FACT_TABLES = (
     "candidate_score",
     "fallback_event",
     "audit",
+    "worst_row",
     "probe_meta",
     "answer",
     "prompt",

@@ -49,20 +49,34 @@ def block_readers(store: OwnerView, run_id: str, segment: int, batch_index: int 
 @lru_cache(_KEPT)
 def _read(place: Path, digest: str, segment: int, batch_index: int, block: int) -> pd.DataFrame:
     """``digest`` of the bundle is part of the key: a deleted run's place may be taken by another."""
+    units, shares, pool = unit_shares(place, segment, batch_index, block)
+    if units.empty:
+        return _table(np.empty(0), 1, 0)
+    # Which rows may read a cell is alike in all heads but for the rows drawn: a head without one says nothing.
+    known = ~np.isnan(shares)
+    mean = np.divide(
+        np.nansum(shares, 0), known.sum(0), out=np.full(shares.shape[1], np.nan), where=known.any(0)
+    )
+    return _table(mean, pool, len(units))
+
+
+def unit_shares(
+    place: Path, segment: int, batch_index: int, block: int
+) -> tuple[pd.DataFrame, np.ndarray, int]:
+    """Layer and head of the units with masks, what each reads of each cell float [units, cells], KV blocks in a cell.
+
+    The same share as in ``block_readers``, of one head; NaN where no recorded body row comes after.
+    """
     wanted = [("segment", "=", segment), ("batch_index", "=", batch_index)]
     columns = [*_UNIT, "rows", "positions", "masks", "mask_columns", "mask_pool"]
     probes = _frame(place / "probe.parquet", columns, wanted).dropna(subset=["masks"])
     library = candidates_of(place)
     units = probes.merge(_levels(place, wanted, library), on=_UNIT)
     if units.empty:
-        return _table(np.empty(0), 1, 0)
-    shares = np.stack([_share(unit, block, families_of(library)) for unit in units.itertuples()])
-    # Which rows may read a cell is alike in all heads but for the rows drawn: a head without one says nothing.
-    known = ~np.isnan(shares)
-    mean = np.divide(
-        np.nansum(shares, 0), known.sum(0), out=np.full(shares.shape[1], np.nan), where=known.any(0)
-    )
-    return _table(mean, int(units["mask_pool"].iloc[0]), len(units))
+        return units, np.empty((0, 0)), 1
+    families = families_of(library)
+    shares = np.stack([_share(unit, block, families) for unit in units.itertuples()])
+    return units[_UNIT], shares, int(units["mask_pool"].iloc[0])
 
 
 def _levels(place: Path, wanted: list[tuple[str, str, int]], library: pd.DataFrame) -> pd.DataFrame:

@@ -167,11 +167,42 @@ SCHEMA: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("kinds", "masks"), Blob(1)),
         "mass": Blob(2),
     },
-    "prompt": {"run_id": _ID, "text": Text(1 << 26, lines=True), "block_starts": Blob(4)},
+    "worst_row": {
+        **_UNIT,
+        "rank": Whole(0, _TOKENS),
+        "position": Whole(0, _TOKENS),
+        "mass": _SHARE,
+        "error": _AMOUNT,
+        **dict.fromkeys(("lost_blocks", "lost_mass"), Blob(4)),
+    },
+    "block_reads": {
+        **_UNIT,
+        "cells": Whole(1, 1 << 20),
+        "pool": Whole(1, _TOKENS),
+        "reads": Blob(1),
+        **dict.fromkeys(("mass", "lost"), Blob(2)),
+    },
+    "answer": {
+        "run_id": _ID,
+        "batch_index": Whole(),
+        "token_id": Whole(),
+        "text": Text(lines=True),  # shown escaped
+        **dict.fromkeys(("dense", "routed"), _SHARE),
+        **dict.fromkeys(("dense_rank", "routed_rank"), Whole(1)),
+    },
+    "prompt": {
+        "run_id": _ID,
+        "text": Text(1 << 26, lines=True),
+        **dict.fromkeys(("block_starts", "token_starts"), Blob(4)),
+    },
 }
 _KEYS = {
     "layer_run": ("layer",),
-    **dict.fromkeys(("head_choice", "audit", "probe"), ("batch_index", "layer", "head", "segment")),
+    **dict.fromkeys(
+        ("head_choice", "audit", "probe", "block_reads"), ("batch_index", "layer", "head", "segment")
+    ),
+    "worst_row": ("batch_index", "layer", "head", "segment", "rank"),
+    "answer": ("batch_index", "token_id"),
     "candidate_score": ("batch_index", "layer", "head", "segment", "candidate"),
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
@@ -189,6 +220,8 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     run = tables["run"].to_pylist()[0]
     _run(run, tables)
     for name, keys in _KEYS.items():
+        if name not in tables:
+            continue
         for column in keys:
             if column in _WITHIN:
                 whole = run[_WITHIN[column]]
@@ -200,8 +233,15 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     _column("head_choice.first_token + tokens", ends, Whole(1, run["tokens"]))
     _known_candidates(tables)
     _heatmaps(tables["probe"], tables["candidate_score"], run["tokens"])
+    if "worst_row" in tables:
+        _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
+    if "block_reads" in tables:
+        sizes = {"reads": 1, "mass": 2, "lost": 2}
+        for place, row in enumerate(tables["block_reads"].to_pylist()):
+            for name, width in sizes.items():
+                _as_long(f"block_reads.{name}", place, row[name], width * row["cells"])
     if "prompt" in tables:
-        _prompt(tables["prompt"])
+        _prompt(tables["prompt"], run["tokens"])
 
 
 def check_table(name: str, table: pa.Table) -> None:
@@ -303,8 +343,7 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
                 )
             sizes["masks"] = -(-families // 2) * rows * row["mask_columns"]
         for name, size in sizes.items():
-            if len(row[name]) != size:
-                raise FieldError(f"the size of probe.{name} in row {place}", len(row[name]), f"{size} bytes")
+            _as_long(f"probe.{name}", place, row[name], size)
         if max(row["kinds"]) >= _KINDS:
             raise FieldError(f"probe.kinds in row {place}", max(row["kinds"]), f"below {_KINDS}")
         positions = np.frombuffer(row["positions"], "<i4")
@@ -313,14 +352,36 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
             raise FieldError(f"probe.positions in row {place}", positions[:8].tolist(), wanted)
 
 
-def _prompt(prompt: pa.Table) -> None:
-    """Block starts ascend from 0 to the text's end."""
+def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
+    """Positions in the prompt; as many shares as lost KV blocks, which the prompt has."""
+    for place, row in enumerate(rows.to_pylist()):
+        if row["position"] >= tokens:
+            raise FieldError(f"worst_row.position in row {place}", row["position"], f"below {tokens}")
+        _as_long("worst_row.lost_mass", place, row["lost_mass"], len(row["lost_blocks"]))
+        blocks, shares = np.frombuffer(row["lost_blocks"], "<i4"), np.frombuffer(row["lost_mass"], "<f4")
+        if ((blocks < 0) | (blocks >= -(-tokens // block_k))).any():
+            raise FieldError(f"worst_row.lost_blocks in row {place}", blocks[:8].tolist(), "KV blocks")
+        if not ((shares >= -_ROUNDING) & (shares <= 1 + _ROUNDING)).all():
+            raise FieldError(f"worst_row.lost_mass in row {place}", shares[:8].tolist(), "shares")
+
+
+def _as_long(name: str, place: int, found: bytes, size: int) -> None:
+    if len(found) != size:
+        raise FieldError(f"the size of {name} in row {place}", len(found), f"{size} bytes")
+
+
+def _prompt(prompt: pa.Table, tokens: int) -> None:
+    """Starts of blocks and tokens ascend from 0 to the text's end."""
     if prompt.num_rows != 1:
         raise FieldError("rows of prompt", prompt.num_rows, "1")
-    text, starts = prompt["text"][0].as_py(), np.frombuffer(prompt["block_starts"][0].as_py(), "<i4")
-    if not len(starts) or starts[0] < 0 or (np.diff(starts) < 0).any() or starts[-1] > len(text):
-        wanted = f"ascending offsets of the text's {len(text):,} characters"
-        raise FieldError("prompt.block_starts", starts[:8].tolist(), wanted)
+    text, found = prompt["text"][0].as_py(), prompt["token_starts"][0].as_py()
+    if found is not None:
+        _as_long("prompt.token_starts", 0, found, 4 * (tokens + 1))
+    for name in ("block_starts", "token_starts") if found is not None else ("block_starts",):
+        starts = np.frombuffer(prompt[name][0].as_py(), "<i4")
+        if not len(starts) or starts[0] < 0 or (np.diff(starts) < 0).any() or starts[-1] > len(text):
+            wanted = f"ascending offsets of the text's {len(text):,} characters"
+            raise FieldError(f"prompt.{name}", starts[:8].tolist(), wanted)
 
 
 def _words(key: dict[str, int]) -> str:

@@ -1,7 +1,7 @@
 """Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py``.
 
 One table per record class; a field that may be None is nullable, every other field is required. Rows are
-sorted by (layer, head, segment, batch_index, candidate, test, dense_rank), as far as a table has these columns.
+sorted by (layer, head, segment, batch_index, candidate, test, rank, dense_rank), as far as a table has these columns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from routesparse.engine.errors import BundleError
 from routesparse.engine.rows import (
     AnswerRow,
     AuditRow,
+    BlockReadsRow,
     CandidateScoreRow,
     FallbackEventRow,
     HeadChoiceRow,
@@ -27,6 +28,7 @@ from routesparse.engine.rows import (
     PromptRow,
     RunRecord,
     RunRow,
+    WorstRow,
 )
 
 # table name -> (record class, field of RunRecord that holds its rows)
@@ -37,14 +39,16 @@ TABLES: dict[str, tuple[type, str]] = {
     "candidate_score": (CandidateScoreRow, "candidates"),
     "fallback_event": (FallbackEventRow, "fallbacks"),
     "audit": (AuditRow, "audits"),
+    "worst_row": (WorstRow, "worst_rows"),
+    "block_reads": (BlockReadsRow, "block_reads"),
     "probe": (ProbeRow, "probes"),
     "answer": (AnswerRow, "answers"),
     "prompt": (PromptRow, "prompt"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-OPTIONAL_TABLES = frozenset({"answer", "prompt"})
-SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "dense_rank")
+OPTIONAL_TABLES = frozenset({"answer", "prompt", "worst_row", "block_reads"})  # the last two since schema 3
+SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "rank", "dense_rank")
 
 _ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),

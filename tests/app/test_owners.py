@@ -19,7 +19,7 @@ BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
 ANNS, BOBS, THIRD = "3f9a1c20d4e5b678", "c0de17aa90e1f003", "7777777790e1f007"
 # What is Ann's alone; none of it may reach Bob's browser.
 MARKS = ("anns-ledger", "anns-domain", "anns-profile", "anns-device", "d4e5b678", "tonnage", "anns-job")
-OF_A_RUN = ("routing_map", "head", "audit", "fallbacks")
+OF_A_RUN = ("routing_map", "head", "text", "audit", "fallbacks")
 PAGES = ("runs", "new_run", "job", *OF_A_RUN, "compare", "calibration", "terms")
 
 

@@ -58,6 +58,12 @@ PAGES = {
     "head": "/head?run=3f9a1c20&layer=5&head=2",
     "head-two-masks": "/head?run=3f9a1c20&layer=5&head=2&mask=5&against=11",
     "terms": "/terms?term=risk",
+    "text": "/text?run=3f9a1c20",
+    "text-find": "/text?run=3f9a1c20&find=2474-12",
+    "text-row": "/text?run=3f9a1c20&layer=3&head=3&row=785&shade=lost",
+    "text-not-audited": "/text?run=c0de17aa&find=2474-12&scope=all",
+    "text-128k": "/text?run=32b32b32&find=2474-12&scope=layer",
+    "head-row": "/head?run=3f9a1c20&layer=3&head=3&row=785",
     "head-not-audited": "/head?run=c0de17aa&layer=1&head=1",
     "head-128k": "/head?run=32b32b32&layer=17&head=20",
     "audit": "/audit?run=3f9a1c20",
@@ -191,7 +197,7 @@ def main(folder: Path) -> None:
         with serve.dashboard(filled) as address:
             pages = {name: path.format(**ids) for name, path in PAGES.items()}
             shoot(browser, address, pages, folder, "filled")
-        names = ("map", "new", "job", "head", "audit", "fallbacks", "compare", "calibration")
+        names = ("map", "new", "job", "head", "text", "audit", "fallbacks", "compare", "calibration")
         few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
             shoot(browser, address, few, folder, "empty")

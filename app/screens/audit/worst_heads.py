@@ -32,6 +32,10 @@ def card(store: OwnerView, shown: Scope) -> None:
             st.html('<div class="rs-h">Worst heads</div>', width="content")
             switch.buttons("worst", ORDERS, order)
         st.html(_table(store, rows, shown.everything) + drift_note.of_several(shown.runs))
+        if not shown.everything:
+            navigate.link(
+                "The worst rows of this run in words", "text", run=queries.short_id(store, shown.run.run_id)
+            )
         exports.chart_foot(
             f"worst-heads-{order}-{shown.name}",
             f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · "

@@ -47,6 +47,7 @@ def render() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
         run_header.segment_selector(run, shown, choices)
         navigate.link("Routing map", "map", **view.address_of(store, unit))
+        navigate.link("Text", "text", **view.text_of(store, unit))
         navigate.link("Audit of this run", "audit", run=queries.short_id(store, run.run_id))
         navigate.link("Fallbacks of this run", "fallbacks", run=queries.short_id(store, run.run_id))
     found = choices[(choices["layer"] == layer) & (choices["head"] == head)]

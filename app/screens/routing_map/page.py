@@ -68,6 +68,7 @@ def render() -> None:
             return
         cards.reason_card(run, found.iloc[0], picked, queries.fallbacks(store, unit), candidates, layers)
         navigate.link("Open this head", "head", **view.address_of(store, unit))
+        navigate.link("Read the text as this head does", "text", **view.text_of(store, unit))
         cards.probe_card(store, run, unit, found.iloc[0])
         cards.scatter_card(run, found.iloc[0], candidates, picked)
         cards.audit_card(found.iloc[0])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from routesparse.app.ui.design import LIGHT
 from routesparse.app.unit import masks, probe, zoom
 from routesparse.app.unit.zoom import Window
+from routesparse.engine.record.masks import NEVER
 from routesparse.engine.store.queries import Heatmap
 from routesparse.engine.store.thumbnail import make
 
@@ -111,3 +114,27 @@ def test_a_lost_bundle_leaves_the_thumbnail(filled, open_page):
     shutil.rmtree(access().store.bundle(RUN))
     page = open_page("routing_map", run=RUN, layer="1", head="1", zoom="8,16,10,20")
     assert not page.exception and "max over 5 rows" in text_of(page)
+
+
+def test_what_the_chosen_plan_does_not_read_is_painted_by_its_mass():
+    """A mask column of two mass columns; level 0 reads the first cell alone."""
+    mass = np.array([[0.5, 0.0, 0.4, 0.1]], np.float32)
+    levels = {"floor": np.array([[0, NEVER]], np.uint8)}
+    heatmap = Heatmap(mass, np.array([1_000]), np.array([2], np.uint8), 1, 1, 1, levels, 2)
+    candidates = pd.DataFrame({"candidate": [0, 1], "pattern": ["floor", "dense"], "budget": ["few", "all"]})
+    painted = masks.lost_trace(masks.overlay(heatmap, candidates, 64, 0, None), heatmap, ["a"], LIGHT, 64)[
+        "z"
+    ]
+    assert painted[0, :2].tolist() == [0, 0] and 0 < painted[0, 3] < painted[0, 2]
+    dense = masks.lost_trace(masks.overlay(heatmap, candidates, 64, 1, None), heatmap, ["a"], LIGHT, 64)["z"]
+    assert not dense.any()
+
+
+def test_a_click_on_a_row_is_its_token_in_the_address(monkeypatch):
+    written = []
+    monkeypatch.setattr(zoom.view, "write", lambda **changes: written.append(changes))
+    heatmap = wide()
+    for value in (2, -1, 99, None, "1"):
+        zoom._take_row(value, replace(heatmap, row_pool=1))
+    zoom._take_row(2, replace(heatmap, row_pool=4))
+    assert written == [{"row": 200}]

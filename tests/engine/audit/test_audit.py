@@ -107,9 +107,9 @@ def test_a_row_audit_draws_body_rows_of_its_own(oracle, case, monkeypatch):
     seen = []
     measured = measure_rows
 
-    def keep(inputs, decision, b, h, rows, executed):
+    def keep(inputs, decision, b, h, rows, *others):
         seen.append((b, rows))
-        return measured(inputs, decision, b, h, rows, executed)
+        return measured(inputs, decision, b, h, rows, *others)
 
     monkeypatch.setattr(row_audit, "measure_rows", keep)
     audits = audit_units(inputs, decision, 40, seed=0)
@@ -147,7 +147,9 @@ def test_a_session_audits_every_sparse_unit_and_no_dense_one(oracle, rows, depth
     routed.attend(inputs, layer=0)
     record = routed.trace.record()
     sparse = {(c.layer, c.head, c.segment) for c in record.choices if c.pattern != "dense"}
-    assert sparse and {(a.layer, a.head, a.segment) for a in record.audits} == sparse
+    for found in (record.audits, record.worst_rows, record.block_reads):
+        assert sparse and {(a.layer, a.head, a.segment) for a in found} == sparse
+        assert {a.run_id for a in found} == {record.run.run_id}
     assert record.run.audit_depth == depth
     assert record.run.audit_rows == (rows or max(c.body_tokens for c in record.choices))
 

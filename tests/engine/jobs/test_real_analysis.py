@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,6 +68,8 @@ def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
     assert (run.audit_depth, run.units) == ("rows", len(record.choices))
     assert record.probes
     assert record.prompt.text == TEXT
+    starts = np.frombuffer(record.prompt.token_starts, "<i4")
+    assert len(starts) == run.tokens + 1 and starts[-1] == len(TEXT)
     stages = [line["stage"] for line in tail(home, job_id) if line["event"] == "stage"]
     assert [stage for stage in stages if stage != "profile"] == [
         "load",
@@ -79,7 +82,7 @@ def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
 
 
 def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
-    job_id = queue.submit(request(tiny, keep_text=False), TEXT)
+    job_id = queue.submit(request(tiny, keep_text=False, audit="rows"), TEXT)
     run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert read_bundle(home / "spool" / f"{job_id}-1").prompt is None
     assert queue.prompts.names() == []

@@ -286,6 +286,7 @@ def test_a_padded_prompt_without_real_rows_in_a_segment_is_not_audited_there(ora
     )
     inputs = oracle.draw_inputs(9, batch=2, n_q=512, key_start=[0, 300])
     routed.attend(inputs, layer=0)
-    audits = routed.trace.prompts[-1].passes[0].audits
+    passes = routed.trace.prompts[-1].passes
+    audits = [row for audited in passes[0].audits for row in audited.units]
     assert audits
     assert not [a for a in audits if a.batch_index == 1 and a.segment == 0]

@@ -20,6 +20,7 @@ from routesparse.engine.record import masks
 from routesparse.engine.rows import (
     AnswerRow,
     AuditRow,
+    BlockReadsRow,
     CandidateScoreRow,
     FallbackEventRow,
     HeadChoiceRow,
@@ -28,6 +29,7 @@ from routesparse.engine.rows import (
     PromptRow,
     RunRecord,
     RunRow,
+    WorstRow,
 )
 
 # pattern, budget, density at 16,384 tokens
@@ -59,6 +61,7 @@ TAU = 0.9
 GATE = 0.925
 PRICED = DENSE - 2  # policy "priced": the floor at the price
 PRICE, TAU_LAYER, TAU_HEAD = 0.3, 0.7, 0.4
+MOST_CELLS = 512  # of a unit's block reads
 PROBE_KINDS = (64, 64, 128, 16)  # recent, routing, certificate, boundary rows
 
 
@@ -83,6 +86,7 @@ def make_record(
     """One run; ``hardness`` in [0, 1] moves mass from local rows to the whole prompt."""
     random = np.random.default_rng([seed, int(hashlib.sha256(run_id.encode()).hexdigest()[:8], 16)])
     choices, candidates, fallbacks, audits, probes, layer_rows = [], [], [], [], [], []
+    worst, reads, aside = [], [], np.random.default_rng([seed, layers, heads, tokens])
     body = tokens // segments
     for layer in range(layers):
         kernel_us = 0.0
@@ -97,6 +101,9 @@ def make_record(
                 kernel_us += unit[0].kernel_us
                 if audit:
                     audits.append(_audit(key, unit[0], random))
+                    if unit[0].pattern != "dense":
+                        reads.append(_block_reads(key, taste, audits[-1].mass, unit[0], tokens, aside))
+                        worst.extend(_worst_rows(key, audits[-1], unit[0], reads[-1], aside))
                 if probe:
                     columns = probe_columns * (segment + 1) // segments
                     probes.append(_probe(key, taste, (columns, probe_kinds), body, segment, random))
@@ -126,6 +133,8 @@ def make_record(
         candidates=tuple(candidates),
         fallbacks=tuple(fallbacks),
         audits=tuple(audits),
+        worst_rows=tuple(worst),
+        block_reads=tuple(reads),
         probes=tuple(probes),
         answers=_answers(run_id, prompt) if dense else (),
         prompt=_prompt(run_id, tokens) if prompt else None,
@@ -159,6 +168,8 @@ def rename(record: RunRecord, run_id: str) -> RunRecord:
         candidates=renamed(record.candidates),
         fallbacks=renamed(record.fallbacks),
         audits=renamed(record.audits),
+        worst_rows=renamed(record.worst_rows),
+        block_reads=renamed(record.block_reads),
         probes=renamed(record.probes),
         answers=renamed(record.answers),
         prompt=replace(record.prompt, run_id=run_id) if record.prompt else None,
@@ -494,6 +505,51 @@ def _audit(key, choice, random):
     )
 
 
+def _block_reads(key, taste, retained, choice, tokens, random):
+    """Cells of KV blocks: sink and a few blocks read by all later rows, the others by a local window."""
+    pool = -(-tokens // 64 // MOST_CELLS)
+    cells = -(-(choice.first_token + choice.tokens) // (64 * pool))
+    place = np.arange(cells)
+    reads = np.clip(choice.density * cells / np.maximum(1, cells - place), 0.01, 1) * random.uniform(
+        0, 1.4, cells
+    )
+    kept = random.choice(cells, max(1, int(choice.density * cells)), replace=False)
+    reads[kept] = 1
+    reads[0] = 1
+    mass = 0.02 * random.random(cells) / cells + np.where(place == 0, taste[0], 0.0)
+    mass[kept] += taste[1] * random.random(len(kept)) / len(kept)
+    mass /= mass.sum()
+    lost = mass * (1 - np.clip(reads, 0, 1))
+    lost *= (1 - retained) / max(lost.sum(), 1e-9)
+    return BlockReadsRow(
+        **key,
+        cells=cells,
+        pool=pool,
+        reads=np.ceil(255 * np.clip(reads, 0, 1)).astype(np.uint8).tobytes(),
+        mass=np.maximum(mass, lost).astype("<f2").tobytes(),
+        lost=lost.astype("<f2").tobytes(),
+    )
+
+
+def _worst_rows(key, audit, choice, reads, random):
+    """Four rows of the unit's body; what they lost is drawn from the blocks before them that are hardly read."""
+    positions = choice.first_token + np.sort(random.choice(choice.body_tokens - 512, 4, replace=False)) + 512
+    for rank, position in enumerate(positions[random.permutation(4)]):
+        seen = np.frombuffer(reads.reads, np.uint8)[: position // 64 // reads.pool]
+        blocks = np.argsort(seen + random.random(len(seen)))[:5] * reads.pool
+        mass = min(1.0, audit.min_mass * (1 + 0.04 * rank))
+        shares = (1 - mass) * np.array([0.4, 0.2, 0.1, 0.05, 0.02])[: len(blocks)]
+        yield WorstRow(
+            **key,
+            rank=rank,
+            position=int(position),
+            mass=mass,
+            error=audit.max_error * (1 - 0.1 * rank),
+            lost_blocks=blocks.astype("<i4").tobytes(),
+            lost_mass=shares.astype("<f4").tobytes(),
+        )
+
+
 def _probe(key, taste, shape, body, segment, random):
     """Block mass of the probe rows, 272 by default: sink, a few columns, slashes, the diagonal."""
     columns, groups = shape
@@ -640,4 +696,9 @@ def _prompt(run_id, tokens):
     text = "".join(words[1] if i % 97 == 41 else words[0] for i in range(tokens // 12))
     blocks = tokens // 64
     starts = np.linspace(0, len(text), blocks + 1).astype("<i4")
-    return PromptRow(run_id=run_id, text=text, block_starts=starts.tobytes())
+    return PromptRow(
+        run_id=run_id,
+        text=text,
+        block_starts=starts.tobytes(),
+        token_starts=np.linspace(0, len(text), tokens + 1).astype("<i4").tobytes(),
+    )

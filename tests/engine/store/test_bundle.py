@@ -167,6 +167,18 @@ def test_a_bundle_of_schema_1_is_read_under_the_names_of_today(small, tmp_path):
     assert back.run == small.run and set(back.choices) == set(small.choices)
 
 
+def test_a_bundle_of_schema_2_has_no_worst_rows_and_no_block_reads(small, tmp_path):
+    path = bundle.write_bundle(small, tmp_path)
+    for name in ("worst_row.parquet", "block_reads.parquet"):
+        (path / name).unlink()
+        rewrite_manifest(path, lambda manifest, name=name: manifest["files"].pop(name))
+    without_column(path, "prompt.parquet", "token_starts")
+    rewrite_manifest(path, lambda manifest: manifest.update(schema_version=2))
+    back = bundle.read_bundle(path)
+    assert back.worst_rows == back.block_reads == () and back.audits
+    assert back.prompt == replace(small.prompt, token_starts=None)
+
+
 def test_a_required_column_that_is_missing_is_refused(small, tmp_path):
     path = bundle.write_bundle(small, tmp_path)
     without_column(path, "run.parquet", "tau")

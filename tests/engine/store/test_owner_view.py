@@ -37,6 +37,9 @@ ARGUMENTS = {
     "unit": lambda run_id: Unit(run_id, 0, 0, 0),
     "segment": lambda run_id: 0,
     "batch_index": lambda run_id: 0,
+    "layer": lambda run_id: None,
+    "head": lambda run_id: None,
+    "token": lambda run_id: 5,
     "limits": lambda run_id: None,
     "shape": lambda run_id: (2, 2),
     "most": lambda run_id: 50,
@@ -119,7 +122,7 @@ def plain(value):
     if isinstance(value, pd.DataFrame):
         return list(value.columns), value.astype(object).where(value.notna(), None).to_numpy().tolist()
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return np.where(value == value, value, -1).tolist()  # NaN equals nothing
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if hasattr(value, "__dataclass_fields__"):

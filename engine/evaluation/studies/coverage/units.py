@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from routesparse.engine.audit.auditor import Auditor, Executed
+from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
 from routesparse.engine.audit.rows import audit_units, measure_rows
 from routesparse.engine.calibrate.measure import ERROR_ROWS, prefill
@@ -37,7 +37,6 @@ from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.layer_fallback import levels_above, next_levels
 from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.rows import AuditRow
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.seeds import stable_seed
 
@@ -79,7 +78,7 @@ class UnitAuditor(Auditor):
 
     def audit(
         self, inputs: AttentionInputs, decision: Decision, settings: LayerSettings, executed: Executed
-    ) -> list[AuditRow]:
+    ) -> Audited:
         """See ``Auditor.audit``."""
         config, seed = settings.config, settings.seed
         body = body_rows(inputs, decision, seed)
@@ -110,7 +109,7 @@ class UnitAuditor(Auditor):
                 row |= {name: getattr(audits[unit], name) for name in AUDITED}
                 row |= _sampled(inputs, decision, unit, seed)
             self.rows.append(row)
-        return []
+        return Audited()
 
 
 def _resampled(decision: Decision, unit: int, rows: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -1,0 +1,157 @@
+"""The search above the text, and the occurrences below it. A link says where a phrase stands, not what it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.text import find, selection
+from routesparse.app.shell import view
+from routesparse.app.ui import numbers, states
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries
+from routesparse.engine.store.block_shares import BlockShares
+from routesparse.engine.store.word_queries import Words
+
+_AROUND = 36  # characters on each side of an occurrence
+_PHRASE, _REGEX = "find-phrase", "find-regex"
+
+
+def field(run: RunRow, words: Words) -> find.Found:
+    """The input, and what it finds in the prompt; a link's phrase is put into it."""
+    found = _current(run, words)
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.text_input(
+            "Find in the prompt",
+            key=_PHRASE,
+            max_chars=find.LONGEST,
+            placeholder="Find in the prompt: who still reads this phrase?",
+            label_visibility="collapsed",
+            on_change=_take,
+            args=(run.run_id, words.text),
+        )
+        st.toggle(
+            "Regular expression", key=_REGEX, on_change=_take, args=(run.run_id, words.text), width="content"
+        )
+        if found.phrase or len(found.spans):
+            st.button("Clear", key="quiet-find-clear", type="tertiary", on_click=_clear)
+    if found.problem:
+        states.field_error(f"Not searched: {found.problem}.")
+    elif found.phrase.strip() and not len(found.spans):
+        st.html('<div class="rs-sub" role="status">No occurrence in this prompt.</div>')
+    elif "find" in st.query_params and not len(found.spans):
+        st.html(
+            '<div class="rs-sub" role="status">The link’s phrase does not stand in this prompt; type it again.</div>'
+        )
+    return found
+
+
+def occurrence_list(
+    run: RunRow,
+    words: Words,
+    found: find.Found,
+    parts: selection.Parts,
+    shares: BlockShares | None,
+    limit: float,
+) -> None:
+    """One row per occurrence with its surroundings and how many heads dropped it; a click shows it in the text."""
+    rows: dict[str, Any] = {
+        "token": [_token(words, int(start), run.block_k) for start in found.spans[:, 0]],
+        "words": [
+            visible(words.text[max(0, int(a) - _AROUND) : int(b)][: 3 * _AROUND], " ")
+            + visible(words.text[int(b) : int(b) + _AROUND], " ")
+            for a, b in found.spans
+        ],
+    }
+    if shares is not None:
+        per_part = selection.part_shares(shares, parts)
+        rows["dropped_by"] = (np.nan_to_num(per_part, nan=1.0) < limit).sum((0, 1))
+        rows["read_by"] = selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
+    table = pd.DataFrame(rows)
+    more = f", the first {len(table):,}" if found.more else ""
+    with st.container(border=True, key="card-occurrences", gap="xsmall"):
+        st.html(f'<div class="rs-h">{numbers.several(len(table), "occurrence")}{more}</div>')
+        key = f"occurrences-{queries.label(run.run_id)}-{st.query_params.get('find', '')[:40]}"
+        st.dataframe(
+            table,
+            key=key,
+            hide_index=True,
+            height=min(300, 37 + 35 * len(table)),
+            on_select=lambda: _show(key, parts),
+            selection_mode="single-row",
+            column_config={
+                "token": st.column_config.NumberColumn("Token", format="localized", width=75),
+                "words": st.column_config.TextColumn("Words around it", width=380),
+                "dropped_by": st.column_config.NumberColumn(
+                    "Dropped by", format="localized", width=85, help=f"Heads, of {run.layers * run.heads:,}"
+                ),
+                "read_by": st.column_config.NumberColumn("Read by rows", format="percent", width=95),
+            },
+        )
+        st.html(
+            '<div class="rs-note">Click a row to show it in the text and its readers alone. Dropped: fewer than '
+            f"{100 * limit:g} % of later rows read its key blocks. Read by rows: mean over heads. An occurrence "
+            f"counts for all of the key blocks of {run.block_k} tokens that it lies in.</div>"
+        )
+
+
+def _current(run: RunRow, words: Words) -> find.Found:
+    """What is searched for: what was typed here, or what the address says where it says something else."""
+    address = st.query_params.get("find")
+    typed = st.session_state.get("find-address")
+    if address is not None and typed != (run.run_id, address):
+        meant = find.linked(words.text, address)
+        if meant is None:
+            return find.Found()
+        st.session_state[_PHRASE], st.session_state[_REGEX] = meant.phrase, meant.is_regex
+        st.session_state["find-address"] = (run.run_id, address)
+    if address is None and typed is not None:  # a link without a phrase, or another run
+        st.session_state[_PHRASE] = ""
+        st.session_state.pop("find-address")
+    # Streamlit forgets a widget's value while its page is not drawn.
+    phrase = st.session_state.setdefault(_PHRASE, "")
+    is_regex = st.session_state.setdefault(_REGEX, False)
+    if address is not None and not phrase:
+        return find.linked(words.text, address) or find.Found()
+    return find.search(words.text, phrase, is_regex)
+
+
+def _take(run_id: str, text: str) -> None:
+    """What was typed becomes part of the address, by its place."""
+    found = find.search(text, st.session_state[_PHRASE], st.session_state[_REGEX])
+    st.query_params.pop("at", None)
+    address = find.link(found)
+    if address is None:
+        st.query_params.pop("find", None)
+        st.session_state.pop("find-address", None)
+    else:
+        st.session_state["find-address"] = (run_id, address)
+        view.write(find=address)
+
+
+def _clear() -> None:
+    st.session_state[_PHRASE] = ""
+    for name in ("find", "at"):
+        st.query_params.pop(name, None)
+    st.session_state.pop("find-address", None)
+
+
+def _show(key: str, parts: selection.Parts) -> None:
+    chosen = st.session_state[key].selection.rows
+    if chosen:
+        first, last = parts[chosen[0]]
+        view.write(at=f"{first}-{last}")
+    else:
+        st.query_params.pop("at", None)
+
+
+def _token(words: Words, character: int, block_tokens: int) -> int:
+    """The token at a character; where tokens were not kept, the first one of its KV block."""
+    starts, step = (
+        (words.block_starts, block_tokens) if words.token_starts is None else (words.token_starts, 1)
+    )
+    return max(0, int(np.searchsorted(starts, character, side="right")) - 1) * step

@@ -1,0 +1,78 @@
+"""The layer x head grid beside the text: one share per head, a slash where it is below a limit (heads.js draws it)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import streamlit as st
+
+from routesparse.app.ui import design
+
+_HTML = (
+    '<div class="rs-heads" role="application"><div class="drawing"></div><div class="tip" hidden></div></div>'
+)
+_CSS = """
+.rs-heads { position: relative; cursor: pointer; border-radius: 4px; }
+.rs-heads:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
+.rs-heads svg { display: block; user-select: none; }
+.rs-heads .tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
+  background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
+  font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+"""
+_heads = st.components.v2.component(
+    "routesparse_heads",
+    html=_HTML,
+    css=_CSS,
+    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
+    isolate_styles=False,
+)
+
+
+def show(
+    shares: np.ndarray,
+    dropped: np.ndarray,
+    at: tuple[int, int],
+    *,
+    is_loss: bool,
+    scale: float,
+    value: str,
+    unknown: str,
+    label: str,
+    on_pick: Callable[[], None],
+) -> None:
+    """shares float [layers, heads], NaN unknown; dropped bool alike. scale: what 1 stands for in the hover, which says
+    ``value`` or ``unknown``."""
+    theme = design.current_theme()
+    stored = np.where(np.isnan(shares), 255, np.rint(np.clip(np.nan_to_num(shares), 0, 1) * 254)).astype(
+        np.uint8
+    )
+    high = theme.warn if is_loss else theme.scale[1]
+    grounds = [design.blend(theme.panel, high, 0.06 + 0.94 * step) for step in np.linspace(0, 1, 32)]
+    _heads(
+        key="heads",
+        data={
+            "shape": list(shares.shape),
+            "values": base64.b64encode(stored.tobytes()).decode(),
+            "dropped": "".join("1" if one else "0" for one in dropped.ravel()),
+            "palette": [(ground, design.text_on(ground)) for ground in grounds],
+            "null": theme.null,
+            "ink": design.text_on(theme.null),
+            "mute": theme.mute,
+            "strong": theme.ink,
+            "font": design.FONT,
+            "label": label,
+            "scale": scale,
+            "words": {"value": value, "unknown": unknown},
+            "picked": list(at),
+        },
+        on_picked_change=on_pick,
+    )
+
+
+def picked() -> tuple[int, int] | None:
+    """(layer, head) of the click that caused this rerun."""
+    value = st.session_state["heads"].picked
+    return None if value is None else (int(value[0]), int(value[1]))

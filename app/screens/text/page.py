@@ -1,0 +1,275 @@
+"""Text: the prompt's words, shaded by what heads read or lose of them; who reads a phrase; the worst audited rows."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.text import find, find_card, lens, selection, side
+from routesparse.app.screens.text.shown import SCOPES, SHADES, Shown
+from routesparse.app.shell import boundary, navigate, run_header, switch, view
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design, exports, states
+from routesparse.app.ui.plain_text import visible
+from routesparse.app.unit import row_card, row_words
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import queries, word_queries
+from routesparse.engine.store.block_shares import BlockShares, block_shares
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.word_queries import Words
+
+_WORST = 6
+_ALL = -1  # segments
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    run = run_header.open_run(store, "Text")
+    if run is None:
+        return
+    batch_index = view.number("batch", run.batch) or 0
+    worst = word_queries.worst_rows(store, run.run_id, batch_index, _WORST)
+    at = _picked(store, run, worst, batch_index)
+    run_header.header(run, "Text" if at is None else f"Text: layer {at[0]}, head {at[1]}")
+    if at is None:
+        states.empty(
+            "Nothing was routed in this run",
+            [
+                f"{run.tokens:,} tokens are below break-even: dense attention ran, and every head reads every word. "
+                "Analyse a longer prompt, or run it again with break-even 0."
+            ],
+        )
+        return
+    for name, size, taken in (("layer", run.layers, at[0]), ("head", run.heads, at[1])):
+        if st.query_params.get(name) and view.number(name, size) is None:
+            states.field_error(
+                f"This run has no {name} {visible(st.query_params[name][:20])}: they are numbered 0 to {size - 1}. "
+                f"Shown is {name} {taken}."
+            )
+    segment = view.number("segment", run.segments) if run.segments > 1 else None
+    shares = block_shares(store, run.run_id, segment, batch_index)
+    shades = list(SHADES) if shares is not None and shares.lost is not None else ["reads"]
+    shown = Shown(
+        run,
+        at,
+        segment,
+        batch_index,
+        switch.chosen("scope", SCOPES),
+        switch.chosen("shade", shades),
+        row_card.wanted(run),
+        selection.below(),
+    )
+    words = word_queries.words(store, run.run_id) if batch_index == 0 else None
+    _missing(store, run, shares, words)
+    row, loss = _row(store, shown)
+    left, right = st.columns([1.95, 1], gap="small")
+    with left:
+        found, parts = _text_card(shown, words, shares, loss)
+    with right:
+        side.heads_card(shown, shares, found, parts)
+        if row is not None:
+            row_card.card(store, run, row, loss, words, _show_passage)
+        side.worst_card(shown, worst, words)
+
+
+def _picked(store: OwnerView, run: RunRow, worst: pd.DataFrame, batch_index: int) -> tuple[int, int] | None:
+    """The head that the address names, else the one with the worst audited row, else what the map would show first."""
+    layer, head = view.number("layer", run.layers), view.number("head", run.heads)
+    if layer is not None and head is not None:
+        first = (layer, head)
+    elif len(worst):
+        first = (int(worst["layer"].iloc[0]), int(worst["head"].iloc[0]))
+    else:
+        choices = queries.choices(store, run.run_id, 0, batch_index)
+        if choices.empty:
+            return None
+        first = view.first_pick(choices)
+    return (first[0] if layer is None else layer, first[1] if head is None else head) if run.routed else None
+
+
+def _missing(store: OwnerView, run: RunRow, shares: BlockShares | None, words: Words | None) -> None:
+    """Say what this run did not record, and what to do."""
+    lines = []
+    if words is None:
+        lines.append(row_words.NO_TEXT)
+    if shares is None:
+        lines.append(
+            "What its heads read of each key block was not recorded. Analyse the prompt again with audit “rows”."
+        )
+    elif shares.source == "probe" and run.sparse_units:
+        why = "It was not audited" if run.audit_depth == "none" else "It was audited before this page existed"
+        lines.append(
+            f"{why}: what heads read is known from the probe’s sampled rows only, and not what they lost. Analyse the "
+            "prompt again with audit “rows” to see lost attention and the worst rows."
+        )
+    if lines:
+        with st.container(key="text-missing", horizontal=True, vertical_alignment="center", gap="medium"):
+            st.html("".join(f'<div class="rs-sub">{escape(line)}</div>' for line in lines), width="stretch")
+            navigate.link(
+                "Analyse again",
+                "new",
+                **{"from": queries.short_id(store, run.run_id), "audit": "rows"},
+            )
+
+
+def _row(store: OwnerView, shown: Shown) -> tuple[queries.Unit | None, row_words.RowLoss | None]:
+    """The unit and the loss of the row that the address names."""
+    if shown.row is None:
+        return None, None
+    segment = word_queries.segment_of(store, shown.run.run_id, shown.row) or 0
+    unit = queries.Unit(shown.run.run_id, *shown.at, segment, shown.batch_index)
+    candidates = queries.candidates(store, unit)
+    return unit, row_words.of_row(store, shown.run, unit, candidates, shown.row)
+
+
+def _text_card(
+    shown: Shown, words: Words | None, shares: BlockShares | None, loss: row_words.RowLoss | None
+) -> tuple[find.Found, selection.Parts]:
+    """The search, the text and what was found; also what the other cards speak of."""
+    run = shown.run
+    found = find.Found()
+    parts: selection.Parts = []
+    if words is None and shares is None:
+        return found, parts
+    with st.container(border=True, key="card-text", gap="xsmall"):
+        if shares is not None:
+            _controls(shown, shares)
+        if words is not None:
+            found = find_card.field(run, words)
+            parts = selection.occurrences(found, words)
+        shade = _shade(shown, shares)
+        if words is not None:
+            marks = _marks(shown, words, found, loss)
+            boundary.timed(_lens, None)(shown, words, shade, marks)
+        else:
+            st.html(
+                '<div class="rs-unknown">not kept: the figures of each key block are below, its words are not</div>'
+            )
+        if shares is not None:
+            st.html(lens.legend(design.current_theme(), shade))
+            _foot(shown, shares, shade)
+    if words is not None and parts:
+        find_card.occurrence_list(run, words, found, parts, shares, shown.below)
+    chosen = selection.passage(-(-run.tokens // run.block_k))
+    return found, parts if chosen is None else [chosen]
+
+
+def _controls(shown: Shown, shares: BlockShares) -> None:
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="text-controls"):
+        switch.buttons("scope", SCOPES, shown.scope)
+        if shares.lost is not None:
+            switch.buttons("shade", SHADES, shown.shade)
+        if shown.run.segments > 1:
+            options = [_ALL, *range(shown.run.segments)]
+            st.session_state["text-rows"] = _ALL if shown.segment is None else shown.segment
+            st.selectbox(
+                "Rows",
+                options,
+                format_func=lambda s: "rows of all segments" if s == _ALL else f"rows of segment {s + 1}",
+                key="text-rows",
+                label_visibility="collapsed",
+                width=190,
+                on_change=_take_segment,
+            )
+
+
+def _take_segment() -> None:
+    if st.session_state["text-rows"] == _ALL:
+        st.query_params.pop("segment", None)
+    else:
+        view.write(segment=st.session_state["text-rows"])
+
+
+def _lens(shown: Shown, words: Words, shade: lens.Shade, marks: lens.Marks) -> None:
+    """Scrolling draws this alone again; a click on a passage changes the whole page."""
+    run = shown.run
+    label = (
+        f"The prompt’s text, {run.tokens:,} tokens, shaded by {SHADES[shown.shade].lower()}, {shown.name}; Enter asks "
+        "who reads the passage at the top"
+    )
+    lens.show(words, (run.run_id, run.tokens, run.block_k), shade, marks, label, _take_passage)
+    if st.session_state.pop("text-changed", False):
+        st.rerun(scope="app")
+
+
+def _take_passage() -> None:
+    cell = lens.picked()
+    if cell is not None:
+        pool = st.session_state.get("text-pool", 1)
+        view.write(at=f"{cell * pool}-{(cell + 1) * pool - 1}")
+        st.session_state["text-changed"] = True
+
+
+def _shade(shown: Shown, shares: BlockShares | None) -> lens.Shade:
+    """Of the head, the mean of its layer, or of all."""
+    run = shown.run
+    if shares is None:
+        nothing = np.full(-(-run.tokens // run.block_k), np.nan)
+        return lens.Shade(nothing, nothing, None, None, 1, False, shown.below)
+    st.session_state["text-pool"] = shares.pool
+
+    def scoped(values: np.ndarray | None) -> np.ndarray | None:
+        if values is None:
+            return None
+        if shown.scope == "head":
+            return np.asarray(values[shown.at])
+        part = values[shown.at[0]] if shown.scope == "layer" else values.reshape(-1, values.shape[-1])
+        known = ~np.isnan(part)
+        total = np.where(known, part, 0).sum(0)
+        return np.divide(total, known.sum(0), out=np.full(total.shape, np.nan), where=known.any(0))
+
+    reads, mass, lost = scoped(shares.reads), scoped(shares.mass), scoped(shares.lost)
+    assert reads is not None
+    if shown.shade != "lost" or lost is None:
+        return lens.Shade(reads, reads, mass, lost, shares.pool, False, shown.below)
+    most = float(np.nanmax(lost)) if np.isfinite(lost).any() else 0.0
+    # Square roots, so that faint losses show; full colour is the most that one cell loses.
+    return lens.Shade(np.sqrt(lost / (most or 1.0)), reads, mass, lost, shares.pool, True, shown.below, most)
+
+
+def _marks(shown: Shown, words: Words, found: find.Found, loss: row_words.RowLoss | None) -> lens.Marks:
+    """What was found, the passage that was picked, the row and what it lost; and which of them to show first."""
+    spans = [(int(start), int(end), lens.FOUND) for start, end in found.spans]
+    go = spans[0][0] if spans else None
+    if loss is not None:
+        spans += [(*words.span_of_block(block, count), lens.LOST) for block, count, _ in loss.passages]
+        row = words.span_of_token(loss.position, shown.run.block_k)
+        spans.append((*row, lens.ROW))
+        go = row[0]
+    chosen = selection.passage(len(words.block_starts) - 1)
+    if chosen is not None:
+        span = words.span_of_block(chosen[0], chosen[1] - chosen[0] + 1)
+        spans.append((*span, lens.PICKED))
+        go = span[0]
+    return lens.Marks(spans, go)
+
+
+def _foot(shown: Shown, shares: BlockShares, shade: lens.Shade) -> None:
+    run, cells = shown.run, len(shade.reads)
+    rows = pd.DataFrame(
+        {
+            "key_block": np.arange(cells) * shares.pool,
+            "blocks": shares.pool,
+            "read_by_later_rows": shade.reads,
+            "attention": np.nan if shade.mass is None else shade.mass,
+            "attention_lost": np.nan if shade.lost is None else shade.lost,
+        }
+    )
+    source = "block_reads" if shares.source == "audit" else "masks in probe.parquet, sampled rows"
+    of = "all segments" if shown.segment is None else f"segment {shown.segment + 1}"
+    exports.chart_foot(
+        f"text-{queries.label(run.run_id)}-{shown.name.replace(', ', '-').replace(' ', '-')}",
+        f"n = {cells:,} cells of {shares.pool * run.block_k} tokens, {shown.name}, rows of {of} · read: share of pairs "
+        f"of a later body row and a key that the plan reads · source: {source} of run {queries.label(run.run_id)}",
+        rows,
+        "text",
+    )
+
+
+def _show_passage(block: int, blocks: int) -> None:
+    lens.look_again()
+    view.write(at=f"{block}-{block + blocks - 1}")

@@ -1,0 +1,172 @@
+"""Beside the text: who reads the selection, head by head, and the worst audited rows."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.text import find, heads, lens, selection
+from routesparse.app.screens.text.shown import Shown
+from routesparse.app.shell import switch, view
+from routesparse.app.ui import exports, glossary, numbers
+from routesparse.app.ui.plain_text import visible
+from routesparse.app.unit import row_words
+from routesparse.engine.store import queries
+from routesparse.engine.store.block_shares import BlockShares
+from routesparse.engine.store.word_queries import Words
+
+_UNREAD = "no sparse row comes after it"
+
+
+def heads_card(
+    shown: Shown,
+    shares: BlockShares | None,
+    found: find.Found,
+    parts: selection.Parts,
+) -> None:
+    """Layer x head: who reads the selection; without one, what each head loses."""
+    if shares is None:
+        return
+    with st.container(border=True, key="card-heads", gap="xsmall"):
+        is_loss = not parts and shares.lost is not None
+        if parts:
+            values = selection.summed(selection.part_shares(shares, parts))
+            title, note = (
+                f"Who still reads {_named(shown, found, parts)}?",
+                "read by later rows, mean over the parts",
+            )
+        elif shares.lost is not None:
+            values = np.nansum(shares.lost, -1)
+            values[np.isnan(shares.lost).all(-1)] = np.nan
+            title, note = "How much attention does each head lose?", "attention lost by a mean audited row"
+        else:
+            values = selection.summed(shares.reads)
+            title, note = (
+                "How much of the prompt does each head read?",
+                "read by later rows, mean over the prompt",
+            )
+        dropped = np.nan_to_num(values, nan=1.0) < shown.below if parts else np.zeros(values.shape, bool)
+        known = int((~np.isnan(values)).sum())
+        st.html(f'<div class="rs-h">{title}{glossary.mark("dropped") if parts else ""}</div>')
+        if parts:
+            verdict = (
+                f"dropped by {int(dropped.sum()):,} of {numbers.several(known, 'head')}"
+                if known
+                else "only the dense tail comes after it, which reads everything in every head"
+            )
+            st.html(f'<div class="rs-dropped" role="status">{verdict}</div>')
+            _below_selector(shown)
+        peak = float(np.nanmax(values)) if known else 1.0
+        heads.show(
+            values / (peak or 1.0) if is_loss else values,
+            dropped,
+            shown.at,
+            is_loss=is_loss,
+            scale=(peak or 1.0) if is_loss else 1.0,
+            value=note + ":",
+            unknown=_UNREAD if parts else numbers.NOT_MEASURED,
+            label=f"{note}, {shown.run.layers} layers by {shown.run.heads} heads; the arrow keys move",
+            on_pick=_take_head,
+        )
+        if parts and "at" in st.query_params and len(found.spans):
+            st.button("All occurrences", key="quiet-all-parts", type="tertiary", on_click=_all_parts)
+        layers, columns = np.indices(values.shape)
+        rows = pd.DataFrame(
+            {
+                "layer": layers.ravel(),
+                "head": columns.ravel(),
+                "lost" if is_loss else "read": values.ravel(),
+                "dropped": dropped.ravel(),
+            }
+        )
+        exports.chart_foot(
+            f"heads-{queries.label(shown.run.run_id)}",
+            f"n = {known:,} heads · {note}"
+            + (
+                f", {numbers.several(len(parts), 'part')} · slash: dropped, below {100 * shown.below:g} %"
+                if parts
+                else ""
+            )
+            + f" · darkest {numbers.share(peak if is_loss else 1.0)}",
+            rows,
+            "heads",
+            chart="heads",
+        )
+
+
+def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
+    """What was selected, as HTML."""
+    if "at" in st.query_params and len(parts) == 1:
+        first, last = parts[0]
+        return escape(row_words.passage_name(shown.run, first, last - first + 1))
+    more = "the first " if found.more else ""
+    count = f"{more}{numbers.several(len(parts), 'occurrence')}"
+    if not found.phrase:
+        return f"these {count}"
+    return f"“<bdi>{escape(visible(' '.join(found.phrase.split())))}</bdi>” ({count})"
+
+
+def _below_selector(shown: Shown) -> None:
+    value = f"{100 * shown.below:g}"
+    switch.buttons("below", {k: f"< {k} % of later rows" for k in selection.BELOW}, value)
+
+
+def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:
+    """The audited rows of the run whose output is farthest off, in words, each with what it lost most on."""
+    with st.container(border=True, key="card-worst", gap="xsmall"):
+        st.html('<div class="rs-h">Worst audited rows of this run, and the words they dropped</div>')
+        if worst.empty:
+            told = (
+                "Not recorded: the run is older than this list. Analyse the prompt again with audit “rows”."
+            )
+            if shown.run.sparse_units == 0:
+                told = "Every head ran dense and reads all keys: there is nothing to lose."
+            elif shown.run.audit_depth == "none":
+                told = "Not audited. Analyse the prompt again with audit “rows”."
+            st.html(f'<div class="rs-sub">{told}</div>')
+            return
+        for number, (_, row) in enumerate(worst.iterrows()):
+            loss = row_words.of_worst(row)
+            with st.container(key=f"goto-worst-{number}"):
+                st.button(
+                    f"Layer {row['layer']}, head {row['head']}: {row_words.headline(loss)}",
+                    key=f"worst-{number}",
+                    type="tertiary",
+                    on_click=_show_row,
+                    args=(int(row["layer"]), int(row["head"]), loss.position),
+                )
+                html = row_words.context_html(words, loss.position, shown.run.block_k)
+                if loss.passages:
+                    block, count, share = loss.passages[0]
+                    name = row_words.passage_name(shown.run, block, count)
+                    html += f'<div class="rs-note">lost {numbers.share(share)} on {name}:</div>'
+                    html += row_words.passage_html(words, block, count)
+                st.html(html)
+        exports.chart_foot(
+            f"worst-rows-{queries.label(shown.run.run_id)}",
+            f"n = {len(worst)} of the audited rows · error relative to the row’s dense output · source: worst_row",
+            worst.drop(columns=["lost_blocks", "lost_mass"]),
+            "worst",
+        )
+
+
+def _show_row(layer: int, head: int, position: int) -> None:
+    for name in ("at", "segment"):
+        st.query_params.pop(name, None)
+    lens.look_again()
+    view.write(layer=layer, head=head, row=position, scope="head")
+
+
+def _all_parts() -> None:
+    st.query_params.pop("at", None)
+
+
+def _take_head() -> None:
+    """A click on a head of the grid shades the text by what it reads."""
+    place = heads.picked()
+    if place is not None:
+        st.query_params.pop("row", None)
+        view.write(layer=place[0], head=place[1], scope="head")

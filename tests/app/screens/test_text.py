@@ -1,0 +1,323 @@
+"""The page Text filled, empty and in error; lines, search and selection behind it. No GPU, no browser."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from routesparse.app.screens.text import find, lines, selection
+from routesparse.app.ui.glossary import TERMS
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.rows import PromptRow
+from routesparse.engine.store import bundle
+from routesparse.engine.store.block_shares import BlockShares
+from routesparse.engine.store.word_queries import Words
+
+RUN = "3f9a1c20d4e5b678"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def test_the_worst_audited_rows_stand_with_their_text_and_what_they_lost(filled, record, open_page):
+    worst = max(record.worst_rows, key=lambda row: row.error)
+    page = open_page("text", run=RUN)
+    assert not page.exception
+    html = text_of(page)
+    assert f"Text: layer {worst.layer}, head {worst.head}" in html
+    labels = [button.label for button in page.button]
+    assert any(
+        f"Layer {worst.layer}, head {worst.head}: token {worst.position:,}" in label for label in labels
+    )
+    block = int(np.frombuffer(worst.lost_blocks, "<i4")[0])
+    assert f"tokens {block * 64:,}–{block * 64 + 63:,}" in html
+    starts = np.frombuffer(record.prompt.block_starts, "<i4")
+    assert record.prompt.text[starts[block] : starts[block + 1]][:80].strip() in html
+
+
+def test_a_row_lists_what_it_lost_most_first(filled, record, open_page):
+    worst = max(record.worst_rows, key=lambda row: row.error)
+    query = {"layer": str(worst.layer), "head": str(worst.head), "row": str(worst.position)}
+    page = open_page("text", run=RUN, **query)
+    labels = [button.label for button in page.button if button.key.startswith("passage-")]
+    blocks, shares = np.frombuffer(worst.lost_blocks, "<i4"), np.frombuffer(worst.lost_mass, "<f4")
+    assert labels == [
+        f"{i}. tokens {b * 64:,}–{b * 64 + 63:,}: {100 * s:.2f} %"
+        for i, (b, s) in enumerate(zip(blocks, shares, strict=True), start=1)
+    ]
+    page.button(key="passage-2").click().run()
+    assert page.query_params["at"] == f"{blocks[1]}-{blocks[1]}"
+    assert f"Who still reads tokens {blocks[1] * 64:,}" in text_of(page)
+
+
+def test_a_row_of_the_probe_lists_what_the_chosen_plan_leaves_out(filled, record, open_page):
+    choice = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
+    probe = next(p for p in record.probes if (p.layer, p.head, p.segment) == (choice.layer, choice.head, 0))
+    position = int(np.frombuffer(probe.positions, "<i4")[150])
+    query = {"layer": str(choice.layer), "head": str(choice.head), "row": str(position)}
+    for name in ("text", "head"):
+        page = open_page(name, run=RUN, **query)
+        assert not page.exception
+        assert f"Row of layer {choice.layer}, head {choice.head}: token {position:,}" in text_of(page)
+        assert "lost most of its attention on" in text_of(page)
+    page = open_page("text", run=RUN, **{**query, "row": "7"})
+    assert "recorded this row" in text_of(page)
+
+
+def test_a_phrase_is_counted_and_its_link_says_where_not_what(filled, record, open_page):
+    page = open_page("text", run=RUN)
+    page.text_input(key="find-phrase").set_value("code  of OSLO").run()
+    starts = [match.start() for match in re.finditer("code of Oslo", record.prompt.text)]
+    assert page.query_params["find"] == f"{starts[0]}-12"
+    html = text_of(page)
+    assert "Who still reads" in html and f"({len(starts)} occurrence" in html
+    told = re.search(r"dropped by (\d+) of 16 heads", html)
+    assert told
+    table = page.dataframe[0].value
+    assert len(table) == len(starts) and table["dropped_by"].between(0, 16).all()
+
+    linked = open_page("text", run=RUN, find=f"{starts[0]}-12")
+    assert linked.text_input(key="find-phrase").value == "code of Oslo"
+    assert f"dropped by {told[1]} of 16 heads" in text_of(linked)
+    all_heads = open_page("text", run=RUN, find=f"{starts[0]}-12", below="1")
+    assert int(re.search(r"dropped by (\d+) of 16", text_of(all_heads))[1]) <= int(told[1])
+
+
+def test_a_link_without_a_phrase_forgets_the_one_before(filled, open_page):
+    page = open_page("text", run=RUN)
+    page.text_input(key="find-phrase").set_value("oslo").run()
+    assert "Who still reads" in text_of(page)
+    del page.query_params["find"]
+    page.run()
+    assert page.text_input(key="find-phrase").value == "" and "Who still reads" not in text_of(page)
+
+
+def test_what_can_t_be_searched_is_said(filled, open_page):
+    page = open_page("text", run=RUN)
+    page.text_input(key="find-phrase").set_value("no such words here").run()
+    assert "No occurrence in this prompt" in text_of(page)
+    assert "find" not in page.query_params
+    page.toggle(key="find-regex").set_value(True).run()
+    page.text_input(key="find-phrase").set_value("(").run()
+    assert not page.exception and "Not searched: no regular expression" in text_of(page)
+
+
+def test_a_run_without_its_text_says_so_and_what_to_do(home, record, open_page):
+    bundle.write_bundle(replace(record, prompt=None), home / "spool")
+    page = open_page("text", run=RUN)
+    assert not page.exception
+    assert "text of this prompt was not kept" in text_of(page) and "Keep the text" in text_of(page)
+    assert "How much attention does each head lose?" in text_of(page)
+    assert not page.text_input
+
+
+def test_a_run_from_before_says_so_and_what_to_do(home, record, open_page):
+    older = replace(record, block_reads=(), worst_rows=(), prompt=replace(record.prompt, token_starts=None))
+    bundle.write_bundle(older, home / "spool")
+    page = open_page("text", run=RUN, find="0-10")
+    assert not page.exception
+    html = text_of(page)
+    assert "audited before this page existed" in html and "with audit “rows”" in html
+    assert "Not recorded: the run is older" in html
+    assert re.search(r"dropped by \d+ of 16 heads", html)
+
+
+def test_a_run_that_was_not_audited_says_so(home, factory, open_page):
+    bare = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, audit=False)
+    bundle.write_bundle(bare, home / "spool")
+    nothing = factory.make_record(
+        "c0de17aa90e1f003", layers=2, heads=2, audit=False, probe=False, prompt=False
+    )
+    bundle.write_bundle(nothing, home / "spool")
+    html = text_of(open_page("text", run=RUN))
+    assert "It was not audited" in html and "Not audited. Analyse the prompt again" in html
+    page = open_page("text", run="90e1f003")
+    assert not page.exception and "was not recorded" in text_of(page)
+
+
+def test_a_run_of_dense_heads_has_nothing_to_lose(home, record, open_page):
+    choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in record.choices)
+    run = replace(record.run, sparse_units=0)
+    bundle.write_bundle(
+        replace(record, run=run, choices=choices, audits=(), worst_rows=(), block_reads=()), home / "spool"
+    )
+    html = text_of(open_page("text", run=RUN, at="3-3"))
+    assert "dropped by 0 of 16 heads" in html and "there is nothing to lose" in html
+    assert "Analyse the prompt again" not in html
+
+
+def test_the_last_passage_of_a_prompt_can_be_asked_for(filled, record, open_page):
+    last = record.run.tokens // 64 - 1
+    assert f"Who still reads tokens {last * 64:,}" in text_of(
+        open_page("text", run=RUN, at=f"{last}-{last + 7}")
+    )
+    assert "Who still reads" not in text_of(open_page("text", run=RUN, at=f"{last + 1}-{last + 7}"))
+
+
+def test_a_run_below_break_even_has_nothing_dropped(home, record, open_page):
+    dense = replace(
+        record, run=replace(record.run, routed=False), choices=(), candidates=(), fallbacks=(), audits=()
+    )
+    dense = replace(dense, probes=(), layers=(), worst_rows=(), block_reads=())
+    bundle.write_bundle(dense, home / "spool")
+    page = open_page("text", run=RUN)
+    assert not page.exception and "below break-even" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"find": "99999999-3"},
+        {"find": "r:1-2,zzz"},
+        {"find": "0-0", "at": "9-1"},
+        {"at": "0-99999", "row": "abc", "below": "7"},
+        {"scope": "none", "shade": "none", "segment": "9", "batch": "3"},
+        {"row": "99999999"},
+    ],
+    ids=str,
+)
+def test_links_that_mean_nothing_show_the_page_without_them(filled, open_page, query):
+    page = open_page("text", run=RUN, **query)
+    assert not page.exception
+    assert "Worst audited rows" in text_of(page)
+
+
+def test_a_layer_that_the_run_has_not_is_said(filled, open_page):
+    html = text_of(open_page("text", run=RUN, layer="9", head="0"))
+    assert "This run has no layer 9: they are numbered 0 to 3" in html
+
+
+def test_an_empty_store_and_a_dead_link_say_what_to_do(home, open_page):
+    assert "No runs yet" in text_of(open_page("text"))
+    assert "This link leads nowhere" in text_of(open_page("text", run="deadbeef"))
+
+
+def test_markup_in_a_prompt_and_its_name_is_escaped(home, record, open_page):
+    text = '<img src=x onerror="alert(1)"> \u202e \u2028 **bold** ' * 40
+    starts = np.linspace(0, len(text), record.run.tokens + 1).astype("<i4")
+    hostile = replace(
+        record,
+        run=replace(record.run, prompt_name="<b>name</b>\u202e"),
+        prompt=PromptRow(RUN, text, starts[::64].tobytes(), starts.tobytes()),
+    )
+    bundle.write_bundle(hostile, home / "spool")
+    page = open_page("text", run=RUN, find="0-10")
+    assert not page.exception
+    html = text_of(page)
+    assert "&lt;img src=x" in html and "<img" not in html and "<b>name</b>" not in html
+    assert "\u202e" not in html and "\u2028" not in html
+    # Prompts reach labels nowhere: Streamlit reads those as Markdown.
+    assert not any("bold" in button.label for button in page.button)
+
+
+def test_lines_hold_the_whole_text_in_bounded_width():
+    texts = [
+        "",
+        "\n",
+        "\n\n\na",
+        "word " * 500,
+        "x" * 1000,
+        "漢字" * 200 + "\n" + "é" * 90,
+        "\u202e\u2028\t\x00" * 100,
+        "a b\n" * 50 + "end",
+        "x" * lines.WIDTH + "\n" + "y" * (lines.WIDTH + 1),
+    ]
+    for text in texts:
+        starts = lines.starts(text)
+        assert (starts[0] == 0 and starts[-1] == len(text) and (np.diff(starts) > 0).all()) or not text
+        for first, end in pairwise(starts):
+            line = text[first:end]
+            assert "\n" not in line[:-1]
+            shown = visible(line)
+            wide = sum(2 if "\u2e80" <= c <= "\ua4cf" else 1 for c in shown.rstrip(" "))
+            assert wide <= lines.WIDTH
+    assert len(lines.starts("x" * lines.WIDTH + "\n")) == 2, "a full line and its newline are one"
+
+
+def test_a_line_is_cut_where_blocks_and_marks_begin():
+    text = "abcdefghij\n"
+    made = lines.pieces(text, 0, 11, np.array([0, 4, 8]), [(2, 6, 1), (5, 9, 4)])
+    assert "".join(piece[1] for piece in made) == "abcdefghij"
+    assert made == [
+        [0, "ab", 0],
+        [0, "cd", 1],
+        [1, "e", 1],
+        [1, "f", 5],
+        [1, "gh", 4],
+        [2, "i", 4],
+        [2, "j", 0],
+    ]
+
+
+def test_visible_leaves_nothing_that_hides_or_moves_text():
+    hidden = "".join(map(chr, [*range(32), 127, *range(0x80, 0xA0), 0x200B, 0x202E, 0x2028, 0x2029, 0xFEFF]))
+    assert not set(visible(hidden)) & set(hidden)
+    assert visible("plain é 漢 ") == "plain é 漢 "
+    assert visible("a\nb", " ") == "a b"
+
+
+@pytest.mark.parametrize(
+    ("phrase", "is_regex", "spans"),
+    [
+        ("b c", False, [(1, 4), (7, 11)]),
+        ("B C", False, [(1, 4), (7, 11)]),
+        (r"b\s+c", True, [(1, 4), (7, 11)]),
+        ("B", True, []),
+        ("x*", True, []),
+        ("[", False, []),
+    ],
+)
+def test_a_phrase_is_found_in_any_case_over_any_white_space(phrase, is_regex, spans):
+    found = find.search("ab cd\ndb \ncd", phrase, is_regex)
+    assert [tuple(span) for span in found.spans] == spans and found.problem is None
+
+
+def test_a_search_is_bounded_in_time_number_and_length():
+    text = "a" * 200_000
+    start = time.perf_counter()
+    for pattern in ("(?:a?){100}a{100}b", r"(a|aa)+$b", "(((a{900}){900}){900}){900}", "(" * 100):
+        found = find.search(text, pattern, True)
+        assert found.problem or not len(found.spans)
+    assert time.perf_counter() - start < 10
+    many = find.search(text, "a", False)
+    assert len(many.spans) == find.MOST and many.more
+    assert "use at most" in find.search(text, "b" * 201, False).problem
+
+
+def test_links_lead_back_to_what_was_found():
+    text = "one two one three one"
+    plain = find.search(text, "ONE", False)
+    assert find.link(plain) == "0-3"
+    assert find.linked(text, "0-3").spans.tolist() == plain.spans.tolist()
+    by_regex = find.search(text, "t[a-z]+", True)
+    assert find.link(by_regex) == "r:4-3,12-5"
+    assert find.linked(text, "r:4-3,12-5").spans.tolist() == by_regex.spans.tolist()
+    assert find.link(find.search(text, "four", False)) is None
+    for wrong in ("", "5", "1-", "-1-2", "99-3", "0-0", "r:", "r:1-2,", "1-2x", "0-3" + ",0-3" * 70):
+        assert find.linked(text, wrong) is None, wrong
+
+
+def test_a_phrase_over_several_blocks_counts_as_the_mean_of_its_blocks():
+    reads = np.full((1, 2, 4), np.nan, np.float32)
+    reads[0, 0], reads[0, 1] = [1, 0.5, 0, np.nan], [0, 0, 1, np.nan]
+    shares = BlockShares(2, "audit", reads)
+    per_part = selection.part_shares(shares, [(0, 3), (4, 4), (6, 7), (7, 99)])
+    np.testing.assert_allclose(per_part[0, 0], [0.75, 0, np.nan, np.nan])
+    np.testing.assert_allclose(per_part[0, 1], [0, 1, np.nan, np.nan])
+    np.testing.assert_allclose(selection.summed(per_part), [[0.375, 0.5]])
+
+
+def test_occurrences_know_their_blocks():
+    words = Words("aaaabbbbcccc", np.array([0, 4, 8, 12]), None)
+    found = find.search(words.text, "ab|bc|c$", True)
+    assert selection.occurrences(found, words) == [(0, 1), (1, 2), (2, 2)]
+
+
+def test_terms_explain_dropped():
+    assert "later rows" in TERMS["dropped"]
