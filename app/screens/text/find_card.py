@@ -59,18 +59,17 @@ def occurrence_list(
     limit: float,
 ) -> None:
     """One row per occurrence with its surroundings and how many heads dropped it; a click shows it in the text."""
-    rows: dict[str, Any] = {
-        "token": [_token(words, int(start), run.block_k) for start in found.spans[:, 0]],
-        "words": [
-            visible(words.text[max(0, int(a) - _AROUND) : int(b)][: 3 * _AROUND], " ")
-            + visible(words.text[int(b) : int(b) + _AROUND], " ")
-            for a, b in found.spans
-        ],
-    }
+    rows: dict[str, Any] = {"token": [_token(words, int(start), run.block_k) for start in found.spans[:, 0]]}
     if shares is not None:
         per_part = selection.part_shares(shares, parts)
         rows["dropped_by"] = (np.nan_to_num(per_part, nan=1.0) < limit).sum((0, 1))
         rows["read_by"] = selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
+    # Last: a narrow window shows the numbers, and scrolls to the ends of the words.
+    rows["words"] = [
+        visible(words.text[max(0, int(a) - _AROUND) : int(b)][: 3 * _AROUND], " ")
+        + visible(words.text[int(b) : int(b) + _AROUND], " ")
+        for a, b in found.spans
+    ]
     table = pd.DataFrame(rows)
     more = f", the first {len(table):,}" if found.more else ""
     with st.container(border=True, key="card-occurrences", gap="xsmall"):
@@ -85,11 +84,11 @@ def occurrence_list(
             selection_mode="single-row",
             column_config={
                 "token": st.column_config.NumberColumn("Token", format="localized", width=75),
-                "words": st.column_config.TextColumn("Words around it", width=380),
                 "dropped_by": st.column_config.NumberColumn(
                     "Dropped by", format="localized", width=85, help=f"Heads, of {run.layers * run.heads:,}"
                 ),
                 "read_by": st.column_config.NumberColumn("Read by rows", format="percent", width=95),
+                "words": st.column_config.TextColumn("Words around it", width=420),
             },
         )
         st.html(
