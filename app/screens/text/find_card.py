@@ -115,7 +115,10 @@ def _current(run: RunRow, words: Words) -> find.Found:
     phrase = st.session_state.setdefault(_PHRASE, "")
     is_regex = st.session_state.setdefault(_REGEX, False)
     if address is not None and not phrase:
-        return find.linked(words.text, address) or find.Found()
+        # What an expression found, or a browser whose input was not there yet when it answered.
+        meant = find.linked(words.text, address) or find.Found()
+        st.session_state[_PHRASE] = meant.phrase
+        return meant
     return find.search(words.text, phrase, is_regex)
 
 
