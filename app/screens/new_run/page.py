@@ -230,8 +230,9 @@ def _take(
         )
         note = f"{source} {note}"
         facts_shown.insert(3, ("estimated time", took))
-        if seen.least is not None and seen.routes(size.tokens):
-            least = f"{numbers.share(seen.least.share)} of dense, {numbers.micros(seen.least.limit_us)}"
+        if seen.least and seen.routes(size.tokens):
+            own = seen.least[0]
+            least = f"{numbers.share(own.share)} of dense, {numbers.micros(own.limit_us)}"
             facts_shown.append(("least Tℓ, above", least, "time_limit"))
     st.html(facts.lines_html(facts_shown) + f'<div class="rs-note">{escape(note)}</div>')
     return [] if request is None or seen is None else _ahead(request, size, seen)

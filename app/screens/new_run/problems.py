@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
 
 
 def of_length(size: PromptSize) -> Iterator[Problem]:
-    """A prompt that the model can't read whole, or that this machine has no memory for."""
+    """A prompt that the model can't read whole."""
     if size.tokens > size.max_tokens:
         yield Problem(
             f"The prompt has {size.tokens:,} tokens, the model reads at most {size.max_tokens:,}; shorten it by "
@@ -85,16 +85,20 @@ def take_fixes(tokens: int) -> tuple[Fix, ...]:
     )
 
 
-def of_limit(request: RunRequest, least: LeastLimit | None) -> Iterator[Problem]:
-    """A time limit that the probe alone uses up: the job would fail at its first layer."""
+def of_limit(request: RunRequest, least: Sequence[LeastLimit]) -> Iterator[Problem]:
+    """A time limit that the probe alone uses up: the job would fail at its first layer.
+
+    least: by each stored profile. The worker may run on any of their devices, so all of them must say so.
+    """
     budget = request.config().budget
-    if budget is None or least is None or least.leaves(budget):
+    if budget is None or not least or any(limit.leaves(budget) for limit in least):
         return
+    own = least[0]
     # Rounded up, and with room for at least one sparse plan.
-    above = f"{int(100 * least.share * 1.5) + 1}"
+    above = f"{int(100 * own.share * 1.5) + 1}"
     yield Problem(
-        f"Tℓ {numbers.limit(str(budget))} is below what the probe takes, {numbers.micros(least.limit_us)} a layer "
-        f"({numbers.share(least.share)} of dense): no plan would fit.",
+        f"Tℓ {numbers.limit(str(budget))} is below what the probe takes, {numbers.micros(own.limit_us)} a layer "
+        f"({numbers.share(own.share)} of dense): no plan would fit.",
         (
             Fix(f"Set Tℓ to {above} % of dense", {"limit": f"{int(above) / 100:g}"}),
             Fix("Run without a limit", {"limit": ""}),

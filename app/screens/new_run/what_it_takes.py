@@ -26,7 +26,7 @@ class Outlook:
 
     break_even: int | None = None
     device: str | None = None  # whose profile said so; None: the request itself
-    least: LeastLimit | None = None  # of all stored profiles the one that leaves most room
+    least: tuple[LeastLimit, ...] = ()  # by each stored profile, this machine's own first
     profiled: bool = True
     problem: str | None = None
 
@@ -49,12 +49,11 @@ def outlook(request: RunRequest, size: PromptSize) -> Outlook:
     if break_even is None and found:
         profile, path, changed_ns = found[0]
         break_even, device = _break_even(path, changed_ns, size.heads, size.layers), profile.device
-    limits = [
+    limits = (
         least_limit(profile, size.tokens, size.heads, request.config(on_gpu=profile.backend != "torch"))
         for profile, *_ in found
-    ]
-    least = min(limits, key=lambda limit: limit.share, default=None)
-    return Outlook(break_even, device, least, bool(stored), problem)
+    )
+    return Outlook(break_even, device, tuple(limits), bool(stored), problem)
 
 
 def time(

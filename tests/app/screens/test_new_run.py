@@ -138,6 +138,12 @@ def test_a_limit_below_the_probe_is_refused_before_the_job_would_fail(demo_home,
     assert not fine.button(key="submit").disabled
     fix(page, "Run without a limit")
     assert page.text_input(key="limit").value == "" and not page.button(key="submit").disabled
+    quick = {name: cost / 100 for name, cost in stored.costs.items()}
+    replace(stored, **quick, name=f"gpu-0-t2-fp32-d{size.head_dim}-g4-b128x64-exact").save(
+        demo_home / "profiles"
+    )
+    page = paste(open_page("new_run", source="Paste", break_even="0", limit=below))
+    assert not page.button(key="submit").disabled, "a worker on the quicker device has the time"
 
 
 @pytest.mark.parametrize("side", ["first", "last"])
