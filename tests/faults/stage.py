@@ -47,8 +47,8 @@ class Tally:
 class Stage:
     """Processes are ended by their own pid."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, patience_s: float = PATIENCE_S) -> None:
+        self.home, self.patience_s = home, patience_s
         home.mkdir(parents=True, exist_ok=True)
         self.queue = JobQueue(home)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -91,10 +91,11 @@ class Stage:
             return {"runs": [], "partial": {}, "rejected": {}}
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {PATIENCE_S:.0f} s for {what}")
+                ended = {name: process.poll() for name, process in self.running.items()}
+                raise AssertionError(f"waited {self.patience_s:.0f} s for {what}; exit codes {ended}")
             time.sleep(0.03)
 
     def until_running(self, job_id: str) -> None:
