@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 
 
@@ -19,6 +20,12 @@ class AttentionRouter:
         inputs: q may have any strides. window: each query reads its last ``window`` keys; None reads them all.
         """
         raise NotImplementedError(f"{type(self).__name__} has no attend method; write one")
+
+    def __deepcopy__(self, memo: dict[int, object]) -> AttentionRouter:
+        """A copied model would go on being served by the router of the one that it was copied from."""
+        raise UnsupportedModelError(
+            "a model can't be copied inside its route() block: copy it before, and route the copy by itself"
+        )
 
     def untouched(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None

@@ -83,6 +83,12 @@ def test_blocks_left_in_any_order_restore_the_model(model, block, order):
     assert restored(model)
 
 
+def test_a_model_is_not_copied_with_its_router(model, block):
+    with block(), pytest.raises(UnsupportedModelError, match="copy it before, and route the copy by itself"):
+        copy.deepcopy(model)
+    assert restored(copy.deepcopy(model))
+
+
 def test_a_second_thread_s_block_is_refused_and_the_first_goes_on(model, block):
     def second():
         with block():
