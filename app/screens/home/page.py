@@ -48,7 +48,7 @@ def render() -> None:
             _sample_card(store, sample)
         if len(runs):
             _latest(store, runs.head(_LATEST))
-    with right, st.container(border=True, key="card-patterns", gap="xsmall"):
+    with right if len(runs) else left, st.container(border=True, key="card-patterns", gap="xsmall"):
         st.html('<div class="rs-h">The patterns</div>' + pattern_icons.html(design.current_theme()))
 
 
