@@ -285,13 +285,13 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
         raise FieldError("run.layers", run["layers"], wanted)
     if run["heads"] % run["kv_heads"]:
         raise FieldError("run.kv_heads", run["kv_heads"], f"a divisor of the {run['heads']} heads")
-    if run["units"] != tables["head_choice"].num_rows:
-        raise FieldError(
-            "run.units", run["units"], f"{tables['head_choice'].num_rows}, the rows of head_choice"
-        )
-    for name in _UNIT_COUNTS:
-        if (run[name] or 0) > run["units"]:
-            raise FieldError(f"run.{name}", run[name], f"at most the {run['units']} units")
+    units = tables["head_choice"].num_rows
+    # A run that was not routed has no units, whatever its totals say.
+    if units and run["units"] != units:
+        raise FieldError("run.units", run["units"], f"{units}, the rows of head_choice")
+    for name in _UNIT_COUNTS if units else ():
+        if (run[name] or 0) > units:
+            raise FieldError(f"run.{name}", run[name], f"at most the {units} units")
     if run["over_budget_layers"] > run["layers"]:
         raise FieldError(
             "run.over_budget_layers", run["over_budget_layers"], f"at most {run['layers']}, the layers"
