@@ -341,7 +341,8 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
                 raise FieldError(
                     f"probe.mask_columns in row {place}", row["mask_columns"], "there with masks"
                 )
-            sizes["masks"] = -(-families // 2) * rows * row["mask_columns"]
+            if families:
+                sizes["masks"] = -(-families // 2) * rows * row["mask_columns"]
         for name, size in sizes.items():
             _as_long(f"probe.{name}", place, row[name], size)
         if max(row["kinds"]) >= _KINDS:
