@@ -185,10 +185,10 @@ SCHEMA: dict[str, dict[str, Rule]] = {
     "answer": {
         "run_id": _ID,
         "batch_index": Whole(),
-        "token_id": Whole(),
+        "token_id": Whole(0, _TOKENS),
         "text": Text(lines=True),  # shown escaped
         **dict.fromkeys(("dense", "routed"), _SHARE),
-        **dict.fromkeys(("dense_rank", "routed_rank"), Whole(1)),
+        **dict.fromkeys(("dense_rank", "routed_rank"), Whole(1, _TOKENS)),
     },
     "prompt": {
         "run_id": _ID,

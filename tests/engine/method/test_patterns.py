@@ -79,7 +79,7 @@ def test_every_budget_is_told_in_words_with_its_unit():
     assert words["a_shape"].startswith("sink 64 + local ") and words["a_shape"].endswith(" tokens")
     assert "columns" in words["vertical_slash"] and "slash bands of 64" in words["vertical_slash"]
     assert words["block_sparse"].endswith(" blocks of 64 a row")
-    assert words["floor"] == "blocks that hold 0.117 % of the rows or more"
+    assert words["floor"] == "blocks that hold 0.195 % of the rows or more"
 
 
 @pytest.mark.parametrize("family", families.registered(), ids=lambda family: family.name)

@@ -39,7 +39,7 @@ def make(oracle):
             base,
             scores=scores,
             risk=scores.risk(0.5, 0),
-            gate_threshold=np.array([0.925]),
+            gate_threshold=np.full((1, width), 0.925),
             routed=Routing(np.array([tests[0][0] if tests else choice]), limited, False),
             final=certified.choice,
             certify=lambda: certified,

@@ -22,7 +22,7 @@ def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     """A session after one routed prompt of 640 tokens in two segments, batch of two, the second padded."""
     settings = replace(
         oracle.SMALL,
-        **{"policy": "certified", "tau": 0.82, "gate_threshold": 0.84, "segment_tokens": 320, **changes},
+        **{"policy": "certified", "tau": 0.85, "gate_threshold": 0.87, "segment_tokens": 320, **changes},
     )
     routed = RoutingSession(
         settings, calibration, profile=oracle.PROFILE, auditor=audit_rows and RowAuditor(audit_rows)
@@ -33,7 +33,7 @@ def run(oracle, layers=2, calibration=None, audit_rows=50, **changes):
     return routed
 
 
-PRICED = {"policy": "priced", "price": 0.6, "tau_layer": 0.8, "tau_head": 0.75, "gate_threshold": None}
+PRICED = {"policy": "priced", "price": 1.5, "tau_layer": 0.8, "tau_head": 0.75, "gate_threshold": None}
 
 
 @pytest.fixture(scope="module", params=[{}, PRICED], ids=["certified", "priced"])

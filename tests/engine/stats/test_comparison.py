@@ -179,17 +179,19 @@ def test_replayed_conformal_claim_is_g_minus_delta_and_missing_where_infinite(re
 
 
 def test_calibrations_under_one_price_change_the_claim_alone():
-    """A unit takes the cheapest candidate that keeps what its floor at the price keeps; lambda is no number."""
+    """A unit takes its floor at the price, or what is cheaper and loses at most half as much; lambda is no number."""
     patterns = ["a_shape", *["floor"] * 7, "dense"]
     rows = pd.DataFrame(
         {
             "candidate": range(9), "pattern": patterns, "budget": "", "density": 0.1, "disagreement": 0.0,
-            "mass": [0.81, 0.1, 0.2, 0.3, 0.7, 0.8, 0.85, 0.9, 1.0], "recent_mass": 1.0,
+            "mass": [0.91, 0.1, 0.2, 0.3, 0.7, 0.8, 0.85, 0.9, 1.0], "recent_mass": 1.0,
             "kernel_us": [3.0, 1, 2, 3, 4, 5, 6, 7, 20], "batch_index": 0, "layer": 0, "head": 0, "segment": 0,
         }
     )  # fmt: skip
     found = replay(rows, calibration(None, 0.02), 4096, 0.95)
-    assert found["candidate"].tolist() == [0] and found["conformal_lower_mass"][0] == pytest.approx(0.79)
+    assert found["candidate"].tolist() == [0] and found["conformal_lower_mass"][0] == pytest.approx(0.89)
+    rows.loc[0, "mass"] = 0.89
+    assert replay(rows, calibration(None, 0.02), 4096, 0.95)["candidate"].tolist() == [5]
     with pytest.raises(InputError, match="no candidate at a price"):
         replay(rows.assign(pattern="a_shape"), calibration(None), 4096, 0.95)
 

@@ -32,7 +32,8 @@ MEANT = {
     ("prompt", "text"): ("x" * 100_000,),
     **dict.fromkeys([(t, "reason") for t in ("head_choice", "candidate_score")], ("<b>x</b>", "")),
     ("run", "calibration_mismatch"): ("<b>x</b>", ""),
-    # Names of files and people, which pages escape.
+    # Tokens, and names of files and people, which pages escape.
+    ("answer", "text"): ("<b>x</b>", "a\0b", ""),
     **dict.fromkeys([("run", name) for name in ranges._NAMES], ("<b>x</b>", "a\0b", "")),
 }
 COLUMNS = [(table, field.name) for table in tables.TABLES for field in tables.arrow_schema(table)]
