@@ -4,6 +4,8 @@
 on one line and exits with 2. Anything else is a defect or a failing machine and exits with 1.
 """
 
+MOST_SHOWN = 200  # characters of a name in a message
+
 
 class RouteSparseError(Exception):
     """Base of every error that RouteSparse raises on purpose."""
@@ -35,6 +37,12 @@ class CalibrationError(InputError):
 
 class ProfileError(InputError):
     """A latency profile that is unknown, corrupt, or measured for another device or head size."""
+
+
+def shortened(name: object) -> str:
+    """A name for a message of one line: its first characters."""
+    text = str(name)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 class BundleError(InputError):

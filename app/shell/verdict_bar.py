@@ -12,7 +12,7 @@ from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.verdict import LEVELS, Finding, Level, Verdict
 
 SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "green": "✓"}
-WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "green": "Looks safe"}
+WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "green": "No warning"}
 
 
 def of_run(store: OwnerView, run_id: str) -> None:

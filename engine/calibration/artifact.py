@@ -24,7 +24,7 @@ from routesparse.engine import fields, paths
 from routesparse.engine.calibration.checks import check_calibration
 from routesparse.engine.calibration.drift import DriftReference
 from routesparse.engine.config import RouterConfig, renamed
-from routesparse.engine.errors import CalibrationError
+from routesparse.engine.errors import CalibrationError, shortened
 from routesparse.engine.method import policy
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.patterns import library_hash
@@ -251,7 +251,7 @@ def load_calibration(name: str) -> Calibration:
             continue
         except OSError as error:
             raise CalibrationError(
-                f"calibration {path} can't be read ({error.strerror}); pass another"
+                f"calibration {shortened(path)} can't be read ({error.strerror}); pass another"
             ) from None
         # ValueError: no UTF-8, no JSON, or a field with a value that means nothing (FieldError).
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import paths
-from routesparse.engine.errors import ModelError
+from routesparse.engine.errors import ModelError, shortened
 from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.runtime.refusals import check_family_name
 
@@ -53,7 +53,8 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
             )
     # Too long for a path, or the home of somebody unknown: no folder at any rate.
     except (OSError, RuntimeError) as error:
-        raise ModelError(f"model {name_or_path!r} is no folder ({first_line(error)}); pass another") from None
+        why = shortened(first_line(error))
+        raise ModelError(f"model '{shortened(name_or_path)}' is no folder ({why}); pass another") from None
     if not HUB_ID.fullmatch(name_or_path):
         raise ModelError(
             f"model {name_or_path!r} is unknown; pass {DEMO}, a folder with config.json, or a hub id org/name"

@@ -47,7 +47,7 @@ def test_every_page_about_a_run_says_whether_it_is_safe(runs, open_page, page):
     assert f"<b>Not safe.</b> {missed} of {units} units ran uncertified: do not trust this run." in bad
     assert 'class="rs-verdict red"' in bad
     good = text_of(open_page(page, run=GREEN))
-    assert "<b>Looks safe.</b> Next token as by dense, KL 0.0021 nats." in good
+    assert "<b>No warning.</b> Next token as by dense, KL 0.0021 nats." in good
 
 
 def test_runs_and_home_name_the_verdict_of_each(runs, open_page):

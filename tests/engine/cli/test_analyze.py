@@ -150,7 +150,10 @@ class TestAnalyze:
         assert code == 0 and record.run.dense_ms is None and record.answers == ()
         assert (record.run.top1_agreement, record.run.kl_nats) == (None, None)
         code, out, _ = run("analyze", prompt, *options)
-        assert code == 0 and "verdict " in out and ": The answer was not compared" in out
+        # A machine on which sparse costs as much on so short a prompt leaves nothing out.
+        found = read_bundle(Path(out.split()[-1])).run
+        told = ": The answer was not compared" if found.sparse_units else "nothing was left out"
+        assert code == 0 and f"verdict {'amber' if found.sparse_units else 'green'}" in out and told in out
 
     def test_a_dense_prefill_that_would_take_long_runs_only_where_it_is_asked_for(
         self, run, model, home, prompt, monkeypatch

@@ -75,8 +75,8 @@ def refused(run, home, monkeypatch):
         (["--out", "y" * 300], "is not writable (File name too long); pass another folder"),
         (["--profile", "x" * 5_000], "is too long; pass a shorter one"),
         (["--profile", "../../etc/passwd"], "no latency profile is called"),
-        (["--calibration", "x" * 5_000], "is too long; pass a shorter one"),
-        (["--model", "x" * 5_000], "is too long; pass a shorter one"),
+        (["--calibration", "x" * 5_000], "xxx… can't be read (File name too long)"),
+        (["--model", "x" * 5_000], "xxx…' is no folder"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )

@@ -61,7 +61,7 @@ def test_the_configuration_carries_every_choice():
         ({"seed": 2**63}, "seed is 9223372036854775808, it must be a whole number"),
         ({"domain": ["code"]}, "domain is"),
         ({"owner": 5}, "owner is 5, it must be a text of one line"),
-        ({"calibration": "x" * 5_000}, "is no name"),
+        ({"calibration": "x" * 5_000}, "at most 1000 characters"),
         ({"domain": "a\x1b"}, "domain "),
         ({"domain": "x" * 121}, "domain of 121 characters is no label"),
         ({"segment": 128}, "segment 128 tokens is too short to be probed"),
