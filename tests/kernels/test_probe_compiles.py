@@ -32,13 +32,25 @@ KERNELS = {
     "described": (
         "block_score.kernel",
         "block_features_kernel",
-        {"WEIGHT": 0.375, "MOST": 3e38, "BLOCK": 64},
-        4,
+        {"WEIGHT": 0.375, "MOST": 3e38, "BLOCK": 64, "CLUSTERS": 2},
+        2,
     ),
+    "scored-rows": ("block_score.kernel", "scored_rows_kernel", {"BLOCK_Q": 128, "PICKED": 32}, 2),
     "block-score": (
         "block_score.kernel",
         "block_score_kernel",
-        {"LEAST": -20.0, "BLOCK_Q": 128, "BLOCK_K": 64, "PICKED": 32, "ROWS": 128, "N": 64, "STAGES": 3},
+        {
+            **{
+                "LEAST": -20.0,
+                "BLOCK_Q": 128,
+                "BLOCK_K": 64,
+                "PICKED": 32,
+                "ROWS": 128,
+                "N": 64,
+                "STAGES": 3,
+            },
+            **{"TILE": 64, "STEP": 4, "ALIGNED": 8, "CLUSTERS": 2},
+        },
         8,
     ),
     "stamp": ("clock.kernel", "stamp_kernel", {}, 1),
@@ -62,8 +74,9 @@ TYPES = {
 }
 # Positions are int64 where the caller made them, int32 where the kernel before did.
 OWN = {
-    "described": {"out_ptr": "*bf16"},
-    "block-score": {"out_ptr": "*fp16"},
+    "described": {"out_ptr": "*bf16", "count_ptr": "*fp32"},
+    "scored-rows": {"out_ptr": "*i32"},
+    "block-score": {"out_ptr": "*fp16", "picked_ptr": "*i32", "count_ptr": "*fp32"},
     "rows": {"position_ptr": "*i64"},
     "stamp": {"out_ptr": "*i64"},
 }
