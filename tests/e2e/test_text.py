@@ -63,7 +63,7 @@ def dropped(page) -> tuple[int, int]:
 
 def test_find_the_worst_head_and_the_words_it_dropped_in_three_clicks(address, context, page, record):
     worst = max(record.worst_rows, key=lambda row: row.error)
-    page.goto(address)
+    page.goto(f"{address}/runs")
     table = page.locator("[data-testid=stDataFrame]")
     table.wait_for()
     table.click(position={"x": 90, "y": 48})  # 1: the run

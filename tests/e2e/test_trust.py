@@ -76,6 +76,9 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     run = record.run.run_id[-8:]
     page.goto(f"{address}/audit?run={run}")
     page.locator(".st-key-card-mass .scatterlayer .point").first.wait_for()
+    # What is drawn last moves what stands below it.
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+    page.wait_for_timeout(1500)
     box = page.locator(".st-key-card-mass .scatterlayer .point").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_url(re.compile(r"/head\?run=.*layer=\d"))

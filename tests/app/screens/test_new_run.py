@@ -107,7 +107,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
         "tau_layer 1.5",
         "price -1",
         "multiple of 128",
-        "break_even -128",
+        "break_even is -128",
     )
     assert [words for words in told if words not in html] == []
     del wrong["limit"]

@@ -179,7 +179,7 @@ def test_a_sample_that_could_not_be_copied_is_tried_again(home, record, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shutil.copytree", fail)
+        patch.setattr(bundle, "copy", fail)
         opened = module.Access()
     try:
         assert "No space left" in opened.waiting()[0].reason
