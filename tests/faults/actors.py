@@ -19,6 +19,7 @@ from typing import Any
 from routesparse.engine import paths
 from routesparse.engine.errors import NumericsError
 from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.store.duckdb_store import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
 
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
@@ -84,6 +85,8 @@ def _lacking(store: OwnerView, bundle: Path) -> dict[str, str]:
     files = json.loads((bundle / "manifest.json").read_text())["files"]
     for file, about in files.items():
         table = {"probe": "probe_meta"}.get(file.removesuffix(".parquet"), file.removesuffix(".parquet"))
+        if table not in ("run", *FACT_TABLES):
+            continue  # read from the bundle's own file
         sql = f"SELECT count(*) FROM {table} WHERE run_key = (SELECT run_key FROM run WHERE run_id = ?)"
         ((rows,),) = store.rows(sql, [bundle.name])
         if rows != about["rows"]:
