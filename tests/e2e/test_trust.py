@@ -79,7 +79,10 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     # What is drawn last moves what stands below it.
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
     page.wait_for_timeout(1500)
-    box = page.locator(".st-key-card-mass .scatterlayer .point").first.bounding_box()
+    point = page.locator(".st-key-card-mass .scatterlayer .point").first
+    point.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    box = point.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_url(re.compile(r"/head\?run=.*layer=\d"))
     page.get_by_text("Certificates and the truth").wait_for()
@@ -87,6 +90,8 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     page.goto(f"{address}/compare?runs={run},aaaa5679")
     area = page.locator(".st-key-card-difference .nsewdrag").first
     area.wait_for()
+    area.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
     box = area.bounding_box()
     page.mouse.click(box["x"] + box["width"] * 4.5 / 8, box["y"] + box["height"] * 2.5 / 8)
     page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=2&head=4"))
