@@ -42,7 +42,7 @@ def nonsense(filled, record, factory, monkeypatch):
             factory.rewrite(path, table, **wrong)
     opened = access()
     opened.look_into_spool()
-    assert len(opened.store.run_ids()) == 2 + 3 * 7
+    assert len(opened.store.run_ids()) == 2 + 3 * 10
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # inf - inf is NaN, which pages show as not measured
