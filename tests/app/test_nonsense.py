@@ -40,6 +40,7 @@ def nonsense(filled, record, factory, monkeypatch):
             path = bundle.write_bundle(factory.rename(record, f"{kind}-{table}"), filled / "spool")
             wrong = {f.name: values[f.type] for f in schema if f.type in values and f.name not in KEPT}
             factory.rewrite(path, table, **wrong)
+    monkeypatch.setattr("routesparse.app.shell.access._FEW", 100)  # all are waited for
     opened = access()
     opened.look_into_spool()
     assert len(opened.store.run_ids()) == 2 + 3 * 10
