@@ -236,10 +236,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     if "worst_row" in tables:
         _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
     if "block_reads" in tables:
-        sizes = {"reads": 1, "mass": 2, "lost": 2}
-        for place, row in enumerate(tables["block_reads"].to_pylist()):
-            for name, width in sizes.items():
-                _as_long(f"block_reads.{name}", place, row[name], width * row["cells"])
+        _sized("block_reads", tables["block_reads"], {"reads": 1, "mass": 2, "lost": 2}, "cells")
     if "prompt" in tables:
         _prompt(tables["prompt"], run["tokens"])
 
@@ -333,18 +330,13 @@ def _pairs(name: str, table: pa.Table, part: str, whole: str) -> None:
 def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
     """Bytes as many as the shapes say; kinds and rows that exist; masks of as many families as were scored."""
     families = len(set(candidates["pattern"].unique().to_pylist()) - {"dense"})
+    _sized("probe", probe, {"positions": 4, "kinds": 1}, "rows")
+    _sized("probe", probe, {"mass": 2}, "rows", "columns")
+    if families:
+        _sized("probe", probe, {"masks": -(-families // 2)}, "rows", "mask_columns")
     for place, row in enumerate(probe.to_pylist()):
-        rows, columns = row["rows"], row["columns"]
-        sizes = {"positions": 4 * rows, "kinds": rows, "mass": 2 * rows * columns}
-        if row["masks"] is not None:
-            if row["mask_columns"] is None or row["mask_pool"] is None:
-                raise FieldError(
-                    f"probe.mask_columns in row {place}", row["mask_columns"], "there with masks"
-                )
-            if families:
-                sizes["masks"] = -(-families // 2) * rows * row["mask_columns"]
-        for name, size in sizes.items():
-            _as_long(f"probe.{name}", place, row[name], size)
+        if row["masks"] is not None and (row["mask_columns"] is None or row["mask_pool"] is None):
+            raise FieldError(f"probe.mask_columns in row {place}", row["mask_columns"], "there with masks")
         if max(row["kinds"]) >= _KINDS:
             raise FieldError(f"probe.kinds in row {place}", max(row["kinds"]), f"below {_KINDS}")
         positions = np.frombuffer(row["positions"], "<i4")
@@ -355,20 +347,33 @@ def _heatmaps(probe: pa.Table, candidates: pa.Table, tokens: int) -> None:
 
 def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
     """Positions in the prompt; as many shares as lost KV blocks, which the prompt has."""
-    for place, row in enumerate(rows.to_pylist()):
-        if row["position"] >= tokens:
-            raise FieldError(f"worst_row.position in row {place}", row["position"], f"below {tokens}")
-        _as_long("worst_row.lost_mass", place, row["lost_mass"], len(row["lost_blocks"]))
-        blocks, shares = np.frombuffer(row["lost_blocks"], "<i4"), np.frombuffer(row["lost_mass"], "<f4")
-        if ((blocks < 0) | (blocks >= -(-tokens // block_k))).any():
-            raise FieldError(f"worst_row.lost_blocks in row {place}", blocks[:8].tolist(), "KV blocks")
-        if not ((shares >= -_ROUNDING) & (shares <= 1 + _ROUNDING)).all():
-            raise FieldError(f"worst_row.lost_mass in row {place}", shares[:8].tolist(), "shares")
+    _column("worst_row.position", rows["position"], Whole(0, tokens - 1))
+    if not pc.all(
+        pc.equal(pc.binary_length(rows["lost_blocks"]), pc.binary_length(rows["lost_mass"]))
+    ).as_py():
+        raise FieldError("the size of worst_row.lost_mass", None, "that of lost_blocks")
+    blocks = -(-tokens // block_k)
+    for name, kind, low, high in (
+        ("lost_blocks", "<i4", 0, blocks - 1),
+        ("lost_mass", "<f4", -_ROUNDING, 1 + _ROUNDING),
+    ):
+        values = np.frombuffer(b"".join(rows[name].to_pylist()), kind)
+        outside = ~((values >= low) & (values <= high))
+        if outside.any():
+            raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
 
 
-def _as_long(name: str, place: int, found: bytes, size: int) -> None:
-    if len(found) != size:
-        raise FieldError(f"the size of {name} in row {place}", len(found), f"{size} bytes")
+def _sized(name: str, table: pa.Table, widths: Mapping[str, int], *counts: str) -> None:
+    """Columns of so many bytes a value have as many values as the product of these columns says; NULL fits."""
+    values = table[counts[0]]
+    for other in counts[1:]:
+        values = pc.multiply(values, table[other])
+    for column, width in widths.items():
+        sizes = pc.multiply(values, width)
+        place = pc.index(pc.equal(pc.binary_length(table[column]), sizes), False).as_py()
+        if place >= 0:
+            found, wanted = len(table[column][place].as_py()), f"{sizes[place].as_py()} bytes"
+            raise FieldError(f"the size of {name}.{column} in row {place}", found, wanted)
 
 
 def _prompt(prompt: pa.Table, tokens: int) -> None:
@@ -376,8 +381,8 @@ def _prompt(prompt: pa.Table, tokens: int) -> None:
     if prompt.num_rows != 1:
         raise FieldError("rows of prompt", prompt.num_rows, "1")
     text, found = prompt["text"][0].as_py(), prompt["token_starts"][0].as_py()
-    if found is not None:
-        _as_long("prompt.token_starts", 0, found, 4 * (tokens + 1))
+    if found is not None and len(found) != 4 * (tokens + 1):
+        raise FieldError("the size of prompt.token_starts", len(found), f"{4 * (tokens + 1)} bytes")
     for name in ("block_starts", "token_starts") if found is not None else ("block_starts",):
         starts = np.frombuffer(prompt[name][0].as_py(), "<i4")
         if not len(starts) or starts[0] < 0 or (np.diff(starts) < 0).any() or starts[-1] > len(text):
