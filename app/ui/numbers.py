@@ -32,7 +32,7 @@ def bound(value: Any, digits: int = 3) -> str:
 
 def rounded_down(value: float, digits: int = 3) -> float:
     """What ``bound`` prints; a value that only floating point puts below a step stays on it."""
-    return math.floor(value * 10**digits + 1e-9) / 10**digits
+    return value if math.isinf(value) else math.floor(value * 10**digits + 1e-9) / 10**digits
 
 
 def count(value: Any) -> str:
