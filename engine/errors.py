@@ -4,7 +4,7 @@
 on one line and exits with 2. Anything else is a defect or a failing machine and exits with 1.
 """
 
-MOST_SHOWN = 200  # characters of a name in a message
+MOST_SHOWN = 160  # characters of a name in a message
 
 
 class RouteSparseError(Exception):
@@ -39,12 +39,6 @@ class ProfileError(InputError):
     """A latency profile that is unknown, corrupt, or measured for another device or head size."""
 
 
-def shortened(name: object) -> str:
-    """A name for a message of one line: its first characters."""
-    text = str(name)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
-
-
 class BundleError(InputError):
     """A run bundle with a missing file, a wrong checksum or a newer schema."""
 
@@ -63,3 +57,9 @@ class PatternError(RouteSparseError):
 
 class NumericsError(InputError):
     """The model produced NaN or Inf; routing it would hide the defect. Exit code 2: the weights need a look."""
+
+
+def shortened(name: object) -> str:
+    """A name for a message of one line: its first characters."""
+    text = str(name)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

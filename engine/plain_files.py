@@ -29,6 +29,15 @@ def open_plain(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is no plain file but a pipe or a device", str(path))
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies there now, so that one that was deleted or replaced is noticed; None for none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True) -> bytes:
     """The whole content of a plain file; of one that grows meanwhile no more than the bound is read.
 

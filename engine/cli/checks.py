@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import InputError, shortened
 
 
 def writable_folder(folder: Path) -> Path:
@@ -26,7 +26,7 @@ def writable_folder(folder: Path) -> Path:
             file.flush()
     except OSError as error:
         raise InputError(
-            f"{_short(folder)} is not writable ({error.strerror or error}); pass another folder"
+            f"{shortened(folder)} is not writable ({error.strerror or error}); pass another folder"
         ) from error
     finally:
         for path in made:
@@ -34,8 +34,3 @@ def writable_folder(folder: Path) -> Path:
             if path.is_dir() and not os.listdir(path):
                 path.rmdir()
     return folder
-
-
-def _short(path: Path) -> str:
-    text = str(path)
-    return text if len(text) <= 120 else f"{text[:120]}..."

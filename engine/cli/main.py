@@ -29,10 +29,8 @@ from routesparse.engine.cli import evaluate as cli_evaluate
 from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
-from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.errors import InputError, RouteSparseError, shortened
 from routesparse.engine.jobs.failures import is_out_of_memory
-
-_SHOWN_CHARACTERS = 160  # of a path in an error
 
 app = typer.Typer(
     name="routesparse",
@@ -118,8 +116,7 @@ def _unexpected(error: Exception, debug: bool) -> int:
 
 def _machine(error: OSError) -> str | None:
     """What the user can mend: a full disk, a folder that can't be written, a name that is too long; else None."""
-    where = str(error.filename or "a file")
-    where = where if len(where) <= _SHOWN_CHARACTERS else f"{where[:_SHOWN_CHARACTERS]}..."
+    where = shortened(error.filename or "a file")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full: {where} was not written; free space and retry"
     if error.errno == errno.ENAMETOOLONG:

@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 from routesparse.engine.errors import StoreError
+from routesparse.engine.plain_files import identity
 
 _OPEN_TRIES = 20
 _OPEN_PAUSE_S = 0.1
@@ -51,7 +52,7 @@ class Database:
             self._connection = sqlite3.connect(
                 file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
-        self._identity = _identity(file)
+        self._identity = identity(file)
         try:
             with self._clear_errors():
                 self._connection.row_factory = sqlite3.Row
@@ -91,7 +92,7 @@ class Database:
                 raise
 
     def _check_there(self) -> None:
-        if _identity(self.file) != self._identity:
+        if identity(self.file) != self._identity:
             raise QueueGoneError(
                 f"{self.file} was deleted or replaced while it was in use; put its folder back, or start again to "
                 "begin with an empty queue"
@@ -124,15 +125,6 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise _in_our_words(error, self.file) from error
-
-
-def _identity(file: Path) -> tuple[int, int] | None:
-    """Which file this is; None for one that is not there."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _create(file: Path) -> None:

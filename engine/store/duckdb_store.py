@@ -25,6 +25,7 @@ import duckdb
 import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.plain_files import identity
 from routesparse.engine.store import bundle, thumbnail
 
 Origin = Literal["spool", "sample"]
@@ -66,8 +67,7 @@ class Store:
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
         self._connection = _open(self.database)
-        opened = self.database.stat()
-        self._identity = (opened.st_dev, opened.st_ino)
+        self._identity = identity(self.database)
         try:
             for folder in (self.bundles, self.trash):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -79,11 +79,7 @@ class Store:
 
     def check_there(self) -> None:
         """Errors: StoreError where the file was deleted or replaced: what is written here would be lost."""
-        try:
-            found = self.database.stat()
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._identity:
+        if identity(self.database) != self._identity:
             raise StoreError(
                 f"{self.database} was deleted or replaced while the dashboard ran; put its folder back, or start the "
                 "dashboard again to begin with an empty store"
