@@ -158,6 +158,10 @@ _STYLE = """
 .rs-sample li { margin: 0 0 9px; line-height: 1.45; } .rs-sample li::marker { font-weight: 650; }
 .rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
 .rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }
+/* Of components that draw: what the pointer is over. */
+.rs-tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
+  background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
+  font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 </style>
 """
 

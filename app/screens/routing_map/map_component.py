@@ -8,13 +8,10 @@ from typing import Any
 
 import streamlit as st
 
-_HTML = '<div class="rs-map"><div class="drawing"></div><div class="tip" hidden></div></div>'
+_HTML = '<div class="rs-map"><div class="drawing"></div><div class="tip rs-tip" hidden></div></div>'
 _CSS = """
 .rs-map { position: relative; }
 .rs-map svg { display: block; user-select: none; }
-.rs-map .tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
-  background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
-  font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 .rs-map .tip::first-line { font-weight: 650; }
 """
 _map = st.components.v2.component(

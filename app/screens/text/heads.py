@@ -12,15 +12,13 @@ import streamlit as st
 from routesparse.app.ui import design
 
 _HTML = (
-    '<div class="rs-heads" role="application"><div class="drawing"></div><div class="tip" hidden></div></div>'
+    '<div class="rs-heads" role="application"><div class="drawing"></div>'
+    '<div class="tip rs-tip" hidden></div></div>'
 )
 _CSS = """
 .rs-heads { position: relative; cursor: pointer; border-radius: 4px; }
 .rs-heads:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
 .rs-heads svg { display: block; user-select: none; }
-.rs-heads .tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
-  background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
-  font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 """
 _heads = st.components.v2.component(
     "routesparse_heads",

@@ -27,7 +27,7 @@ _MOST_TICKS = 400
 _HTML = (
     '<div class="rs-lens"><div class="view" tabindex="0" role="region"><div class="space"><div class="lines"></div>'
     '</div></div><div class="side"><canvas width="16" aria-hidden="true"></canvas><div class="here"></div></div>'
-    '<div class="tip" hidden></div></div>'
+    '<div class="tip rs-tip" hidden></div></div>'
 )
 _CSS = """
 .rs-lens { position: relative; display: flex; gap: 4px; }
@@ -47,9 +47,6 @@ _CSS = """
 .rs-lens .side { position: relative; width: 16px; cursor: pointer; }
 .rs-lens .here { position: absolute; left: 0; width: 16px; border: 1.5px solid var(--rs-ink); border-radius: 2px;
   pointer-events: none; box-sizing: border-box; }
-.rs-lens .tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
-  background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
-  font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 .rs-lens .tip::first-line { font-weight: 650; }
 """
 _lens = st.components.v2.component(

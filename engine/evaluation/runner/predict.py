@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import multiprocessing
 import time
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation import pool, study
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished, key
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.models.load import LoadedModel, load_model
+from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.provenance import git_commit
 
 if TYPE_CHECKING:
@@ -48,25 +47,14 @@ def predict(job: Job, bench: type[Bench], processes: int = 1, limit_s: float = f
     if processes == 1:
         work(0, 1, job, bench, deadline)
         return
-    context = multiprocessing.get_context("spawn")
-    started = [
-        context.Process(target=work, args=(k, processes, job, bench, deadline)) for k in range(processes)
-    ]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    if any(process.exitcode for process in started):
-        raise RuntimeError(f"processes ended with {[process.exitcode for process in started]}")
+    codes = pool.run(work, processes, (processes, job, bench, deadline))
+    if any(codes):
+        raise RuntimeError(f"processes ended with {codes}")
 
 
 def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: float) -> None:
     """One process's share of the prompts by every method."""
-    device = "auto"
-    if torch.cuda.is_available():
-        device = f"cuda:{place % torch.cuda.device_count()}"
-        torch.cuda.set_device(device)
-    loaded = load_model(job.model, device=device)
+    loaded = pool.load_in_turn(job.model, place)
     bench = kind(loaded, extras=job.extras)
     wanted = ["dense", *job.methods]
     usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))

@@ -10,7 +10,6 @@ import torch
 
 from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.evaluation.studies.selection import measure, methods, prompts, rows, run, tasks
-from routesparse.engine.models.load import load_model
 
 LENGTH = 600
 PROSE = "The harbour was quiet in the morning, and nobody had yet seen the grey ship beyond the pier. "
@@ -19,16 +18,6 @@ PROSE = "The harbour was quiet in the morning, and nobody had yet seen the grey 
 def characters(text):
     """One token per character."""
     return [(i, i + 1) for i in range(len(text))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model):
-    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def loaded(folder):
-    return load_model(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="module")

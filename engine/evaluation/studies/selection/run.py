@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import time
 from typing import Any
 
 import torch
 
-from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation import pool, study
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
-from routesparse.engine.models.load import load_model
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -46,24 +44,14 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.processes == 1:
         work(0, arguments, deadline, study.command())
         return
-    context = multiprocessing.get_context("spawn")
-    shared = (arguments, deadline, study.command())
-    started = [context.Process(target=work, args=(k, *shared)) for k in range(arguments.processes)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join()
-    if any(process.exitcode for process in started):
-        raise SystemExit(f"processes ended with {[process.exitcode for process in started]}")
+    codes = pool.run(work, arguments.processes, (arguments, deadline, study.command()))
+    if any(codes):
+        raise SystemExit(f"processes ended with {codes}")
 
 
 def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:
     """One process's share of the prompts by every method."""
-    device = "auto"
-    if torch.cuda.is_available():
-        device = f"cuda:{place % torch.cuda.device_count()}"
-        torch.cuda.set_device(device)
-    loaded = load_model(arguments.model, device=device)
+    loaded = pool.load_in_turn(arguments.model, place)
     done = rows.read_rows(rows.parts(arguments.out))[0]
     items = prompts.items(
         arguments.tasks, arguments.lengths, arguments.prompts, arguments.windows, arguments.seed

@@ -17,21 +17,10 @@ from routesparse.engine.evaluation.studies.selection import methods
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.models.load import load_model
 from routesparse.engine.progress import no_progress
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model):
-    return tiny_model.save(tmp_path_factory.mktemp("model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def loaded(folder):
-    return load_model(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="module")
