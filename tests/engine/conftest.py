@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,22 @@ def _module(name: str, path: Path):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def no_plain_file():
+    """Make what a reader must not wait for or fill the memory with: a "pipe", a "device" or a "folder"."""
+
+    def make(path: Path, kind: str) -> None:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        else:
+            assert kind == "folder"
+            path.mkdir()
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -65,13 +64,10 @@ def test_missing_files_folders_and_huge_files_are_refused(tmp_path, monkeypatch)
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_plain_file_is_not_waited_for(tmp_path, kind):
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path, no_plain_file, kind):
     """/dev/zero used to fill the memory, a pipe to be waited for without end."""
     path = tmp_path / "prompt.txt"
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+    no_plain_file(path, kind)
     with pytest.raises(PromptError, match="it is no plain file but a pipe or a device; pass a text file"):
         prompts.read_prompt(path)
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -381,7 +380,7 @@ def test_robust_is_at_least_as_careful_as_each_of_its_domains():
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "deep", "boolean", "twice", "infinite", "huge"])
-def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, kind):
+def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, no_plain_file, kind):
     path = CALIBRATION.save(tmp_path)
     good = path.read_text()
     contents = {
@@ -392,15 +391,11 @@ def test_whatever_a_file_of_that_name_holds_is_one_error(tmp_path, kind):
         "huge": good.replace('"seed": 0', f'"seed": {"9" * 5_000}'),
     }
     path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "folder":
-        path.mkdir()
-    else:
+    if kind in contents:
         assert contents[kind] != good
         path.write_text(contents[kind])
+    else:
+        no_plain_file(path, kind)
     with pytest.raises(CalibrationError, match=r"can't be read|is corrupt"):
         load_calibration(str(path))
 

@@ -258,11 +258,8 @@ def test_an_archive_with_a_file_twice_is_refused_and_one_with_more_files_leaves_
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["pipe", "pipe.zip", "zero.zip"])
-def test_a_pipe_or_a_device_is_not_waited_for(run, home, tmp_path, name):
-    if name.startswith("pipe"):
-        os.mkfifo(tmp_path / name)
-    else:
-        (tmp_path / name).symlink_to("/dev/zero")
+def test_a_pipe_or_a_device_is_not_waited_for(run, home, tmp_path, no_plain_file, name):
+    no_plain_file(tmp_path / name, "pipe" if name.startswith("pipe") else "device")
     assert name in refused(run, home, "ingest", tmp_path / name)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 
 import numpy as np
 import pytest
@@ -125,16 +124,10 @@ def test_a_binary_file_is_no_profile(tmp_path):
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "no name"])
-def test_what_is_no_plain_file_is_no_profile(tmp_path, kind):
-    path = tmp_path / "x.json"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path = tmp_path / "x\0.json"
+def test_what_is_no_plain_file_is_no_profile(tmp_path, no_plain_file, kind):
+    path = tmp_path / ("x\0.json" if kind == "no name" else "x.json")
+    if kind != "no name":
+        no_plain_file(path, kind)
     with pytest.raises(ProfileError, match="can't be read"):
         LatencyProfile.load(path)
 
