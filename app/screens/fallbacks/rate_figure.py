@@ -46,9 +46,7 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
         )
-    missed = layers.groupby("layer").agg(
-        units=("uncertified", "sum"), of=("units", "sum"), time=("kernel_us", "sum")
-    )
+    missed = layers.groupby("layer").agg(units=("uncertified", "sum"), of=("units", "sum"))
     missed = missed[missed["units"] > 0]
     if len(missed):
         # Uncertified is no fifth kind: an expanded unit may be one, so its bar stands beside the stack.

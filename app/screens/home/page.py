@@ -19,7 +19,7 @@ _WHAT = (
     "leaves out the rest.",
     "These pages show which head took which pattern, why, what every alternative lacked, and what dense attention "
     "would have found.",
-    "Every run has a verdict, one colour and one sentence: whether you can trust what was left out.",
+    "Every run has a verdict, one colour and one sentence: what speaks against trusting it, if anything does.",
 )
 _LATEST = 5
 
