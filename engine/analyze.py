@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from routesparse.engine.audit.answer import answer_figures, answer_rows
+from routesparse.engine.audit.continuation import CONTINUED, continuation_row, continued
 from routesparse.engine.audit.dense_forward import (
     DenseRouter,
     SampledRouter,
@@ -44,14 +45,17 @@ from routesparse.kernels.compile_ahead import Wanted, compiler_of
 
 # A dense prefill that nobody asked for may take this long: on two CPU cores, the bundled model's of 16,384 tokens.
 DENSE_AFFORDABLE_MS = 30_000.0
+# Of the free memory: a key-value cache beyond it is not kept, and the prompt not continued.
+CACHE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Prefill:
-    """One prefill: last-position logits float32 [B, vocabulary] and wall time."""
+    """One prefill: last-position logits float32 [B, vocabulary], wall time, and the cache where it is kept."""
 
     logits: torch.Tensor
     total_ms: float
+    cache: Any = None
 
 
 def analyze_prompt(
@@ -76,8 +80,9 @@ def analyze_prompt(
 
     audit: "rows" audits a random sample of body rows of every sparse unit; "full" all of them, and compares outputs
     with a dense forward pass (audit/dense_forward.py). The time of auditing a unit is not part of total_ms.
-    measure_dense: run the dense prefill too, for its time and its next token (audit/answer.py); check_answer: also
-    where nobody asked, if it is predicted to take at most DENSE_AFFORDABLE_MS. force: use a calibration that does not
+    measure_dense: run the dense prefill too, for its time, its next token (audit/answer.py) and how it goes on
+    (audit/continuation.py); check_answer: also where nobody asked, if it is predicted to take at most
+    DENSE_AFFORDABLE_MS. force: use a calibration that does not
     fit; the record tells what differs. run_id: None makes a new one. progress is called with the stages "profile"
     (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of
     earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller.
@@ -106,16 +111,21 @@ def analyze_prompt(
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None
     router: AttentionRouter = session if rows is None else SampledRouter(session, rows)
+    wanted = measure_dense or audit == "full"
+    steps = _steps_after(loaded, prompt.tokens) if wanted or check_answer else 0
     with routed_by(loaded.model, router):
         if loaded.on_gpu:
             session.prepare(_blank_inputs(prompt.tokens, loaded, loaded.dtype), torch.device(loaded.device))
         with _counted(loaded, progress, "route"):
-            routed = prefill(loaded.model, ids)
+            routed = prefill(loaded.model, ids, steps > 0)
     trace = session.trace
     dense = None
-    if measure_dense or audit == "full" or (check_answer and _affordable(trace.prompts[-1], routed.total_ms)):
+    if wanted or (check_answer and _affordable(trace.prompts[-1], routed.total_ms)):
+        # One cache at a time.
+        routed, by_routed = _continued(loaded, routed, steps)
         with _counted(loaded, progress, "dense"):
-            dense = prefill(loaded.model, ids)
+            dense = prefill(loaded.model, ids, steps > 0)
+        dense, by_dense = _continued(loaded, dense, steps)
     compared = {} if dense is None else answer_figures(routed.logits, dense.logits)
     info = RunInfo(
         model=loaded.name,
@@ -136,9 +146,12 @@ def analyze_prompt(
     )
     record = trace.record(info)
     if dense is not None:
-        text_of = (lambda token: str(loaded.tokenizer.decode([token]))) if keep_text else None
+        text_of = (lambda tokens: str(loaded.tokenizer.decode(tokens))) if keep_text else None
         answers = answer_rows(routed.logits, dense.logits, record.run.run_id, text_of)
         record = replace(record, answers=answers)
+        if steps:
+            row = continuation_row(by_routed, by_dense, record.run.run_id, text_of)
+            record = replace(record, continuations=(row,))
     if rows is not None and record.run.routed:
         reference = SampledRouter(DenseRouter(), rows)
         with routed_by(loaded.model, reference):
@@ -178,7 +191,7 @@ def _blank_inputs(tokens: int, shape: LoadedModel | ModelShape, dtype: str) -> A
 
 
 @torch.no_grad()
-def prefill(model: Any, ids: torch.Tensor) -> Prefill:
+def prefill(model: Any, ids: torch.Tensor, keep_cache: bool = False) -> Prefill:
     """Prefill token ids int64 [B, n] to the last position's logits.
 
     Errors: NumericsError where a logit is NaN or Inf, which names no layer: the layers before were finite.
@@ -186,13 +199,27 @@ def prefill(model: Any, ids: torch.Tensor) -> Prefill:
     if ids.is_cuda:
         torch.cuda.synchronize(ids.device)
     started = time.perf_counter()
-    logits = model(ids, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+    found = model(ids, logits_to_keep=1, use_cache=keep_cache)
+    logits = found.logits[:, -1].float()
     if ids.is_cuda:
         torch.cuda.synchronize(ids.device)
     elapsed = (time.perf_counter() - started) * 1e3
     if not bool(torch.isfinite(logits).all()):
         raise NumericsError("NaN or Inf in the logits; nothing was recorded for this prompt")
-    return Prefill(logits, elapsed)
+    return Prefill(logits, elapsed, found.past_key_values if keep_cache else None)
+
+
+def _steps_after(loaded: LoadedModel, tokens: int) -> int:
+    """How many tokens the prompt may be continued by."""
+    if loaded.cache_bytes(tokens) > CACHE_SHARE * loaded.free_bytes():
+        return 0
+    return max(0, min(CONTINUED, loaded.max_tokens - tokens))
+
+
+def _continued(loaded: LoadedModel, found: Prefill, steps: int) -> tuple[Prefill, tuple[int, ...]]:
+    """The prefill without its cache, and the tokens decoded from it."""
+    tokens = continued(loaded.model, found.logits, found.cache, steps) if steps else ()
+    return replace(found, cache=None), tokens
 
 
 def _affordable(prompt: PromptTrace, total_ms: float) -> bool:

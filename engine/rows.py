@@ -344,6 +344,20 @@ class AnswerRow:
 
 
 @dataclass(frozen=True)
+class ContinuationRow:
+    """How a prompt goes on, decoded greedily from the cache of either prefill (table continuation)."""
+
+    run_id: str
+    batch_index: int
+    same_tokens: int  # leading tokens that are the same
+    dense_tokens: bytes  # int32 little endian, token ids
+    routed_tokens: bytes
+    same_text: str | None  # of the tokens that are the same; None, like the next two, where no text is kept
+    dense_text: str | None
+    routed_text: str | None
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """Everything one run leaves behind; ``routesparse.engine.store.bundle`` writes and reads it."""
 
@@ -357,6 +371,7 @@ class RunRecord:
     block_reads: tuple[BlockReadsRow, ...] = ()
     probes: tuple[ProbeRow, ...] = ()
     answers: tuple[AnswerRow, ...] = ()
+    continuations: tuple[ContinuationRow, ...] = ()
     prompt: PromptRow | None = field(default=None)
 
     @property

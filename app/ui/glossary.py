@@ -122,6 +122,9 @@ TERMS: dict[str, str] = {
     "answer": "The next token after the prompt, by this run and by a dense prefill: whether both prefer the same one, "
     "and KL(dense ‖ run) in nats, by how much the odds of all tokens moved. It is one position: later ones may differ "
     "(ours).",
+    "continuation": "Up to 24 tokens decoded greedily from the keys and values that this run's prefill left behind, "
+    "beside those from a dense prefill's; both decode with dense attention. A near tie can part two texts that mean "
+    "the same, so it is no measure of quality (ours).",
     "verdict": "One colour and sentence for a run, by its worst finding: uncertified heads or layers, drift, fallbacks "
     "beyond the limit, audited errors and bounds, and whether the next token is as by dense. Green needs that last one "
     "(ours).",

@@ -29,11 +29,11 @@ def answer_figures(routed: torch.Tensor, dense: torch.Tensor) -> dict[str, float
 
 
 def answer_rows(
-    routed: torch.Tensor, dense: torch.Tensor, run_id: str, text_of: Callable[[int], str] | None
+    routed: torch.Tensor, dense: torch.Tensor, run_id: str, text_of: Callable[[list[int]], str] | None
 ) -> tuple[AnswerRow, ...]:
     """The tokens among either side's MOST_PROBABLE, dense's order first. Logits [B, vocabulary].
 
-    text_of: a token id's text; None where the text is not to be kept.
+    text_of: the text of token ids; None where the text is not to be kept.
     """
     odds = {"dense": dense.double().softmax(-1).cpu(), "routed": routed.double().softmax(-1).cpu()}
     rows = []
@@ -50,7 +50,7 @@ def answer_rows(
                     run_id=run_id,
                     batch_index=b,
                     token_id=token,
-                    text=None if text_of is None else text_of(token),
+                    text=None if text_of is None else text_of([token]),
                     dense=float(odds["dense"][b, token]),
                     routed=float(odds["routed"][b, token]),
                     dense_rank=int(ranks["dense"][token]),

@@ -40,6 +40,20 @@ class LoadedModel:
         """Whether it lies on a GPU."""
         return self.device.startswith("cuda")
 
+    def cache_bytes(self, tokens: int) -> int:
+        """What the keys and values of so many tokens take."""
+        element = 4 if self.dtype == "float32" else 2
+        return 2 * self.layers * self.kv_heads * self.head_dim * tokens * element
+
+    def free_bytes(self) -> int:
+        """Memory that is free now where the model lies."""
+        import psutil
+        import torch
+
+        return int(
+            torch.cuda.mem_get_info(self.device)[0] if self.on_gpu else psutil.virtual_memory().available
+        )
+
 
 def load_model(name_or_path: str = DEMO, *, device: str = "auto") -> LoadedModel:
     """Load "demo", a folder with config.json and *.safetensors, or a hub id (org/name).

@@ -34,7 +34,9 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import ranges, tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = 3  # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads
+SCHEMA_VERSION = (
+    4  # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation
+)
 MANIFEST = "manifest.json"
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.

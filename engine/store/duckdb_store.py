@@ -39,6 +39,7 @@ FACT_TABLES = (
     "worst_row",
     "probe_meta",
     "answer",
+    "continuation",
     "prompt",
 )
 _IDLE_READERS = 16

@@ -5,7 +5,7 @@ Column names are those of engine/rows.py, units included; NULL (not measured) ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.record import masks
-from routesparse.engine.rows import Pattern, RunRow
+from routesparse.engine.rows import ContinuationRow, Pattern, RunRow
 from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.executed_reads import candidates_of, families_of
 from routesparse.engine.store.owner_view import OwnerView
@@ -316,6 +316,16 @@ def answers(store: OwnerView, run_id: str, batch_index: int = 0) -> pd.DataFrame
         "SELECT * EXCLUDE (run_key) FROM answer WHERE run_key = ? AND batch_index = ? ORDER BY dense_rank",
         [_key(store, run_id), batch_index],
     )
+
+
+def continuation(store: OwnerView, run_id: str, batch_index: int = 0) -> ContinuationRow | None:
+    """How the prompt goes on by both; None where it was not continued."""
+    columns = ", ".join(field.name for field in fields(ContinuationRow)[1:])
+    found = store.rows(
+        f"SELECT {columns} FROM continuation WHERE run_key = ? AND batch_index = ?",
+        [_key(store, run_id), batch_index],
+    )
+    return ContinuationRow(run_id, *found[0]) if found else None
 
 
 def prompt(store: OwnerView, run_id: str) -> Prompt | None:

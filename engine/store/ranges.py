@@ -190,6 +190,14 @@ SCHEMA: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("dense", "routed"), _SHARE),
         **dict.fromkeys(("dense_rank", "routed_rank"), Whole(1, _TOKENS)),
     },
+    "continuation": {
+        "run_id": _ID,
+        "batch_index": Whole(),
+        "same_tokens": Whole(0, 1 << 16),
+        **dict.fromkeys(("dense_tokens", "routed_tokens"), Blob(4)),
+        # Shown escaped.
+        **dict.fromkeys(("same_text", "dense_text", "routed_text"), Text(10_000, lines=True)),
+    },
     "prompt": {
         "run_id": _ID,
         "text": Text(1 << 26, lines=True),
@@ -203,6 +211,7 @@ _KEYS = {
     ),
     "worst_row": ("batch_index", "layer", "head", "segment", "rank"),
     "answer": ("batch_index", "token_id"),
+    "continuation": ("batch_index",),
     "candidate_score": ("batch_index", "layer", "head", "segment", "candidate"),
     "fallback_event": ("batch_index", "layer", "head", "segment", "test"),
 }
@@ -237,6 +246,8 @@ def check(tables: Mapping[str, pa.Table]) -> None:
         _worst_rows(tables["worst_row"], run["tokens"], run["block_k"])
     if "block_reads" in tables:
         _sized("block_reads", tables["block_reads"], {"reads": 1, "mass": 2, "lost": 2}, "cells")
+    if "continuation" in tables:
+        _continuations(tables["continuation"])
     if "prompt" in tables:
         _prompt(tables["prompt"], run["tokens"])
 
@@ -361,6 +372,16 @@ def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
         outside = ~((values >= low) & (values <= high))
         if outside.any():
             raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
+
+
+def _continuations(rows: pa.Table) -> None:
+    """Both sides have tokens, and as many leading ones are the same as the row says."""
+    for row in rows.to_pylist():
+        dense, routed, same = row["dense_tokens"], row["routed_tokens"], 4 * row["same_tokens"]
+        if not dense or not routed or dense[:same] != routed[:same] or same > min(len(dense), len(routed)):
+            raise FieldError(
+                "continuation.same_tokens", row["same_tokens"], "how many leading tokens are equal"
+            )
 
 
 def _sized(name: str, table: pa.Table, widths: Mapping[str, int], *counts: str) -> None:

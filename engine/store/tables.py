@@ -21,6 +21,7 @@ from routesparse.engine.rows import (
     AuditRow,
     BlockReadsRow,
     CandidateScoreRow,
+    ContinuationRow,
     FallbackEventRow,
     HeadChoiceRow,
     LayerRow,
@@ -43,11 +44,13 @@ TABLES: dict[str, tuple[type, str]] = {
     "block_reads": (BlockReadsRow, "block_reads"),
     "probe": (ProbeRow, "probes"),
     "answer": (AnswerRow, "answers"),
+    "continuation": (ContinuationRow, "continuations"),
     "prompt": (PromptRow, "prompt"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-OPTIONAL_TABLES = frozenset({"answer", "prompt", "worst_row", "block_reads"})  # the last two since schema 3
+# Since schema 3, 3, 4; the others where the run has them.
+OPTIONAL_TABLES = frozenset({"worst_row", "block_reads", "continuation", "answer", "prompt"})
 SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "rank", "dense_rank")
 
 _ARROW_TYPES: dict[type, pa.DataType] = {

@@ -1,4 +1,4 @@
-"""The next token by dense attention beside the one by the run: the five most probable of each."""
+"""The answer by dense attention beside the run's: the five most probable next tokens, and how the prompt goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.ui import exports, glossary, numbers
-from routesparse.engine.rows import RunRow
+from routesparse.engine.rows import ContinuationRow, RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -47,6 +47,42 @@ def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
             rows,
             "answer",
         )
+        _continuation(store, run, batch_index)
+
+
+def _continuation(store: OwnerView, run: RunRow, batch_index: int) -> None:
+    """How the prompt goes on by both; nothing where it was not continued."""
+    row = queries.continuation(store, run.run_id, batch_index)
+    if row is None:
+        return
+    st.html(f'<div class="rs-h">How it goes on{glossary.mark("continuation")}</div>{continuation_html(row)}')
+
+
+def continuation_html(row: ContinuationRow) -> str:
+    """One sentence, and both texts with what differs marked; the sentence alone where no text was kept."""
+    most = max(len(row.dense_tokens), len(row.routed_tokens)) // 4
+    told = f"Tokens that are the same after both prefills, from the first on: {row.same_tokens} of {most}."
+    told = f'<div class="rs-sub">{told}</div>'
+    if row.same_text is None:
+        return f'{told}<div class="rs-note">Its text was not kept.</div>'
+    sides = [("both", row.dense_text)]
+    if row.same_tokens < most:
+        sides = [("dense", row.dense_text), ("this run", row.routed_text)]
+    lines = (
+        f'<tr><th class=l scope=row>{side}</th><td class="l say"><code>{_differing(text, row.same_text)}</code>'
+        "</td></tr>"
+        for side, text in sides
+    )
+    return f'{told}<div class="rs-table"><table>{"".join(lines)}</table></div>'
+
+
+def _differing(text: str | None, same: str) -> str:
+    """A side's text, what is not the other's marked. A token may end inside a character, which then is marked too."""
+    text, common = _seen(text or ""), _seen(same).rstrip("�")
+    if not text.startswith(common):
+        common = ""
+    rest = text[len(common) :]
+    return escape(common) + (f"<mark>{escape(rest)}</mark>" if rest and common != text else "")
 
 
 def table_html(rows: pd.DataFrame) -> str:
@@ -70,8 +106,12 @@ def _token(row: object) -> str:
     text, token = row.text, row.token_id  # type: ignore[attr-defined]
     if numbers.is_missing(text):
         return f'<span class="rs-note">token {token}</span>'
-    shown = "".join(_INVISIBLE.get(c, c if c.isprintable() else "�") for c in str(text)) or "(empty)"
-    return f"<code>{escape(shown)}</code>"
+    return f"<code>{escape(_seen(str(text)) or '(empty)')}</code>"
+
+
+def _seen(text: str) -> str:
+    """With blanks made visible, and what can't be printed replaced."""
+    return "".join(_INVISIBLE.get(c, c if c.isprintable() else "�") for c in text)
 
 
 def _odds(value: float) -> str:

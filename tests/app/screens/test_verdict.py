@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from routesparse.app.screens.fallbacks import rate_figure
+from routesparse.app.screens.routing_map import answer_card
 from routesparse.app.shell import verdict_bar
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
+from routesparse.engine.rows import ContinuationRow
 from routesparse.engine.store import bundle, fallback_queries
 from routesparse.engine.verdict import LEVELS
 
@@ -136,6 +138,28 @@ def test_the_map_has_the_next_token_by_both_sides(runs, record, open_page):
     assert "The next token, dense against this run" in html
     assert html.count("<code>44</code>") == 2 and "<code>␣the</code>" in html
     assert html.count("another token") == 1, "they differ in the fifth place alone"
+
+
+def test_the_map_says_how_the_prompt_goes_on_by_both(runs, record, open_page):
+    html = text_of(open_page("routing_map", run=GREEN))
+    assert "from the first on: 2 of 3." in html
+    assert "44␣the<mark>4</mark>" in html and "44␣the<mark>␣a</mark>" in html
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (("x", 0, 1, b"1234", b"1234", "a", "a", "a"), "from the first on: 1 of 1."),
+        (("x", 0, 0, b"1234", b"5678", None, None, None), "Its text was not kept."),
+        (("x", 0, 0, b"1234", b"5678", "", "<b>", "\u202e"), "<code><mark>&lt;b&gt;</mark></code>"),
+        # The same token begins another character on either side.
+        (("x", 0, 1, b"1234abcd", b"1234efgh", "�", "é", "è"), "<code><mark>é</mark></code>"),
+    ],
+    ids=["all the same", "no text", "hostile", "inside a character"],
+)
+def test_texts_that_go_on_are_shown_escaped_with_what_differs_marked(row, told):
+    html = answer_card.continuation_html(ContinuationRow(*row))
+    assert told in html and "\u202e" not in html
 
 
 def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):

@@ -26,7 +26,7 @@ def test_the_most_probable_of_both_sides_have_odds_and_ranks_on_both():
     dense = torch.arange(20, 0, -1.0)[None]
     routed = dense.clone()
     routed[0, 0], routed[0, 12] = -5.0, 40.0
-    rows = answer_rows(routed, dense, "run", lambda token: f"<{token}>")
+    rows = answer_rows(routed, dense, "run", lambda tokens: f"<{tokens[0]}>")
     assert [row.token_id for row in rows] == [0, 1, 2, 3, 4, 12]
     assert [row.dense_rank for row in rows] == [1, 2, 3, 4, 5, 13]
     assert [row.routed_rank for row in rows] == [20, 2, 3, 4, 5, 1]

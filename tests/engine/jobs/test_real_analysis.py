@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from routesparse.engine.analyze import analyze_prompt
+from routesparse.engine.audit.continuation import CONTINUED
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.log import tail
@@ -67,6 +68,11 @@ def test_a_prompt_becomes_a_routed_audited_run(queue, home, tiny):
     assert run.dense_ms is not None
     assert (run.audit_depth, run.units) == ("rows", len(record.choices))
     assert record.probes
+    (row,) = record.continuations
+    assert len(np.frombuffer(row.dense_tokens, "<i4")) <= CONTINUED and row.routed_text.startswith(
+        row.same_text
+    )
+    assert row.dense_text.startswith(row.same_text.rstrip("\ufffd"))
     assert record.prompt.text == TEXT
     starts = np.frombuffer(record.prompt.token_starts, "<i4")
     assert len(starts) == run.tokens + 1 and starts[-1] == len(TEXT)
@@ -86,6 +92,8 @@ def test_text_that_is_not_kept_is_nowhere(queue, home, tiny):
     run_worker(home, WarmAnalysis(analyze_prompt), once=True, poll_s=0.01)
     assert read_bundle(home / "spool" / f"{job_id}-1").prompt is None
     assert queue.prompts.names() == []
+    (row,) = read_bundle(home / "spool" / f"{job_id}-1").continuations
+    assert (row.same_text, row.dense_text, row.routed_text) == (None, None, None)
     kept = [file for file in home.rglob("*") if file.is_file() and b"harbour" in file.read_bytes()]
     assert kept == []
 

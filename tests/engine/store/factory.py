@@ -22,6 +22,7 @@ from routesparse.engine.rows import (
     AuditRow,
     BlockReadsRow,
     CandidateScoreRow,
+    ContinuationRow,
     FallbackEventRow,
     HeadChoiceRow,
     LayerRow,
@@ -137,6 +138,7 @@ def make_record(
         block_reads=tuple(reads),
         probes=tuple(probes),
         answers=_answers(run_id, prompt) if dense else (),
+        continuations=_continuations(run_id, prompt) if dense else (),
         prompt=_prompt(run_id, tokens) if prompt else None,
     )
 
@@ -172,6 +174,7 @@ def rename(record: RunRecord, run_id: str) -> RunRecord:
         block_reads=renamed(record.block_reads),
         probes=renamed(record.probes),
         answers=renamed(record.answers),
+        continuations=renamed(record.continuations),
         prompt=replace(record.prompt, run_id=run_id) if record.prompt else None,
     )
 
@@ -686,6 +689,13 @@ def _answers(run_id, keep_text):
         )
         for place, (token, text, dense, routed) in enumerate(tokens)
     )
+
+
+def _continuations(run_id, keep_text):
+    """Three tokens of which the last differs."""
+    dense, routed = (np.array([4417, 12, last], "<i4").tobytes() for last in (9, 31))
+    texts = ("44 the", "44 the4", "44 the a") if keep_text else (None, None, None)
+    return (ContinuationRow(run_id, 0, 2, dense, routed, *texts),)
 
 
 def _prompt(run_id, tokens):

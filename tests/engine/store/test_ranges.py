@@ -33,7 +33,10 @@ MEANT = {
     **dict.fromkeys([(t, "reason") for t in ("head_choice", "candidate_score")], ("<b>x</b>", "")),
     ("run", "calibration_mismatch"): ("<b>x</b>", ""),
     # Tokens, and names of files and people, which pages escape.
-    ("answer", "text"): ("<b>x</b>", "a\0b", ""),
+    **dict.fromkeys(
+        [("answer", "text"), *(("continuation", f"{side}_text") for side in ("same", "dense", "routed"))],
+        ("<b>x</b>", "a\0b", ""),
+    ),
     **dict.fromkeys([("run", name) for name in ranges._NAMES], ("<b>x</b>", "a\0b", "")),
 }
 COLUMNS = [(table, field.name) for table in tables.TABLES for field in tables.arrow_schema(table)]
