@@ -18,7 +18,7 @@ from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
 from routesparse.app.screens.terms import page as terms
 from routesparse.app.screens.text import page as text
-from routesparse.app.shell import guard, identity, intake
+from routesparse.app.shell import guard, identity, intake, menu
 from routesparse.app.shell.access import access
 from routesparse.app.shell.boundary import boundary
 from routesparse.app.ui import states, style
@@ -49,14 +49,13 @@ def main() -> None:
         "terms": st.Page(terms.render, title="Terms", url_path="terms"),
     }
     st.session_state["pages"] = pages
-    page = st.navigation(
-        {
-            "Analyse": [pages["home"], pages["runs"], pages["new"], pages["job"]],
-            "Run": [pages["map"], pages["head"], pages["text"]],
-            "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
-            "Help": [pages["terms"]],
-        }
-    )
+    groups = {
+        "Analyse": [pages["home"], pages["runs"], pages["new"], pages["job"]],
+        "Run": [pages["map"], pages["head"], pages["text"]],
+        "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
+        "Help": [pages["terms"]],
+    }
+    page = menu.draw(groups)
     if identity.login_configured():
         with st.sidebar:
             st.text(identity.name())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import regex
 
 TAB = "    "
@@ -14,6 +16,12 @@ def visible(text: str, newline: str = "") -> str:
     if text.isprintable():  # most of any text
         return text
     return MARKED.sub(lambda found: newline if found.group() == "\n" else mark(found.group()), text)
+
+
+def block(text: str, label: str) -> str:
+    """HTML that shows many lines of text as they are, in a frame that scrolls, by keyboard too."""
+    shown = escape(visible(text, "\n"))
+    return f'<pre class="rs-block" tabindex="0" role="region" aria-label="{escape(label)}">{shown}</pre>'
 
 
 def mark(character: str) -> str:

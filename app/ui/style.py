@@ -21,8 +21,8 @@ _STYLE = """
 [data-testid="stSidebarHeader"] { height: 1.4rem; min-height: 0; margin-bottom: .4rem; padding: .6rem .8rem 0; }
 [data-testid="stSidebarNav"]::before { content: "RouteSparse"; display: block; font-weight: 650;
   font-size: 1.08rem; padding: 0 .1rem .7rem; }
-[data-testid="stNavSectionHeader"] { color: var(--rs-mute); font-size: .8rem; text-transform: uppercase;
-  letter-spacing: .07em; }
+[data-testid="stSidebarNavItems"] > li::before { display: block; color: var(--rs-mute); font-size: .8rem;
+  text-transform: uppercase; letter-spacing: .07em; padding: .6rem .5rem .25rem; }
 [data-testid="stSidebarNavLink"][aria-current="page"] { background: var(--rs-pick) !important; }
 [data-testid="stSidebarNavLink"][aria-current="page"] span { color: var(--rs-accent); font-weight: 600; }
 [class*="st-key-card-"] { background: var(--rs-panel); padding: 14px 16px; }
@@ -37,6 +37,7 @@ _STYLE = """
 .rs-kpi b { display: block; font-size: 1.3rem; font-weight: 650; line-height: 1.35; }
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
+.stApp button kbd { color: var(--rs-mute); opacity: 1; }
 .rs-table { overflow-x: auto; }
 .rs-table table { border-collapse: collapse; width: 100%; font-size: .89rem; }
 .rs-table th { position: sticky; top: 0; background: var(--rs-panel); color: var(--rs-mute);
@@ -59,6 +60,9 @@ _STYLE = """
 .rs-dropped { font-size: 1.15rem; font-weight: 650; }
 .rs-words { font: .82rem/1.5 "Source Code Pro", ui-monospace, monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; unicode-bidi: isolate; border-left: 2px solid var(--rs-line); padding-left: 8px; }
+.rs-block { font: .82rem/1.5 "Source Code Pro", ui-monospace, monospace; white-space: pre-wrap; max-height: 170px;
+  overflow: auto; overflow-wrap: anywhere; unicode-bidi: isolate; margin: 0; padding: 10px 12px; border-radius: 6px;
+  color: var(--rs-ink); background: light-dark(#f6f7f8, #15181b); }
 .rs-words + .rs-note { margin-top: .3rem; }
 .rs-words mark { background: none; color: var(--rs-ink); font-weight: 700; text-decoration: underline; }
 .stApp [class*="st-key-goto-"] { gap: .1rem; }

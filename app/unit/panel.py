@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import design, drift_note, facts, glossary, numbers
+from routesparse.app.ui import design, drift_note, facts, glossary, numbers, tables
 from routesparse.engine.rows import RunRow
 
 
@@ -129,7 +129,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
             f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
         )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def _certified(choice: pd.Series) -> str:

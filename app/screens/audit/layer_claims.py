@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import exports, glossary, numbers
+from routesparse.app.ui import exports, glossary, numbers, tables
 
 MOST = 32
 
@@ -54,7 +54,7 @@ def _table(rows: pd.DataFrame, with_run: bool) -> str:
             f"<tr>{prompt}<td>{row.layer}</td><td>{certified}</td><td>{row.tau_layer:.2f}</td><td>{raised}</td>"
             f'<td>{audited}</td><td>{units}</td><td class="l">{_verdict(row)}</td></tr>'
         )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def _verdict(row: Any) -> str:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app.shell import navigate, switch, view
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, drift_note, exports, glossary, numbers
+from routesparse.app.ui import design, drift_note, exports, glossary, numbers, tables
 from routesparse.engine.store import audit_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -87,7 +87,7 @@ def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
             )
             + "</tr>"
         )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def _cell(value: Any, digits: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import facts, numbers
+from routesparse.app.ui import facts, numbers, tables
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.method.patterns import library_hash
 
@@ -179,7 +179,7 @@ def delta_html(rows: pd.DataFrame) -> str:
         + "</tr>"
         for row in rows.to_dict("records")
     ]
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def fold_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
@@ -210,7 +210,7 @@ def fold_html(rows: pd.DataFrame) -> str:
         '<th class="l">calibration</th><th class="l">fold</th><th>documents</th><th>windows</th>'
         '<th class="l">document (windows)</th>'
     )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def overlap_text(calibrations: Sequence[Calibration]) -> tuple[bool, str]:

@@ -12,7 +12,17 @@ from routesparse.app.screens.fallbacks import event_log, rate_figure
 from routesparse.app.shell import scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
-from routesparse.app.ui import design, exports, facts, glossary, numbers, prompt_stats, share_figure, states
+from routesparse.app.ui import (
+    design,
+    exports,
+    facts,
+    glossary,
+    numbers,
+    prompt_stats,
+    share_figure,
+    states,
+    tables,
+)
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import fallback_queries
@@ -239,8 +249,10 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
                 f"<td>{numbers.share(_share(kinds, kind, 'kernel_us'))}</td></tr>"
             )
         st.html(
-            '<div class="rs-table"><table><tr><th class="l">kind</th><th>units</th><th>of units</th>'
-            f"<th>predicted time</th><th>of time</th></tr>{''.join(body)}</table></div>"
+            tables.framed(
+                '<tr><th class="l">kind</th><th>units</th><th>of units</th><th>predicted time</th>'
+                f"<th>of time</th></tr>{''.join(body)}"
+            )
         )
         st.html(
             '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '

@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.screens.head import claims
 from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui import design, exports, glossary, numbers, states, tables
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import head_queries, queries
@@ -163,7 +163,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
             f"<td>{value['kernel_us']:,.0f}</td><td>{escape(fallback)}</td>"
             f"<td>{_dash(value['audited_mass'], 3)}</td><td>{_dash(value['audited_error'], 4)}</td></tr>"
         )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def _dash(value: object, digits: int) -> str:

@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.screens.home import pattern_icons, sample_map
 from routesparse.app.shell import navigate, verdict_bar, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, tables
 from routesparse.engine.store import queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -88,5 +88,5 @@ def _latest(store: OwnerView, runs: pd.DataFrame) -> None:
         for row, found in zip(runs.itertuples(), verdicts.of_rows(runs), strict=True)
     )
     with st.container(border=True, key="card-latest", gap="xsmall"):
-        st.html(f'<div class="rs-h">Latest runs</div><div class="rs-table"><table>{rows}</table></div>')
+        st.html('<div class="rs-h">Latest runs</div>' + tables.framed(rows))
         navigate.link("All runs", "runs")

@@ -14,7 +14,7 @@ import streamlit as st
 from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
 from routesparse.app.shell.session_memory import remembered
-from routesparse.app.ui import numbers, states
+from routesparse.app.ui import numbers, plain_text, states
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.prompts import PromptText, clean_label, decode_prompt
@@ -205,6 +205,6 @@ def _of_job() -> tuple[bytes, str] | None:
 
 def _preview(text: str) -> None:
     more = len(text) - _SHOWN_CHARACTERS
-    st.code(text[:_SHOWN_CHARACTERS], language=None, wrap_lines=True, height=170)
+    st.html(plain_text.block(text[:_SHOWN_CHARACTERS], "The prompt"))
     if more > 0:
         st.html(f'<div class="rs-note">The beginning; {more:,} more characters follow.</div>')

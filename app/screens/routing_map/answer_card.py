@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.ui import exports, glossary, numbers
+from routesparse.app.ui import exports, glossary, numbers, tables
 from routesparse.engine.rows import ContinuationRow, RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -73,7 +73,7 @@ def continuation_html(row: ContinuationRow) -> str:
         "</td></tr>"
         for side, text in sides
     )
-    return f'{told}<div class="rs-table"><table>{"".join(lines)}</table></div>'
+    return told + tables.framed("".join(lines))
 
 
 def _differing(text: str | None, same: str) -> str:
@@ -98,7 +98,7 @@ def table_html(rows: pd.DataFrame) -> str:
             f"<td class=l>{_token(routed)}</td><td>{_odds(routed.routed)}</td></tr>"
         )
     head = "<th class=l>dense</th><th>odds</th><th></th><th class=l>this run</th><th>odds</th>"
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def _token(row: object) -> str:

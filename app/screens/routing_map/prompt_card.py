@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import readers_figure
-from routesparse.app.ui import design, exports, numbers
+from routesparse.app.ui import design, exports, numbers, plain_text
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -40,7 +40,7 @@ def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
             st.slider("First token of the text shown", 0, last, token, step, format="token %d", key=key)
         st.html(f'<div class="rs-sub">Tokens {numbers.tokens(token, min(step, run.tokens - token))}</div>')
         text = _text(kept, token // run.block_k, pool)
-        st.code(text, language=None, wrap_lines=True, height=170 if len(text) > 600 else "content")
+        st.html(plain_text.block(text, "Text of these tokens"))
 
 
 def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> None:

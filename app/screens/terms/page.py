@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.ui import glossary
+from routesparse.app.ui import glossary, tables
 from routesparse.app.ui.glossary import TERMS
 
 # (equation, formula, what it says, where the code has it)
@@ -76,7 +76,7 @@ def render() -> None:
             f'<td class="l say">{escape(TERMS[term])}</td></tr>'
             for term in sorted(TERMS, key=lambda term: glossary.name(term).lower())
         )
-        st.html(f'<div class="rs-h">All terms</div><div class="rs-table"><table>{rows}</table></div>')
+        st.html('<div class="rs-h">All terms</div>' + tables.framed(rows))
 
 
 def _equation(number: int, formula: str, says: str, file: str) -> str:

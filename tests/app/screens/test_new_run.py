@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -179,7 +180,7 @@ def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, 
     job = queue.submit(request, TEXT)
     query = {name: str(value) for name, value in new_run_address.of_request(request).items()}
     page = open_page("new_run", from_job=job, **query)
-    assert not page.exception and TEXT[:60] in page.code[0].value
+    assert not page.exception and escape(TEXT[:60]) in text_of(page)
     page.button(key="submit").click().run()
     again = RunRequest.from_json(queue.jobs()[0].request_json)
     assert again == request and queue.jobs()[0].id != job
@@ -209,10 +210,10 @@ def test_estimates_come_from_runs_of_the_same_device_audit_and_state_only(
     assert "prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
 
 
-def test_sample_is_offered_with_a_preview_as_code(demo_home, open_page):
+def test_sample_is_offered_with_a_preview(demo_home, open_page):
     page = open_page("new_run", source="Sample")
     assert page.selectbox(key="sample").options
-    assert page.code and not page.button(key="submit").disabled
+    assert '<pre class="rs-block"' in text_of(page) and not page.button(key="submit").disabled
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_run_again_fills_in_prompt_and_settings(demo_home, filled, open_page, re
     page = open_page("new_run", **{"from": record.run.run_id, "tau": "0.85"})
     assert not page.exception
     assert page.number_input(key="tau").value == 0.85
-    assert record.prompt.text[:60] in page.code[0].value
+    assert escape(record.prompt.text[:60]) in text_of(page)
     assert "An estimate: prefill of 1 stored run like this on CPU, 2 cores" in text_of(page)
 
 
