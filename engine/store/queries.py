@@ -28,12 +28,15 @@ _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index 
 class RunFilter:
     """Which runs to list; an empty tuple or text means no limit."""
 
-    text: str = ""  # part of the prompt's name or of the run id, any case
+    text: str = (
+        ""  # part of the prompt's or the given name, notes or tags, any case, or the run id's beginning
+    )
     domains: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # any of them
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,19 @@ class Prompt:
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
     "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); ``violations`` and
-    ``executed_error`` over the audited units, and the run's ``fallback_limit``. verdicts.py judges such rows."""
+    ``executed_error`` over the audited units, and the run's ``fallback_limit``. verdicts.py judges such rows.
+    ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned`` are the owner's."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
-        where.append("(contains(lower(prompt_name), ?) OR starts_with(run.run_id, ?))")
-        values += [limits.text.strip().lower(), limits.text.strip()]
+        where.append(
+            "(contains(lower(concat_ws(chr(10), prompt_name, name, notes, array_to_string(tags, chr(10)))), ?) "
+            "OR starts_with(run.run_id, ?) OR ends_with(run.run_id, ?))"
+        )
+        values += [limits.text.strip().lower(), *[limits.text.strip()] * 2]
+    if limits.tags:
+        where.append("list_has_any(tags, ?::VARCHAR[])")
+        values.append(list(limits.tags))
     named = (
         ("domain", limits.domains),
         ("model", limits.models),
@@ -104,8 +114,10 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, violations, executed_error,
-               origin = 'sample' AS is_sample
+               origin = 'sample' AS is_sample,
+               name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
         FROM run JOIN ingested_bundle USING (bundle_id)
+        LEFT JOIN (SELECT * EXCLUDE (owner) FROM run_label) label ON label.run_id = run.run_id
         LEFT JOIN (
             SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice {few}
             GROUP BY run_key
