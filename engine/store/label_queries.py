@@ -19,14 +19,6 @@ def label(store: OwnerView, run_id: str) -> Label:
     return Label(name, notes, tuple(tags), pinned)
 
 
-def tags(store: OwnerView) -> list[str]:
-    """Every tag of this owner's, sorted."""
-    rows = store.rows(
-        "SELECT DISTINCT unnest(tags) AS tag FROM run_label JOIN run USING (run_id) ORDER BY tag"
-    )
-    return [row[0] for row in rows]
-
-
 def pinned(store: OwnerView) -> str | None:
     """The run that this owner pinned as baseline; None where there is none."""
     found = store.rows("SELECT run_id FROM run_label JOIN run USING (run_id) WHERE pinned")

@@ -78,9 +78,10 @@ class Prompt:
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
-    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); ``violations`` and
-    ``executed_error`` over the audited units, and the run's ``fallback_limit``. verdicts.py judges such rows.
-    ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned`` are the owner's."""
+    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the audited units
+    ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); the run's
+    ``fallback_limit``; and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and
+    ``pinned``. verdicts.py judges such rows."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
@@ -113,7 +114,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
-               uncertified_layers, least_layer_mass, violations, executed_error,
+               uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
                origin = 'sample' AS is_sample,
                name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
         FROM run JOIN ingested_bundle USING (bundle_id)
@@ -123,8 +124,9 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
             GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
-            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error FROM audit {few}
-            GROUP BY run_key
+            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error,
+                   max(mean_error) AS worst_unit_error
+            FROM audit {few} GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
             SELECT run_key, min(l.lower_mass) AS least_layer_mass,
@@ -144,11 +146,15 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
 
 
 def filter_values(store: OwnerView) -> dict[str, list[str]]:
-    """The values that occur, per filter column: domain, model, device, policy."""
+    """The values that occur, per filter column: domain, model, device, policy, and the owner's tags as ``tag``."""
     columns = ("domain", "model", "device", "policy")
     lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
     row = store.rows(f"SELECT {lists} FROM run")[0]
-    return {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+    found = {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+    tags = store.rows(
+        "SELECT DISTINCT unnest(tags) AS tag FROM run_label JOIN run USING (run_id) ORDER BY tag"
+    )
+    return {**found, "tag": [tag for (tag,) in tags]}
 
 
 def run(store: OwnerView, run_id: str) -> RunRow | None:

@@ -41,9 +41,9 @@ def test_a_label_is_listed_searched_and_filtered_by(runs, small):
         assert list(queries.runs(runs, RunFilter(text=found))["run_id"]) == [run_id], found
     assert list(queries.runs(runs, RunFilter(tags=("good", "other")))["run_id"]) == [run_id]
     assert queries.runs(runs, RunFilter(tags=("goo",))).empty
-    assert label_queries.tags(runs) == ["good", "prose"]
+    assert queries.filter_values(runs)["tag"] == ["good", "prose"]
     runs.set_label(run_id, labels.label("", " ", []))
-    assert queries.runs(runs)["name"].isna().all() and label_queries.tags(runs) == []
+    assert queries.runs(runs)["name"].isna().all() and queries.filter_values(runs)["tag"] == []
 
 
 @pytest.mark.parametrize(
