@@ -202,7 +202,7 @@ def columns() -> dict[str, Any]:
     error = "Output error relative to dense, over the audited rows: "
     made: dict[str, tuple[Any, int, str | None]] = {
         "prompt": (column.TextColumn, 118, "Your name for the run, else the prompt's; ⚑: pinned"),
-        "differs": (column.TextColumn, 190, "The settings that tell the listed runs of one prompt apart"),
+        "differs": (column.TextColumn, 110, "The settings that tell the listed runs of one prompt apart"),
         "verdict": (column.TextColumn, 150, TERMS["verdict"]),
         "tags": (column.TextColumn, 70, None),
         "settings": (
