@@ -24,6 +24,22 @@ LEVELS: tuple[Level, ...] = ("red", "amber", "green")  # the worst first
 KL_LIMIT = 0.05  # nats, next token
 TIE_KL = 0.01
 ERROR_LIMIT = 0.1  # relative output error, mean over the audited units
+# The reasons of findings that are not green, the gravest first.
+WARNINGS = (
+    "wrong kernel output",
+    "bound violated",
+    "uncertified layers",
+    "uncertified heads",
+    "next token differs",
+    "next token differs, tie",
+    "odds moved",
+    "answer not checked",
+    "large error",
+    "low coverage",
+    "drift alarm",
+    "calibration does not fit",
+    "speedup lost to fallback",
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,13 @@ class Finding:
     level: Level
     text: str
     short: str
+    rule: str = ""  # ``short`` without this run's numbers, where it has any
+
+    @property
+    def reason(self) -> str:
+        """The same for all runs that the rule applies to, so that they can be found by it: one of WARNINGS, if not
+        green."""
+        return self.rule or self.short
 
 
 @dataclass(frozen=True)
@@ -156,11 +179,11 @@ def _uncertified(facts: Facts, count: int, total: int, noun: str) -> Finding | N
         return None
     told = f"{count:,} of {_several(total, noun)} ran uncertified"
     short = f"{count:,} of {total:,} {noun}s uncertified"
+    rule = "uncertified layers" if noun == "layer" else "uncertified heads"
     if count > (1 - facts.confidence) * total:
-        return Finding("red", f"{told}: do not trust this run", short)
-    return Finding(
-        "amber", f"{told}: look at {'it' if count == 1 else 'them'} before you trust this run", short
-    )
+        return Finding("red", f"{told}: do not trust this run", short, rule)
+    text = f"{told}: look at {'it' if count == 1 else 'them'} before you trust this run"
+    return Finding("amber", text, short, rule)
 
 
 def _answer(facts: Facts) -> Finding | None:
@@ -181,8 +204,9 @@ def _answer(facts: Facts) -> Finding | None:
             )
         return Finding("red", f"{told}{kl}: routing changed the answer", "next token differs")
     if facts.kl_nats is not None and facts.kl_nats > KL_LIMIT:
-        return Finding("amber", f"Next token as by dense, but the odds moved{kl}", f"as dense{kl}")
-    return Finding("green", f"Next token as by dense{kl}", f"as dense{kl}")
+        text = f"Next token as by dense, but the odds moved{kl}"
+        return Finding("amber", text, f"as dense{kl}", "odds moved")
+    return Finding("green", f"Next token as by dense{kl}", f"as dense{kl}", "next token as dense")
 
 
 def _error(facts: Facts) -> Finding | None:
@@ -193,6 +217,7 @@ def _error(facts: Facts) -> Finding | None:
         "amber",
         f"The attention outputs of audited {facts.noun}s are off by {error} on average",
         f"error {error}",
+        "large error",
     )
 
 
@@ -200,7 +225,7 @@ def _coverage(facts: Facts) -> Finding | None:
     if facts.coverage is None or facts.coverage >= facts.confidence - 1e-9:
         return None
     held = f"{_percent(facts.coverage)} of the audited certificates held"
-    return Finding("amber", f"Only {held}, {_percent(facts.confidence)} should", held)
+    return Finding("amber", f"Only {held}, {_percent(facts.confidence)} should", held, "low coverage")
 
 
 def _drift(facts: Facts) -> Finding | None:

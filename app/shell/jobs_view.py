@@ -8,10 +8,12 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.shell import navigate
+from routesparse.app.shell import navigate, setting_words
 from routesparse.app.ui import numbers, states
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 
 ALIVE_S = 20.0  # a worker reports every few seconds
 START_WORKER = f"{states.PROGRAM} worker"
@@ -142,7 +144,16 @@ def table(queue: JobQueue, jobs: list[Job]) -> None:
             style = ' class="rs-warn"' if job.state == "failed" else ""
             st.html(
                 f"<div><b>{escape(job.label)}</b> <span{style}>· {escape(facts[0])}</span> "
-                f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}</span></div>',
+                f'<span class="rs-note">· {escape(" · ".join(f for f in facts[1:] if f))}<br>'
+                f"{escape(_settings(job))}</span></div>",
                 width="stretch",
             )
             navigate.link("Open", "job", job=job.id)
+
+
+def _settings(job: Job) -> str:
+    """What the job was asked to do, in one line."""
+    try:
+        return setting_words.of_request(RunRequest.from_json(job.request_json))
+    except ConfigError:  # a newer version's: the job's own page says so
+        return ""

@@ -13,7 +13,7 @@ from routesparse.app.ui import numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries
+from routesparse.engine.store import label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -47,8 +47,10 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
     return queries.run(store, run_id)
 
 
-def header(store: OwnerView, run: RunRow, title: str) -> None:
-    """Title, the run in one line, and the verdict on it."""
+def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | None = None) -> None:
+    """Title, the run in one line, and the verdict on it. head: the layer and head that the page shows first."""
+    label = label_queries.label(store, run.run_id)
+    tab_title(title if head is None else f"L{head[0]} H{head[1]}", label.name or run.prompt_name)
     facts = [
         f"{run.tokens:,} tokens",
         run.model,
@@ -58,6 +60,8 @@ def header(store: OwnerView, run: RunRow, title: str) -> None:
         f"probe {run.probe_mode}",
     ]
     name = f"<b><bdi>{escape(visible(run.prompt_name))}</bdi></b>"
+    if label.name:
+        name = f"<b><bdi>{escape(visible(label.name))}</bdi></b> · prompt {name}"
     st.html(
         f'<div class="rs-title">{escape(title)}</div><div class="rs-sub">{name} · '
         f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
@@ -66,12 +70,18 @@ def header(store: OwnerView, run: RunRow, title: str) -> None:
     tour.strip(queries.short_id(store, run.run_id))
 
 
+def tab_title(*parts: str) -> None:
+    """What the browser's tab and its history call this view: "L3 H2 · prose.txt · RouteSparse"."""
+    st.set_page_config(page_title=" · ".join([*map(visible, parts), "RouteSparse"]))
+
+
 def policy_words(run: RunRow) -> str:
     """How candidates were chosen: "policy certified, τ 0.90" or "policy priced, price 0.3, τ layer 0.70"."""
     if run.tau_layer is None:
-        return f"policy {run.policy}, τ {run.tau:.2f}"
+        return f"policy {run.policy}, τ {numbers.threshold(run.tau)}"
     price = "" if run.price is None else f", price {run.price:g}"
-    return f"policy {run.policy}{price}, τ layer {run.tau_layer:.2f}, τ head {run.tau:.2f}"
+    taus = f"τ layer {numbers.threshold(run.tau_layer)}, τ head {numbers.threshold(run.tau)}"
+    return f"policy {run.policy}{price}, {taus}"
 
 
 def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:

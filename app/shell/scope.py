@@ -66,6 +66,7 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
     stored = queries.runs(store)
     same = stored[(stored["model_revision"] == run.model_revision) & stored["routed"]].reset_index(drop=True)
     if everything:
+        run_header.tab_title(title, f"all runs of {run.model}")
         st.html(
             f'<div class="rs-title">{escape(title)}</div><div class="rs-sub"><b>All runs</b> of model '
             f"{escape(run.model)}, revision {escape(run.model_revision)}: {numbers.several(len(same), 'run')}, "

@@ -69,8 +69,10 @@ TERMS: dict[str, str] = {
     "prompts like those (section 3.3).",
     "row_statement": "The retained mass that a random body row of this prompt reaches with the stated confidence; it "
     "is not a mean, and some rows retain less (section 3.3).",
-    "density": "Kept share of the causal area: the query-key pairs that the segment's body reads, as a share of "
-    "those that dense attention reads (section 3.2).",
+    "density": "Kept, of one head: the query-key pairs that the body of its segment reads, as a share of those that "
+    "dense attention reads, the causal area; the dense tail is not in it (section 3.2).",
+    "kept": "Kept, of a run: the share of the causal area that the plans read, tail and dense heads included, mean "
+    "over all units. Every page means this by the kept share of a run (section 3.2).",
     "entropy": "How spread out the probe rows' attention is: the mean entropy over key blocks, in nats (equation 3).",
     "local_band": "Share of the probe rows' attention that falls close to the diagonal, on the most recent keys "
     "(equation 3).",
@@ -167,7 +169,8 @@ _NAMES = {
     "conformal": "certificate, conformal",
     "row_statement": "certificate, row statement",
     "time_limit": "Tℓ, time limit",
-    "density": "kept share, density",
+    "density": "kept share of a head, density",
+    "kept": "kept share of a run",
     "answer": "answer check",
     "audit": "audit depth",
     "dense_router": "dense by the router",

@@ -25,6 +25,19 @@ def mass(value: Any, digits: int = 3) -> str:
     return NOT_MEASURED if is_missing(value) else f"{value:.{digits}f}"
 
 
+def threshold(value: float) -> str:
+    """A τ with all its digits, two at least: 0.9 is "0.90", 0.895 is "0.895"."""
+    short = f"{value:.2f}"
+    return short if float(short) == value else f"{value:g}"
+
+
+def small(value: Any) -> str:
+    """Two digits that count, however small: 0.00002 is "0.00002", 1.2e-11 "1.2e-11"."""
+    if is_missing(value):
+        return NOT_MEASURED
+    return f"{value:.2g}" if abs(value) < 1e-6 else f"{float(f'{value:.2g}'):.6f}".rstrip("0").rstrip(".")
+
+
 def bound(value: Any, digits: int = 3) -> str:
     """A lower bound, rounded down: 0.89996 is "0.899", because as "0.900" it would seem to reach a τ of 0.90."""
     return NOT_MEASURED if is_missing(value) else f"{rounded_down(value, digits):.{digits}f}"

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import navigate, view
-from routesparse.app.ui import design, exports, glossary
+from routesparse.app.ui import design, exports, glossary, reason_words
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
@@ -45,7 +45,7 @@ def reason_card(
                     on_click=view.write,
                     kwargs={"layer": to_layer, "head": to_head},
                 )
-        st.html(f'<div class="rs-sub">{escape(choice["reason"])}</div>')
+        st.html(f'<div class="rs-sub">{escape(reason_words.shown(choice["reason"]))}</div>')
         if len(events):
             st.html(panel.fallback_html(events, candidates))
         own = layers[layers["layer"] == layer]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from routesparse.app.ui import design
+from routesparse.app.ui import design, reason_words
 
 
 def scatter(
@@ -56,7 +56,12 @@ def scatter(
                     "line": {"color": color, "width": 1.4},
                 },
                 "customdata": [
-                    [escape(str(row.budget)), row.risk, row.gate_statistic, escape(str(row.reason))]
+                    [
+                        escape(str(row.budget)),
+                        row.risk,
+                        row.gate_statistic,
+                        escape(reason_words.shown(str(row.reason))),
+                    ]
                     for row in rows.itertuples()
                 ],
                 "hovertemplate": "<b>%{customdata[0]}</b><br>%{x:,.0f} µs predicted · risk %{customdata[1]:.3f} · "

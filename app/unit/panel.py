@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.ui import design, drift_note, facts, glossary, numbers, tables
+from routesparse.app.ui import design, drift_note, facts, glossary, numbers, reason_words, tables
 from routesparse.engine.rows import RunRow
 
 
@@ -42,9 +42,9 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     threshold = gate_threshold(choice, run)
     own = " of this head" if run.tau_layer is not None else ""
     certified = (
-        (f"certified mass, τ = {run.tau:.2f}", _certified(choice), "certificate")
+        (f"certified mass, τ = {numbers.threshold(run.tau)}", _certified(choice), "certificate")
         if run.tau_layer is None
-        else (f"certified mass, floor τ head = {run.tau:.2f}", _certified(choice), "tau_head")
+        else (f"certified mass, floor τ head = {numbers.threshold(run.tau)}", _certified(choice), "tau_head")
     )
     return facts.lines_html(
         [
@@ -79,7 +79,7 @@ def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
     steps = [
         f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} "
-        f"{numbers.bound(row.lower_mass)} &lt; {row.tau:.2f}; "
+        f"{numbers.bound(row.lower_mass)} &lt; {numbers.threshold(row.tau)}; "
         f"{escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
         for row in events.itertuples()
@@ -123,7 +123,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         body.append(
             f'<tr class="{"pick" if row.chosen else ""}">'
             f'<td class="l">{escape(f"{design.letter(row.pattern)} · {row.budget}")}</td>'
-            f'<td class="l w{"" if row.chosen else " no"}">{escape(row.reason)}</td>'
+            f'<td class="l w{"" if row.chosen else " no"}">{escape(reason_words.shown(row.reason))}</td>'
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
             f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.bound(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
@@ -146,7 +146,7 @@ def _layer_facts(layer: pd.Series | None, run: RunRow) -> list[tuple[str, str, s
         return []
     return [
         (
-            f"layer’s certified mean, τ layer = {run.tau_layer:.2f}",
+            f"layer’s certified mean, τ layer = {numbers.threshold(run.tau_layer)}",
             layer_verdict(layer, run),
             "layer_certificate",
         )

@@ -27,22 +27,24 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
         if why := climb_reason(decision, unit, config):
             return f"dense by fallback: {why}"
         best = max(t.lower_mass for t in tests)
-        return f"dense by fallback: the best of {len(tests)} certificates was {best:.3f} < tau {tau:.3f}"
+        return f"dense by fallback: the best of {len(tests)} certificates was {_down(best)} < τ {tau:.3f}"
     if place == dense:
         if decision.routed.limited:
-            return "dense by the router: least total risk under T_l"
+            return "dense by the router: least total risk under Tℓ"
         if config.policy == "priced":
             return f"dense by the router: at price {config.price:g} sparse costs as much as dense"
         best = float(scores.gate_statistic[unit, :dense].max())
         if not admissible(best, threshold):
-            return f"dense by the router: no sparse candidate reaches g >= {threshold:.3f} (best {best:.3f})"
+            return (
+                f"dense by the router: no sparse candidate reaches g ≥ {threshold:.3f} (best {_down(best)})"
+            )
         return "dense by the router: every sparse candidate with enough mass costs as much as dense"
     g = float(scores.gate_statistic[unit, place])
     bound = float(decision.certified.lower_mass[unit])
-    verdict = f"certificate {bound:.3f} >= tau {tau:.3f}"
+    verdict = f"certificate {_down(bound)} ≥ τ {tau:.3f}"
     if is_uncertified(decision.candidates[place].pattern, bound, tau):
-        why = "T_l leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
-        verdict = f"certificate {bound:.3f} < tau {tau:.3f}, and {why}: it ran uncertified"
+        why = "Tℓ leaves no time to expand" if decision.certified.unmet[unit] else "fallback is off"
+        verdict = f"certificate {_down(bound)} < τ {tau:.3f}, and {why}: it ran uncertified"
     if decision.certified.fallback[unit] == "expand":
         first = tests[0]
         name = decision.candidates[first.candidate]
@@ -50,19 +52,19 @@ def choice_reason(decision: Decision, unit: int, config: RouterConfig) -> str:
             return f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} ({why}); now {verdict}"
         return (
             f"expanded {len(tests) - 1}x from {name.pattern} {name.budget} "
-            f"(certificate {first.lower_mass:.3f} < tau {tau:.3f}); now {verdict}"
+            f"(certificate {_down(first.lower_mass)} < τ {tau:.3f}); now {verdict}"
         )
     if decision.routed.limited:
-        return f"least total risk under T_l: g {g:.3f}, {verdict}"
+        return f"least total risk under Tℓ: g {g:.3f}, {verdict}"
     if config.policy == "priced":
         floor = f"the floor at price {config.price:g}"
         if place == priced_candidate(decision.candidates):
             return f"{floor}: g {g:.3f}, {verdict}"
         return (
-            f"cheaper than {floor} and loses at most {OTHER_LOSS:g} times as much, g >= {threshold:.3f}: "
+            f"cheaper than {floor} and loses at most {OTHER_LOSS:g} times as much, g ≥ {threshold:.3f}: "
             f"g {g:.3f}, {verdict}"
         )
-    return f"cheapest candidate with g >= {threshold:.3f}: g {g:.3f}, {verdict}"
+    return f"cheapest candidate with g ≥ {threshold:.3f}: g {g:.3f}, {verdict}"
 
 
 def climb_reason(decision: Decision, unit: int, config: RouterConfig) -> str | None:
@@ -75,7 +77,7 @@ def climb_reason(decision: Decision, unit: int, config: RouterConfig) -> str | N
         decision, unit, config, max(int(layer.rung[prompt]), int(heads[unit])) - 1
     )
     who = "the layer's certificate" if scope == "layer" else "its certificate"
-    return f"{who} was {bound:.3f} < {'tau_layer' if scope == 'layer' else 'tau'} {tau:.3f}"
+    return f"{who} was {_down(bound)} < {'τ layer' if scope == 'layer' else 'τ'} {tau:.3f}"
 
 
 def climb_cause(decision: Decision, unit: int, config: RouterConfig, rung: int) -> tuple[str, float, float]:
@@ -102,17 +104,22 @@ def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> s
         if test.unit == unit and test.candidate == place:
             if test.passed:
                 return "left for a dearer level with its layer"
-            return f"certificate {test.lower_mass:.3f} < tau {tau:.3f}"
+            return f"certificate {_down(test.lower_mass)} < τ {tau:.3f}"
     g, cost = float(scores.gate_statistic[unit, place]), float(scores.kernel_us[unit, place])
     paid = float(scores.kernel_us[unit, chosen])
     if not admissible(g, threshold) and not decision.routed.limited:
         side = "recent rows" if scores.recent_mass[unit, place] < scores.mass[unit, place] else "routing rows"
-        return f"g {g:.3f} < {threshold:.3f} ({side})"
+        return f"g {_down(g)} < {threshold:.3f} ({side})"
     if cost >= paid:
         return f"costs {_ratio(cost, paid)} of the choice"
     if decision.routed.limited:
         return f"risk {decision.risk[unit, place]:.3f} against {decision.risk[unit, chosen]:.3f}"
     return f"cheaper, but passed over when expanding: {_ratio(cost, paid)} of the choice, g {g:.3f}"
+
+
+def _down(value: float) -> str:
+    """Rounded down, so that a bound just below its limit does not read as the limit: 0.89996 is "0.899"."""
+    return f"{np.floor(1000 * value + 1e-9) / 1000:.3f}"
 
 
 def _ratio(cost: float, paid: float) -> str:

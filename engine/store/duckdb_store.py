@@ -149,6 +149,19 @@ class Store:
             self.generation += 1
         return manifest.run_id
 
+    @contextmanager
+    def writing(self, failed: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction under the write lock, all or nothing; ``failed`` begins the message. Errors: StoreError."""
+        with self._write_lock, self._connection.cursor() as cursor:
+            try:
+                cursor.begin()
+                yield cursor
+                cursor.commit()
+            except duckdb.Error as error:
+                _roll_back(cursor)
+                raise StoreError(f"{failed} ({error}); nothing was changed") from error
+            self.generation += 1
+
     def delete_run(self, run_id: str) -> None:
         """Remove a run from the tables and move its bundle to the trash. Errors: StoreError if unknown."""
         with self._write_lock:
@@ -156,24 +169,18 @@ class Store:
             if not found:
                 raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
             run_key, bundle_id = found[0]
-            with self._connection.cursor() as cursor:
-                try:
-                    cursor.begin()
-                    for table in FACT_TABLES:
-                        cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
-                    cursor.execute("DELETE FROM run WHERE run_key = ?", [run_key])
-                    cursor.execute(
-                        "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' "
-                        "WHERE bundle_id = ?",
-                        [bundle_id],
-                    )
-                    cursor.commit()
-                except duckdb.Error as error:
-                    _roll_back(cursor)
-                    raise StoreError(
-                        f"run {run_id} was not deleted ({error}); nothing was changed"
-                    ) from error
-            self.generation += 1
+            with self.writing(f"run {run_id} was not deleted") as cursor:
+                cursor.execute(
+                    "INSERT INTO trashed_run SELECT run_id, owner, prompt_name, tokens, created_at, "
+                    "now() AT TIME ZONE 'UTC' FROM run WHERE run_key = ?",
+                    [run_key],
+                )
+                for table in (*FACT_TABLES, "run"):
+                    cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
+                cursor.execute(
+                    "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' WHERE bundle_id = ?",
+                    [bundle_id],
+                )
             place = self.bundles / run_id
             if place.exists():
                 shutil.rmtree(self.trash / run_id, ignore_errors=True)
@@ -219,6 +226,7 @@ class Store:
                     "ON CONFLICT (bundle_id) DO UPDATE SET deleted_at = NULL",
                     [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
                 )
+                cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [manifest.run_id])
                 cursor.commit()
             except duckdb.DataError as error:
                 _roll_back(cursor)
@@ -343,6 +351,11 @@ def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(
             f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
             f"WHERE {key} IN (SELECT {key} FROM visible.run)"
+        )
+    for table in ("run_label", "trashed_run"):
+        connection.execute(
+            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
+            "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT"
         )
     connection.execute((resources.files("routesparse.engine.store") / "summaries.sql").read_text("utf-8"))
     connection.commit()

@@ -11,14 +11,16 @@ owner's run is answered like one that does not exist; places in the job queue co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from routesparse.engine.errors import StoreError
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.labels import Label
 
 
 class OwnerView:
@@ -71,3 +73,28 @@ class OwnerView:
         if not place.is_dir() or bundle.owner_of(place) != self.owner:
             raise StoreError(f"run {run_id} is no longer in the trash; analyse the prompt again")
         self._store.adopt(place, "spool", move=True)
+
+    def empty_trash(self, run_ids: Sequence[str]) -> None:
+        """Delete these runs for good, as far as they are in this owner's trash. Errors: StoreError."""
+        mine = {row[0] for row in self.rows("SELECT run_id FROM trashed_run")}
+        trash.empty(self._store, [run_id for run_id in run_ids if run_id in mine])
+
+    def set_label(self, run_id: str, label: Label) -> None:
+        """Keep this owner's name, notes, tags and pin of a run. Errors: StoreError, also for one not theirs to see."""
+        if run_id not in self.run_ids():
+            raise StoreError(f"run {run_id} is not in the store; its name, notes and tags were not kept")
+        name, notes, tags, pinned = astuple(label)
+        with self._store.writing(f"the label of run {run_id} was not kept") as cursor:
+            if pinned:
+                cursor.execute(
+                    "UPDATE run_label SET pinned = false WHERE owner IS NOT DISTINCT FROM ?", [self.owner]
+                )
+            cursor.execute(
+                "DELETE FROM run_label WHERE run_id = ? AND owner IS NOT DISTINCT FROM ?",
+                [run_id, self.owner],
+            )
+            if label != Label():
+                cursor.execute(
+                    "INSERT INTO run_label VALUES (?, ?, ?, ?, ?, ?)",
+                    [run_id, self.owner, name, notes, list(tags), pinned],
+                )

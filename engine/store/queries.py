@@ -28,12 +28,15 @@ _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index 
 class RunFilter:
     """Which runs to list; an empty tuple or text means no limit."""
 
-    text: str = ""  # part of the prompt's name or of the run id, any case
+    text: str = (
+        ""  # part of the prompt's or the given name, notes or tags, any case, or the run id's beginning
+    )
     domains: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # any of them
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,21 @@ class Prompt:
 
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
-    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); ``violations`` and
-    ``executed_error`` over the audited units, and the run's ``fallback_limit``. verdicts.py judges such rows."""
+    "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the audited units
+    ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); the run's
+    ``fallback_limit``; and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and
+    ``pinned``. verdicts.py judges such rows."""
     limits = limits or RunFilter()
     where, values = ["true"], []
     if limits.text.strip():
-        where.append("(contains(lower(prompt_name), ?) OR starts_with(run.run_id, ?))")
-        values += [limits.text.strip().lower(), limits.text.strip()]
+        where.append(
+            "(contains(lower(concat_ws(chr(10), prompt_name, name, notes, array_to_string(tags, chr(10)))), ?) "
+            "OR starts_with(run.run_id, ?) OR ends_with(run.run_id, ?))"
+        )
+        values += [limits.text.strip().lower(), *[limits.text.strip()] * 2]
+    if limits.tags:
+        where.append("list_has_any(tags, ?::VARCHAR[])")
+        values.append(list(limits.tags))
     named = (
         ("domain", limits.domains),
         ("model", limits.models),
@@ -103,16 +114,19 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
-               uncertified_layers, least_layer_mass, violations, executed_error,
-               origin = 'sample' AS is_sample
+               uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
+               origin = 'sample' AS is_sample,
+               name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
         FROM run JOIN ingested_bundle USING (bundle_id)
+        LEFT JOIN (SELECT * EXCLUDE (owner) FROM run_label) label ON label.run_id = run.run_id
         LEFT JOIN (
             SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice {few}
             GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
-            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error FROM audit {few}
-            GROUP BY run_key
+            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error,
+                   max(mean_error) AS worst_unit_error
+            FROM audit {few} GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
             SELECT run_key, min(l.lower_mass) AS least_layer_mass,
@@ -132,11 +146,15 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
 
 
 def filter_values(store: OwnerView) -> dict[str, list[str]]:
-    """The values that occur, per filter column: domain, model, device, policy."""
+    """The values that occur, per filter column: domain, model, device, policy, and the owner's tags as ``tag``."""
     columns = ("domain", "model", "device", "policy")
     lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
     row = store.rows(f"SELECT {lists} FROM run")[0]
-    return {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+    found = {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+    tags = store.rows(
+        "SELECT DISTINCT unnest(tags) AS tag FROM run_label JOIN run USING (run_id) ORDER BY tag"
+    )
+    return {**found, "tag": [tag for (tag,) in tags]}
 
 
 def run(store: OwnerView, run_id: str) -> RunRow | None:

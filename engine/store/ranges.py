@@ -204,6 +204,8 @@ SCHEMA: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("block_starts", "token_starts"), Blob(4)),
     },
 }
+# Of what people add to runs (labels.py); a comma would part two tags.
+LABEL = {"name": Text(120), "notes": Text(4_000, r"^[^\x00]*$", lines=True), "tag": Text(40, "^[^,]+$")}
 _KEYS = {
     "layer_run": ("layer",),
     **dict.fromkeys(

@@ -16,7 +16,7 @@ from pathlib import Path
 from routesparse.engine import paths, plain_files
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.progress import Progress, no_progress
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Origin, Store
 
 REJECTED = "rejected"
@@ -24,7 +24,6 @@ _NOTE_BYTES = 1 << 16
 _NO_REASON = "the reason could not be written down; put the bundle into the spool again to see it"
 _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
 _STALE_SECONDS = 24 * 3600
-_TRASH_SECONDS = 7 * _STALE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,10 @@ def recover(store: Store, progress: Progress = no_progress) -> IngestReport:
 
 
 def sweep(store: Store) -> None:
-    """Remove what killed writers left more than a day ago, and deleted runs after a week."""
+    """Remove what killed writers left more than a day ago, and deleted runs after trash.KEPT_DAYS days."""
     for folder in (store.bundles, paths.spool()):
         _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
-    _sweep(store.trash, "*", _TRASH_SECONDS)
+    trash.sweep(store)
 
 
 def _take_in(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from routesparse.engine.verdict import ERROR_LIMIT, KL_LIMIT, TIE_KL, Facts, of_record, verdict
+from routesparse.engine.verdict import ERROR_LIMIT, KL_LIMIT, TIE_KL, WARNINGS, Facts, of_record, verdict
 
 GOOD = Facts(
     routed=True,
@@ -154,3 +154,9 @@ def test_a_record_has_the_verdict_of_its_facts(factory):
     assert of_record(replace(made, choices=choices)).sentence.startswith(
         f"{missed} of 4 heads ran uncertified"
     )
+
+
+def test_every_finding_that_warns_has_a_reason_that_runs_can_be_found_by():
+    """Reasons hold no number of the run, and each of WARNINGS occurs."""
+    findings = [f for changes, _, _ in RULES.values() for f in verdict(replace(GOOD, **changes)).findings]
+    assert {finding.reason for finding in findings if finding.level != "green"} == set(WARNINGS)

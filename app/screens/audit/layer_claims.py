@@ -51,7 +51,7 @@ def _table(rows: pd.DataFrame, with_run: bool) -> str:
         audited = "–" if numbers.is_missing(row.audited_mass) else numbers.mass(row.audited_mass)
         units = "–" if numbers.is_missing(row.sparse_units) else f"{int(row.sparse_units)}"
         body.append(
-            f"<tr>{prompt}<td>{row.layer}</td><td>{certified}</td><td>{row.tau_layer:.2f}</td><td>{raised}</td>"
+            f"<tr>{prompt}<td>{row.layer}</td><td>{certified}</td><td>{numbers.threshold(row.tau_layer)}</td><td>{raised}</td>"
             f'<td>{audited}</td><td>{units}</td><td class="l">{_verdict(row)}</td></tr>'
         )
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")

@@ -15,7 +15,7 @@ MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)
 MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "choice": ("Choice", "changed candidate", str),
-    "density": ("Density", "share of the causal area kept", lambda v: f"{100 * v:+.1f}"),
+    "density": ("Kept", "points of the body’s causal area kept", lambda v: f"{100 * v:+.1f}"),
     "gate_statistic": ("Gate statistic", "gate statistic g", lambda v: f"{v:+.3f}"),
     "lower_mass": ("Certified", "certified retained mass (in-prompt)", lambda v: f"{v:+.3f}"),
     "conformal_lower_mass": ("Conformal", "conformal lower bound", lambda v: f"{v:+.3f}"),

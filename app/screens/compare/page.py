@@ -9,16 +9,17 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import cards, figures, selection, tables
+from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.shell import navigate, run_header, switch, view, way_back
+from routesparse.app.shell import navigate, run_header, setting_words, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
 from routesparse.engine.stats import comparison
-from routesparse.engine.store import queries
+from routesparse.engine.store import queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
 _KINDS = {"runs": "Runs", "calibrations": "Calibrations on one run"}
@@ -49,14 +50,15 @@ def render() -> None:
         label_visibility="collapsed",
         on_change=_switch_kind,
     )
-    found = _runs(store, stored) if kind == "runs" else _calibrations(store)
+    found = _runs(store, stored) if kind == "runs" else _calibrations(store, stored)
     if found is None:
         return
     sides = found
     for line in sides.problems:
         states.field_error(line)
+    run_header.tab_title("Compare", f"{sides.other.label} against {sides.baseline.label}")
     _pins(sides)
-    _sides_card(sides)
+    _sides_card(sides, stored)
     _units(store, sides)
     cards.intervals(sides)
     left, right = st.columns([1.25, 1], gap="small")
@@ -76,7 +78,7 @@ def _switch_kind() -> None:
 
 
 def _runs(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
-    labels = {row.run_id: f"{row.prompt_name} · {queries.label(row.run_id)}" for row in stored.itertuples()}
+    labels = _labels(stored)
     wanted = selection.names("runs")
     found = selection.of_runs(store, wanted)
     chosen = [side.run.run_id for side in found.all] if isinstance(found, Sides) else _resolved(store, wanted)
@@ -117,13 +119,33 @@ def _resolved(store: OwnerView, wanted: list[str]) -> list[str]:
     return found
 
 
-def _calibrations(store: OwnerView) -> Sides | None:
+def _labels(stored: pd.DataFrame) -> dict[str, str]:
+    """Run id -> what the fields that choose runs call it."""
+    return {
+        row["run_id"]: " · ".join(
+            [
+                visible(row["prompt_name"] if numbers.is_missing(row["name"]) else row["name"]),
+                setting_words.of_run(row),
+                queries.label(row["run_id"]),
+            ]
+        )
+        for row in stored.to_dict("records")
+    }
+
+
+def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
     run = run_header.open_run(store, "Compare")
     if run is None:
         return None
-    st.html(
-        f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
-        f"{escape(queries.label(run.run_id))}, under each calibration</div>"
+    labels = _labels(stored)
+    # The address decides; the widget only changes it.
+    st.session_state["run-choice"] = run.run_id
+    st.selectbox(
+        "Run whose stored scores are used",
+        list(labels),
+        format_func=labels.__getitem__,
+        key="run-choice",
+        on_change=lambda: view.write(run=queries.short_id(store, st.session_state["run-choice"])),
     )
     bundled = known()
     wanted = selection.names("calibrations")
@@ -176,12 +198,22 @@ def _pins(sides: Sides) -> None:
         )
 
 
-def _sides_card(sides: Sides) -> None:
+def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
+    others = [side for side in sides.all if side is not sides.baseline]
+    rows = stored[stored["run_id"].isin([side.run.run_id for side in sides.all])]
+    judged = dict(zip(rows["run_id"], verdicts.of_rows(rows), strict=True))
+    times = {}
+    for side in others:
+        if not sides.replayed and sides.paired(side):
+            alike = [conclusion.repeats(stored, one.run) for one in (sides.baseline, side)]
+            times[side.key] = conclusion.time_words(*alike)
+    told = "".join(f"<p>{escape(conclusion.sentence(sides, side, judged))}</p>" for side in others)
+    st.html(f'<div class="rs-concludes">{told}</div>')
     with st.container(border=True, key="card-sides", gap="xsmall"):
         st.html(
             f'<div class="rs-h">{"Calibrations" if sides.replayed else "Runs"} against the baseline</div>'
         )
-        st.html(tables.sides_html(sides))
+        st.html(tables.sides_html(sides, judged, times))
         exports.chart_foot("compared", tables.pairing(sides), tables.sides_rows(sides), "sides")
 
 
@@ -196,7 +228,10 @@ def _units(store: OwnerView, sides: Sides) -> None:
         return
     segments = int(pairs["segment"].max()) + 1
     text = st.query_params.get("segment", "")
-    segment = int(text) if text.isascii() and text.isdigit() and int(text) < segments else 0
+    segment = view.number("segment", segments)
+    if text and segment is None:
+        states.note(f"These sides share no segment {text[:12]} (they have 0 to {segments - 1}): 0 is shown.")
+    segment = segment or 0
     left, right = st.columns([1.6, 1], gap="small")
     with left:
         _map_card(

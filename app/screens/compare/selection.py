@@ -7,22 +7,41 @@ that the map shows against the baseline.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from routesparse.app.shell import setting_words
 from routesparse.app.ui import numbers
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.stats import comparison
-from routesparse.engine.store import compare_queries, fallback_queries, queries
+from routesparse.engine.store import compare_queries, fallback_queries, label_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 6
+_MORE = 2  # settings beyond the usual ones that may stand in a side's name
+# Settings that setting_words.parts has already, and those that nobody reads as a name.
+_SAID = (
+    *(
+        "model",
+        "calibration",
+        "device",
+        "domain",
+        "tokens",
+        "prompt_name",
+        "prompt_sha256",
+        "policy",
+        "price",
+        "tau",
+    ),
+    *("tau_layer", "tau_head", "budget", "probe", "audit_depth", "calibration_mismatch", "profile"),
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +49,7 @@ class Side:
     """One column of the comparison. ``key`` is its name in the address."""
 
     key: str
-    label: str
+    label: str  # what tells it from the other sides, or the owner's name for it
     run: RunRow
     choices: pd.DataFrame
     settings: dict[str, Any]
@@ -80,20 +99,38 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
     for run_id in ids:
         run = queries.run(store, run_id)
         if run is not None:
-            label = f"{run.prompt_name} · {queries.label(run_id)}"
             rows = found[found["run_id"] == run_id].reset_index(drop=True)
             missed = layers.loc[layers["run_id"] == run_id, "uncertified"]
             sides.append(
                 Side(
                     queries.short_id(store, run_id),
-                    label,
+                    label_queries.label(store, run_id).name or "",
                     run,
                     rows,
                     comparison.settings(run),
                     uncertified_layers=int(missed.sum()) if len(missed) else None,
                 )
             )
-    return _pinned(sides, problems)
+    return _pinned(_named_apart(sides), problems)
+
+
+def _named_apart(sides: list[Side]) -> list[Side]:
+    """Sides without a name of the owner's get one from what differs: settings, else the time, else the run id."""
+    words = [setting_words.parts(vars(side.run)) for side in sides]
+    told = setting_words.differing(words)
+    if len(set(told)) < len(told):
+        table = comparison.settings_table({side.key: side.settings for side in sides})
+        more = table[~table["equal"] & ~table["setting"].isin(_SAID)].head(_MORE)
+        for row in more.to_dict("records"):
+            for side, found in zip(sides, words, strict=True):
+                found[row["setting"]] = f"{str(row['setting']).replace('_', ' ')} {row[side.key]}"
+        told = setting_words.differing(words)
+    for last in (lambda run: run.created_at[:19].replace("T", " "), lambda run: queries.label(run.run_id)):
+        told = [
+            text if told.count(text) == 1 else " · ".join(part for part in (text, last(side.run)) if part)
+            for text, side in zip(told, sides, strict=True)
+        ]
+    return [replace(side, label=side.label or visible(text)) for side, text in zip(sides, told, strict=True)]
 
 
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:

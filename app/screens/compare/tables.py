@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
 import pandas as pd
 
-from routesparse.app.screens.compare import figures, grid
+from routesparse.app.screens.compare import conclusion, figures, grid
 from routesparse.app.screens.compare.selection import Side, Sides
-from routesparse.app.ui import design, drift_note, numbers
+from routesparse.app.shell import navigate, verdict_bar
+from routesparse.app.ui import design, drift_note, glossary, numbers
 from routesparse.engine.stats.comparison import METRICS, Difference
+from routesparse.engine.store import queries
+from routesparse.engine.verdict import Verdict
 
 _METRIC_NAMES = {
-    "density": "kept share of the causal area",
+    "density": "kept share of a unit’s body",
     "gate_statistic": "gate statistic g",
     "lower_mass": "certified retained mass (in-prompt)",
     "conformal_lower_mass": "conformal lower bound",
@@ -22,6 +26,26 @@ _METRIC_NAMES = {
     "audited_error": "output error (audited)",
     "kernel_us": "predicted kernel time, µs a unit",
 }
+
+
+# Columns of settings: one that is the same on all sides is said once.
+_SETTINGS = ("calibration", "λ", "price", "domain", "tokens")
+_REPLAYED = ("side", "kept", *_SETTINGS, "sparse", "planned", "conformal")
+_COLUMNS = (
+    *(
+        "side",
+        "verdict",
+        "kept",
+        "error",
+        "prefill",
+        "against",
+        *_SETTINGS,
+        "sparse",
+        "fallback",
+        "uncertified",
+    ),
+    *("planned", "conformal", "run"),
+)
 
 
 def sides_rows(sides: Sides) -> pd.DataFrame:
@@ -32,7 +56,8 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
         sparse = side.choices[side.choices["pattern"] != "dense"]
         rows.append(
             {
-                "side": side.key,
+                "side": side.label,
+                "run_id": None if replayed else run.run_id,
                 "baseline": side is sides.baseline,
                 "prompt": run.prompt_name,
                 "domain": run.domain,
@@ -40,7 +65,7 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "calibration": side.key if side.calibration else run.calibration,
                 "lambda": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
                 "price": None if replayed else run.price,
-                "kept": float(side.choices["density"].mean()) if len(side.choices) else None,
+                "kept": conclusion.kept(side),
                 "sparse_units": len(sparse),
                 "units": len(side.choices),
                 "planned_us": float(side.choices["kernel_us"].sum()),
@@ -59,47 +84,68 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sides_html(sides: Sides) -> str:
-    """The sides as a table; the baseline is marked."""
+def sides_html(sides: Sides, verdicts: Mapping[str, Verdict], times: Mapping[str, str]) -> str:
+    """The sides as a table; the baseline is marked. What is the same for all of them is said once below it.
+
+    verdicts: by run id; times: prefill against the baseline, by side.
+    """
     rows = sides_rows(sides)
-    base = rows[rows["baseline"]].iloc[0]
-    measured = (
-        ""
-        if sides.replayed
-        else "<th>fallback</th><th>uncertified</th><th>coverage</th><th>error</th><th>prefill</th><th>vs baseline</th>"
-    )
-    priced = rows["price"].notna().any()
-    head = (
-        '<th class="l">side</th><th class="l">domain</th><th>tokens</th><th class="l">calibration</th><th>λ</th>'
-        f"{'<th>price</th>' if priced else ''}<th>kept</th><th>sparse units</th><th>predicted time</th>"
-        f"<th>conformal ≥ τ</th>{measured}"
-    )
-    body = []
-    for side, row in zip(sides.all, rows.to_dict("records"), strict=True):
-        pin = " · baseline" if row["baseline"] else ""
-        more = ""
-        if not sides.replayed:
-            # Prompts of different lengths take different times with the same settings, too.
-            paired = side is not sides.baseline and sides.paired(side)
-            ratio = numbers.times(base["prefill_ms"] / row["prefill_ms"]) if paired else "–"
-            more = (
-                f"<td>{_dash(row['dense_fallback'], numbers.share)}</td><td>{_uncertified(row)}</td>"
-                f"<td>{_dash(row['coverage'], numbers.share)}</td>"
-                f"<td>{_dash(row['mean_error'], lambda v: numbers.mass(v, 4))}</td>"
-                f"<td>{numbers.millis(row['prefill_ms'])}</td>"
-                f"<td>{ratio}</td>"
-            )
-        body.append(
-            f'<tr class="{"pick" if row["baseline"] else ""}"><td class="l w">{escape(side.label)}{pin}</td>'
-            f'<td class="l">{escape(_dash(row["domain"], str))}</td><td>{row["tokens"]:,}</td>'
-            f'<td class="l">{escape(_dash(row["calibration"], str))}</td>'
-            f"<td>{_lambda(row, side)}</td>{_price(row) if priced else ''}"
-            f"<td>{_dash(row['kept'], numbers.share)}</td><td>{row['sparse_units']:,} of {row['units']:,}</td>"
-            f"<td>{numbers.micros(row['planned_us'])}</td>"
-            f"<td>{_dash(row['conformal_at_tau'], numbers.share)}"
-            f"{'' if numbers.is_missing(row['conformal_at_tau']) else drift_note.html(side.run)}</td>{more}</tr>"
-        )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    kept = glossary.heading(*(("kept, body", "density") if sides.replayed else ("kept", "kept")))
+    heads = {
+        "side": '<th class="l">side</th>',
+        **({} if sides.replayed else {"verdict": '<th class="l">verdict</th>'}),
+        "kept": kept,
+        **dict.fromkeys(("error", "prefill"), ""),
+        "against": '<th class="l">prefill against the baseline</th>',
+        **{name: f'<th class="l">{name}</th>' for name in ("calibration", "λ", "price", "domain", "tokens")},
+        "sparse": "<th>sparse units</th>",
+        "planned": "<th>predicted time</th>",
+        "conformal": "<th>conformal ≥ τ</th>",
+    }
+    cells = [
+        _cells(side, row, verdicts, times)
+        for side, row in zip(sides.all, rows.to_dict("records"), strict=True)
+    ]
+    same = [name for name in _SETTINGS if len({made[name] for made in cells}) == 1]
+    shown = [name for name in (_REPLAYED if sides.replayed else _COLUMNS) if name not in same]
+    heads.update({name: f"<th>{name}</th>" for name in shown if not heads.get(name)})
+    body = [
+        f'<tr class="{"pick" if side is sides.baseline else ""}">{"".join(made[name] for name in shown)}</tr>'
+        for side, made in zip(sides.all, cells, strict=True)
+    ]
+    head = "".join(heads[name] for name in shown)
+    alike = " · ".join(f"{name} {cells[0][name].partition('>')[2].removesuffix('</td>')}" for name in same)
+    note = f'<div class="rs-note">The same for all: {alike}</div>' if same else ""
+    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>{note}'
+
+
+def _cells(
+    side: Side, row: dict[str, Any], verdicts: Mapping[str, Verdict], times: Mapping[str, str]
+) -> dict[str, str]:
+    """Column -> the cell of one side; the measured ones are drawn for stored runs alone."""
+    judged = verdicts.get(side.run.run_id)
+    pin = " · baseline" if row["baseline"] else ""
+    void = "" if numbers.is_missing(row["conformal_at_tau"]) else drift_note.html(side.run)
+    return {
+        "side": f'<td class="l">{escape(side.label)}{pin}</td>',
+        "verdict": f'<td class="l">{"–" if judged is None else escape(verdict_bar.cell(judged))}</td>',
+        "kept": f"<td>{_dash(row['kept'], numbers.share)}</td>",
+        "error": f"<td>{_dash(row['mean_error'], numbers.small)}</td>",
+        "prefill": f"<td>{numbers.millis(side.run.total_ms)}</td>",
+        "against": f'<td class="l">{escape(times.get(side.key, "" if pin else "other prompt"))}</td>',
+        "calibration": f'<td class="l">{escape(_dash(row["calibration"], str))}</td>',
+        "λ": f'<td class="l">{_lambda(row, side)}</td>',
+        "price": f'<td class="l">{_dash(row["price"], lambda value: f"{value:g}")}</td>',
+        "domain": f'<td class="l">{escape(_dash(row["domain"], str))}</td>',
+        "tokens": f'<td class="l">{row["tokens"]:,}</td>',
+        "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
+        "fallback": f"<td>{_dash(row['dense_fallback'], numbers.share)}</td>",
+        "uncertified": f"<td>{_dash(row['uncertified'], lambda _: _uncertified(row))}</td>",
+        "planned": f"<td>{numbers.micros(row['planned_us'])}</td>",
+        "conformal": f"<td>{_dash(row['conformal_at_tau'], numbers.share)}{void}</td>",
+        "run": f'<td><a href="{escape(navigate.address("map", run=side.key))}" target="_self">'
+        f"{escape(queries.label(side.run.run_id))}</a></td>",
+    }
 
 
 def pairing(sides: Sides) -> str:
@@ -160,7 +206,10 @@ def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
 def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     """The settings that differ, a column per side; the baseline first."""
     order = [sides.baseline.key, *(side.key for side in sides.all if side is not sides.baseline)]
-    head = '<th class="l">setting</th>' + "".join(f'<th class="l">{escape(key)}</th>' for key in order)
+    labels = {side.key: side.label for side in sides.all}
+    head = '<th class="l">setting</th>' + "".join(
+        f'<th class="l" title="{escape(labels[key])}">{escape(labels[key])}</th>' for key in order
+    )
     body = [
         f'<tr><td class="l">{escape(str(row["setting"]).replace("_", " "))}</td>'
         + "".join(
@@ -212,10 +261,6 @@ def _uncertified(row: dict[str, Any]) -> str:
     return f"{row['uncertified']:,}{more}"
 
 
-def _price(row: dict[str, Any]) -> str:
-    return f"<td>{_dash(row['price'], lambda value: f'{value:g}')}</td>"
-
-
 def _side(sides: Sides, key: str) -> Side:
     return next(side for side in sides.all if side.key == key)
 
@@ -227,6 +272,7 @@ def _interval(metric: str, cell: Difference | None) -> str:
     if cell.low is None or cell.high is None:
         return text
     ends = f"[{_number(metric, cell.low, signed=True)}, {_number(metric, cell.high, signed=True)}]"
+    ends = ends.replace(" points,", ",")  # one unit for both
     text = f"{text} {ends}"
     return f"<b>{text}</b>" if cell.low > 0 or cell.high < 0 else text
 
@@ -237,7 +283,9 @@ def _number(metric: str, value: float | None, signed: bool = False) -> str:
     sign = "+" if signed else ""
     if metric == "kernel_us":
         return f"{value:{sign},.0f}"
-    return f"{100 * value:{sign}.1f} %" if metric == "density" else f"{value:{sign}.4f}"
+    if metric == "density":
+        return f"{100 * value:+.1f} points" if signed else f"{100 * value:.1f} %"
+    return f"{value:{sign}.4f}"
 
 
 def _share(values: pd.Series, tau: float) -> float | None:

@@ -86,7 +86,11 @@ def _box(name: str, value: Any, missing: str, verdict: str, note: str, style: st
 def _verdict(value: Any, tau: float, name: str = "τ") -> str:
     if numbers.is_missing(value):
         return ""
-    return f"<em>≥ {name} {tau:.2f}</em>" if value >= tau else f'<em class="bad">&lt; {name} {tau:.2f}</em>'
+    return (
+        f"<em>≥ {name} {numbers.threshold(tau)}</em>"
+        if value >= tau
+        else f'<em class="bad">&lt; {name} {numbers.threshold(tau)}</em>'
+    )
 
 
 def _true_gate(choice: pd.Series) -> str:

@@ -40,7 +40,7 @@ def render() -> None:
     first = view.first_pick(choices)
     layer = first[0] if shown.layer is None else shown.layer
     head = first[1] if shown.head is None else shown.head
-    run_header.header(store, run, f"Layer {layer}, head {head}")
+    run_header.header(store, run, f"Layer {layer}, head {head}", (layer, head))
     if absent:
         states.note(absent)
     unit = queries.Unit(run.run_id, layer, head, shown.segment, shown.batch_index)

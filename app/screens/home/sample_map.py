@@ -6,7 +6,7 @@ from html import escape
 
 import pandas as pd
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, reason_words
 from routesparse.engine.rows import RunRow
 
 MOST_SIDE = 12  # layers and heads drawn: of a larger model the first ones
@@ -34,7 +34,7 @@ def html(run: RunRow, choices: pd.DataFrame, picked: tuple[int, int], theme: des
         f"One cell is one head of one layer of the model{cut}: layers downwards, heads to the right. Letter and colour "
         "are the pattern that this head took on this prompt; the stronger, the more it reads.",
         f"The ring: layer {layer}, head {head} took {design.name(unit.pattern)} and reads "
-        f"{numbers.share(unit.density)} of what dense attention would. Why: {unit.reason}.",
+        f"{numbers.share(unit.density)} of what dense attention would. Why: {reason_words.shown(unit.reason)}.",
         "A click on a cell shows every other candidate and why it was not taken; the audit beside it says whether the "
         "choice was right.",
     )

@@ -56,7 +56,9 @@ def _certified(row: Any, tau_layer: float | None) -> list[str]:
     if numbers.is_missing(row.lower_mass):
         lines = ["no certificate" if row.layer_uncertified else "all heads dense: no certificate needed"]
     else:
-        lines = [f"certified mean mass {numbers.bound(row.lower_mass)} · τ layer {tau_layer:.2f}"]
+        lines = [
+            f"certified mean mass {numbers.bound(row.lower_mass)} · τ layer {numbers.threshold(tau_layer)}"
+        ]
     if climbed:
         lines.append(f"raised {numbers.several(climbed, 'level')} by its certificate")
     return [*lines, "the layer ran uncertified"] if row.layer_uncertified else lines

@@ -33,7 +33,8 @@ def render() -> None:
     shown = view.read(run)
     absent = view.missing(run)
     choices = queries.choices(store, run.run_id, shown.segment, shown.batch_index)
-    run_header.header(store, run, "Routing map")
+    named = None if shown.layer is None or shown.head is None else (shown.layer, shown.head)
+    run_header.header(store, run, "Routing map", named)
     if absent:
         states.note(absent)
     if choices.empty:
@@ -83,7 +84,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     speedup = run.dense_ms / run.total_ms if run.dense_ms is not None and run.total_ms else None
     fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
-        ("Causal area kept", numbers.share(run.density), "mean over units", "density"),
+        ("Causal area kept", numbers.share(run.density), "mean over units", "kept"),
         (
             "Prefill",
             numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
@@ -98,7 +99,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             "fallback",
         ),
         (
-            f"Certified ≥ {run.tau:.2f}",
+            f"Certified ≥ {numbers.threshold(run.tau)}",
             numbers.share(certified, 0),
             "of sparse units, each alone",
             "certificate",
@@ -131,7 +132,12 @@ def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None
     value = (
         f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}" if shown.any() else "does not apply"
     )
-    return (f"Layers certified ≥ {run.tau_layer:.2f}", value, f"{least}{heads}", "layer_certificate")
+    return (
+        f"Layers certified ≥ {numbers.threshold(run.tau_layer)}",
+        value,
+        f"{least}{heads}",
+        "layer_certificate",
+    )
 
 
 def _map_card(
@@ -161,7 +167,8 @@ def _map_card(
         if run.tau_layer is not None:
             st.html(
                 f'<div class="rs-note">Beside the map: certified mean mass of the layer{glossary.mark("tau_layer")} '
-                f"(must reach {run.tau_layer:.2f}; ↑: levels that the layer climbed for it; –: all dense)</div>"
+                f"(must reach {numbers.threshold(run.tau_layer)}; ↑: levels that the layer climbed for it; "
+                "–: all dense)</div>"
             )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.runs import run_table
+from routesparse.app.screens.runs import filters, label_form, run_table, trash_card
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
-from routesparse.engine.errors import InputError, RouteSparseError, StoreError
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, spool, verdicts
+from routesparse.engine.store import label_queries, queries, spool, verdicts
 from routesparse.engine.verdict import Verdict
 
 _MOST_COMPARED = 6
 _REFRESH_EVERY_S = 5.0
-_FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy"}
 
 
 def render() -> None:
@@ -29,7 +30,9 @@ def render() -> None:
     opened = access()
     boundary.timed(_refresh_when_changed, _REFRESH_EVERY_S)(_seen(opened))
     st.html('<div class="rs-title">Runs</div>')
-    _undo_bar(opened)
+    trash_card.bar(opened)
+    for waiting in opened.waiting():
+        states.field_error(f"A bundle waits, tried again every few seconds: {waiting.reason}")
     _active_jobs(opened)
     values = queries.filter_values(opened.store)
     if not values["model"]:
@@ -44,46 +47,30 @@ def render() -> None:
         )
         navigate.link("New run", "new")
     else:
-        _table(opened, queries.runs(opened.store, _filters(values)))
+        _table(opened, filters.row(values))
+    trash_card.card(opened)
     _rejected(opened)
 
 
-def _filters(values: dict[str, list[str]]) -> queries.RunFilter:
-    """The filter row; its values live in the address. A filter with a single value is left out."""
-    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        text = st.text_input("Prompt or run id", key="q", bind="query-params", placeholder="all", width=230)
-        chosen = {}
-        for name, label in _FILTERS.items():
-            options = values[name]
-            chosen[name] = (
-                tuple(
-                    st.multiselect(
-                        label, options, key=name, bind="query-params", placeholder="all", width=210
-                    )
-                )
-                if len(options) > 1
-                else ()
-            )
-    return queries.RunFilter(text, chosen["domain"], chosen["model"], chosen["device"], chosen["policy"])
-
-
-def _table(opened: Access, runs: pd.DataFrame) -> None:
-    if runs.empty:
-        states.empty("No run passes the filter", ["Clear a field above to see the others again."])
-        return
+def _table(opened: Access, limits: queries.RunFilter) -> None:
     with st.container(border=True, key="card-runs", gap="xsmall"):
         actions = st.container(horizontal=True, gap="small", vertical_alignment="center", key="actions")
-        baseline = _baseline(opened)
-        if baseline is not None:
-            _baseline_bar(baseline)
-        found = verdicts.of_rows(runs)
-        table, shared = run_table.rows(runs, found, baseline)
-        styled, order = run_table.colored(table, found)
+        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="quiet-shape"):
+            baseline = _baseline(opened)
+            chosen, grouped = filters.shape()
+            if baseline is not None:
+                _baseline_bar(opened, baseline)
+        stored = queries.runs(opened.store, limits)
+        runs, found = filters.judged(stored, verdicts.of_rows(stored))
+        if runs.empty:
+            states.empty("No run passes the filter", ["Clear a field above to see the others again."])
+            return
+        table, shared = run_table.rows(runs, found, baseline, grouped)
         if shared:
             st.html(run_table.shared_html(shared))
         event: Any = st.dataframe(
-            styled,
-            column_order=order,
+            run_table.colored(table, found),
+            column_order=run_table.order(table, chosen, grouped),
             column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,
@@ -100,8 +87,8 @@ def _table(opened: Access, runs: pd.DataFrame) -> None:
         _actions(actions, opened, runs, picked)
         exports.chart_foot(
             "runs",
-            f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to run again, "
-            "pin, compare, delete or export them; click a heading to sort, the eye for more columns · "
+            f"n = {numbers.several(len(runs), 'run')} · click a row to open its routing map, tick rows to name, run "
+            "again, pin, compare, delete or export them; click a heading to sort · "
             "–: not measured · source: run",
             _exported(runs, found, picked),
             "runs",
@@ -133,9 +120,11 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
                 key="pin",
                 on_click=_pin,
                 args=(opened, picked.iloc[0]["run_id"]),
-                help="The prefill times of the other runs are then shown against this one",
+                help="Compare then starts from this run, and the prefill times of its prompt’s other runs are held "
+                "against its own. It stays pinned until you pin another one or unpin it",
             )
-        compared = _compared(opened, list(picked["run_id"]))
+            label_form.draw(opened, picked.iloc[0]["run_id"])
+        compared = _compared(opened, _in_order_of_ticking(list(picked["run_id"])))
         if 2 <= len(compared) <= _MOST_COMPARED and st.button(
             "Compare", key="compare-runs", help="Against the pinned baseline, else against the first ticked"
         ):
@@ -147,9 +136,9 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
             st.button(
                 "Delete",
                 key="delete-runs",
-                on_click=_delete,
-                args=(opened, list(picked["run_id"])),
-                help="Can be undone until you leave this session",
+                on_click=trash_card.ask,
+                args=(list(picked["run_id"]),),
+                help="Asks first; the runs can be restored from the trash",
             )
 
 
@@ -176,76 +165,50 @@ def _run_again(opened: Access, run_id: str) -> None:
     navigate.go("new", **{"from": queries.short_id(opened.store, run_id)}, **new_run_address.of_run(run))
 
 
+def _in_order_of_ticking(ticked: list[str]) -> list[str]:
+    """The table names ticked rows from top to bottom; the first one ticked is what Compare compares with."""
+    before = [run_id for run_id in st.session_state.get("ticked", []) if run_id in ticked]
+    st.session_state["ticked"] = [*before, *(run_id for run_id in ticked if run_id not in before)]
+    return list(st.session_state["ticked"])
+
+
 def _pin(opened: Access, run_id: str) -> None:
+    label = label_queries.label(opened.store, run_id)
+    opened.store.set_label(run_id, replace(label, pinned=True))
     st.query_params["baseline"] = queries.short_id(opened.store, run_id)
 
 
-def _unpin() -> None:
+def _unpin(opened: Access) -> None:
     st.query_params.pop("baseline", None)
+    pinned = label_queries.pinned(opened.store)
+    if pinned is not None:
+        label = label_queries.label(opened.store, pinned)
+        opened.store.set_label(pinned, replace(label, pinned=False))
 
 
 def _baseline(opened: Access) -> RunRow | None:
-    """The run that the address pins; a deleted one is unpinned."""
+    """The run that the address names as baseline, else the pinned one; one that is deleted is none."""
     named = st.query_params.get("baseline")
-    if not named:
-        return None
-    try:
-        return queries.run(opened.store, queries.resolve(opened.store, named))
-    except InputError:
-        _unpin()
-        return None
+    if named:
+        try:
+            return queries.run(opened.store, queries.resolve(opened.store, named))
+        except InputError:
+            st.query_params.pop("baseline")
+    pinned = label_queries.pinned(opened.store)
+    return None if pinned is None else queries.run(opened.store, pinned)
 
 
-def _baseline_bar(baseline: RunRow) -> None:
-    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="quiet-baseline"):
-        st.html(
-            f'<div class="rs-sub">Baseline: <b>{escape(baseline.prompt_name)}</b>, run '
-            f"{escape(queries.label(baseline.run_id))}, prefill {numbers.millis(baseline.total_ms)}. Runs on other "
-            "prompts are compared unpaired.</div>",
-            width="content",
-        )
-        st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin)
-
-
-def _delete(opened: Access, run_ids: list[str]) -> None:
-    st.session_state["deleted"] = _each(run_ids, opened.store.delete_run)
-
-
-def _restore(opened: Access) -> None:
-    _each(st.session_state.pop("deleted", []), opened.store.restore_run)
+def _baseline_bar(opened: Access, baseline: RunRow) -> None:
+    st.html(
+        f'<div class="rs-sub">Baseline: <b><bdi>{escape(visible(baseline.prompt_name))}</bdi></b>, run '
+        f"{escape(queries.label(baseline.run_id))}, prefill {numbers.millis(baseline.total_ms)}</div>",
+        width="content",
+    )
+    st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin, args=(opened,))
 
 
 def _discard(name: str) -> None:
-    _each([name], spool.discard_rejection)
-
-
-def _each(names: list[str], action: Callable[[str], None]) -> list[str]:
-    """Run the action per name (a run's, a rejected bundle's), keep the problems for the page, return what worked."""
-    done = []
-    for name in names:
-        try:
-            action(name)
-        except RouteSparseError as error:
-            st.session_state.setdefault("problems", []).append(str(error))
-        else:
-            done.append(name)
-    return done
-
-
-def _undo_bar(opened: Access) -> None:
-    for line in st.session_state.pop("problems", []):
-        states.field_error(line)
-    for waiting in opened.waiting():
-        states.field_error(f"A bundle waits, tried again every few seconds: {waiting.reason}")
-    deleted = st.session_state.get("deleted")
-    if deleted:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            what = f"run {queries.label(deleted[0])}" if len(deleted) == 1 else f"{len(deleted)} runs"
-            st.html(
-                f'<div class="rs-sub">Deleted {what}; the bundle is in the trash folder.</div>',
-                width="content",
-            )
-            st.button("Undo", key="undo-delete", on_click=_restore, args=(opened,))
+    trash_card.each([name], spool.discard_rejection)
 
 
 def _active_jobs(opened: Access) -> None:

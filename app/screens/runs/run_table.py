@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import verdict_bar
+from routesparse.app.shell import setting_words, verdict_bar
 from routesparse.app.ui import design, numbers
 from routesparse.app.ui.glossary import TERMS
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict
@@ -28,37 +31,75 @@ _SETTINGS = {
 }
 
 
-# What is shown at first and fits 1280 pixels; the table's own menu has the other columns.
+# What is shown at first and fits 1280 pixels; the address may name other columns.
 SHOWN = (
-    "prompt",
     "verdict",
+    "settings",
+    "calibration",
     "tokens",
-    "model",
-    "policy",
     "density",
-    "next_token",
     "kl",
     "error",
+    "worst_row",
+    "certified",
     "fallback",
     "prefill",
     "speedup",
-    "against",
-    "run",
 )
+# Column -> its heading, in the table's order.
+LABELS = {
+    "prompt": "Prompt",
+    "verdict": "Verdict",
+    "differs": "Differs by",
+    "tags": "Tags",
+    "settings": "Settings",
+    "calibration": "Calibration",
+    "domain": "Domain",
+    "tokens": "Tokens",
+    "model": "Model",
+    "device": "Device",
+    "policy": "Policy",
+    "limit": "Tℓ",
+    "tau": "τ",
+    "density": "Kept",
+    "next_token": "Next token",
+    "kl": "KL, nats",
+    "error": "Error",
+    "worst_head": "Worst head",
+    "worst_row": "Worst row",
+    "certified": "Certified",
+    "fallback": "Fallback",
+    "uncertified": "Uncertified",
+    "uncertified_layers": "Layers unc.",
+    "coverage": "Coverage",
+    "prefill": "Prefill, ms",
+    "dense": "Dense, ms",
+    "speedup": "Speedup",
+    "against": "vs pinned, ms",
+    "notes": "Notes",
+    "created": "Created, UTC",
+    "run": "Run",
+}
 _MOST_STYLED = 5_000  # rows: more than that pandas does not style
 
 
 def rows(
-    runs: pd.DataFrame, found: Sequence[Verdict], baseline: RunRow | None
+    runs: pd.DataFrame, found: Sequence[Verdict], baseline: RunRow | None, grouped: bool = False
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The table's columns in their order, and the settings that all runs share, by their names; found: a verdict a run.
+    """The table's columns, and the settings that all runs share, by their names; found: a verdict a run.
 
-    With a baseline, prefill time is against it instead of against dense.
+    With a baseline, the prefill times of the other runs of its prompt are held against its own; of runs of one prompt
+    that stand together (grouped) a column says how they differ.
     """
+    words = [setting_words.parts(row) for row in runs.to_dict("records")]
     table = pd.DataFrame(
         {
-            "prompt": runs["prompt_name"].where(~runs["is_sample"], runs["prompt_name"] + "  · sample"),
+            "prompt": _names(runs, grouped),
+            "differs": _differs(runs, words),
             "verdict": [verdict_bar.cell(one) for one in found],
+            "tags": runs["tags"],
+            "notes": runs["notes"],
+            "settings": [setting_words.of_run(row) for row in runs.to_dict("records")],
             "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
             "model": runs["model"],
@@ -70,7 +111,7 @@ def rows(
             "limit": runs["budget"].map(numbers.short_limit, na_action="ignore").fillna("none"),
             # A priced run's own for heads is a floor far below the others': the layer's is what counts.
             "tau": [
-                f"{head:.2f}" if numbers.is_missing(layer) else f"{layer:.2f} layer"
+                numbers.threshold(head) if numbers.is_missing(layer) else f"{numbers.threshold(layer)} layer"
                 for head, layer in zip(runs["tau"], runs["tau_layer"], strict=True)
             ],
             "calibration": runs["calibration"].fillna("none"),
@@ -81,9 +122,13 @@ def rows(
             ],
             "kl": runs["kl_nats"].astype(float),
             "error": runs["mean_error"].astype(float),
+            "worst_head": runs["worst_unit_error"].astype(float),
             "worst_row": runs["max_error"].astype(float),
-            "certified": 100
-            * (1 - runs["uncertified_units"] / runs["sparse_units"].where(runs["sparse_units"] > 0)),
+            # Rounded down: 100 % must mean all of them.
+            "certified": np.floor(
+                1000 * (1 - runs["uncertified_units"] / runs["sparse_units"].where(runs["sparse_units"] > 0))
+            )
+            / 10,
             "fallback": runs["fallback_share"] * 100,
             "uncertified": runs["uncertified_units"],
             "uncertified_layers": [
@@ -98,26 +143,48 @@ def rows(
             "run": runs["run_id"].map(queries.label),
         }
     )
-    if not runs["uncertified_units"].fillna(0).any():
-        table = table.drop(columns="uncertified")
-    if not runs["uncertified_layers"].fillna(0).any():
-        table = table.drop(columns="uncertified_layers")
+    for name in ("tags", "notes"):
+        if table[name].isna().all():
+            table = table.drop(columns=name)
     if baseline is not None:
-        against = baseline.total_ms / runs["total_ms"]
-        table = table.drop(columns="dense")
-        table.insert(table.columns.get_loc("speedup"), "against", against)
+        # Another prompt takes another time with the same settings, too.
+        same = runs["prompt_sha256"] == baseline.prompt_sha256
+        table["against"] = (runs["total_ms"] - baseline.total_ms).where(same).round()
     shared = [name for name in _SETTINGS if len(table) > 1 and table[name].nunique() == 1]
     return table.drop(columns=shared), {_SETTINGS[name]: table[name].iloc[0] for name in shared}
 
 
+def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str]:
+    """The columns to show: the prompt, what grouping and a baseline add, tags where there are any, and the chosen."""
+    added = {"prompt", "against", "tags", *(["differs"] if grouped else [])}
+    return [name for name in LABELS if name in table and name in added | set(chosen)]
+
+
 def colored(table: pd.DataFrame, found: Sequence[Verdict]) -> Any:
-    """The table with each verdict in its colour, and the columns that it shows at first."""
-    order = [name for name in SHOWN if name in table]
+    """The table with each verdict in its colour."""
     if len(table) > _MOST_STYLED:
-        return table, order
+        return table
     colors = design.current_theme().levels
     styles = [f"color: {colors[one.level]}; font-weight: 600" for one in found]
-    return table.style.apply(lambda column: styles, subset=["verdict"]), order
+    return table.style.apply(lambda column: styles, subset=["verdict"])
+
+
+def _names(runs: pd.DataFrame, grouped: bool) -> list[str]:
+    """What a run is called: by its owner, else by its prompt; within a group a mark for those after the first."""
+    names = runs["name"].fillna(runs["prompt_name"]).map(visible)
+    names = names.where(~runs["is_sample"], names + "  · sample")
+    later = runs["prompt_sha256"].eq(runs["prompt_sha256"].shift()) & grouped
+    pins = runs["pinned"].map({True: "⚑ ", False: ""})
+    return list(later.map({True: "└ ", False: ""}) + pins + names)
+
+
+def _differs(runs: pd.DataFrame, words: list[dict[str, str]]) -> list[str]:
+    """Per run the settings that tell it from the other listed runs of its prompt."""
+    told = [""] * len(runs)
+    for places in runs.groupby("prompt_sha256", sort=False).indices.values():
+        for place, text in zip(places, setting_words.differing([words[p] for p in places]), strict=True):
+            told[place] = text if text or len(places) == 1 else "the same settings"
+    return told
 
 
 def shared_html(shared: dict[str, Any]) -> str:
@@ -132,53 +199,70 @@ def shared_html(shared: dict[str, Any]) -> str:
 def columns() -> dict[str, Any]:
     """Streamlit's column settings by column name; those of SHOWN together fit 1280 pixels."""
     column = st.column_config
-    return {
-        "prompt": column.TextColumn("Prompt", width=112),
-        "verdict": column.TextColumn("Verdict", width=162, help=TERMS["verdict"]),
-        "domain": column.TextColumn("Domain", width=54),
-        "tokens": column.NumberColumn("Tokens", format="localized", width=54),
-        "model": column.TextColumn("Model", width=46),
-        "device": column.TextColumn("Device", width=62),
-        "policy": column.TextColumn("Policy", width=63, help="With its price, where the policy has one"),
-        "limit": column.TextColumn("Tℓ", width=44, help=TERMS["time_limit"]),
-        "tau": column.TextColumn("τ", width=60, help=TERMS["tau"]),
-        "density": column.NumberColumn(
-            "Kept", format="%.1f %%", width=52, help="Kept share of the causal area, mean over units"
+    error = "Output error relative to dense, over the audited rows: "
+    made: dict[str, tuple[Any, int, str | None]] = {
+        "prompt": (column.TextColumn, 118, "Your name for the run, else the prompt's; ⚑: pinned"),
+        "differs": (column.TextColumn, 110, "The settings that tell the listed runs of one prompt apart"),
+        "verdict": (column.TextColumn, 150, TERMS["verdict"]),
+        "tags": (column.TextColumn, 70, None),
+        "settings": (
+            column.TextColumn,
+            150,
+            "Policy with its price, what a certificate must reach, audit depth",
         ),
-        "calibration": column.TextColumn("Calibration", width=70, help=TERMS["calibration"]),
-        "next_token": column.TextColumn("Next token", width=66, help=TERMS["answer"]),
-        "kl": column.NumberColumn("KL, nats", format="%.4f", width=60, help=TERMS["answer"]),
-        "error": column.NumberColumn("Error", format="%.4f", width=54, help=TERMS["error"]),
-        "worst_row": column.NumberColumn(
-            "Worst row", format="%.3f", width=64, help="Output error of the worst audited row, relative"
+        "calibration": (column.TextColumn, 62, TERMS["calibration"]),
+        "domain": (column.TextColumn, 54, None),
+        "tokens": (_number("localized"), 54, None),
+        "model": (column.TextColumn, 46, None),
+        "device": (column.TextColumn, 62, None),
+        "policy": (column.TextColumn, 63, "With its price, where the policy has one"),
+        "limit": (column.TextColumn, 44, TERMS["time_limit"]),
+        "tau": (column.TextColumn, 60, TERMS["tau"]),
+        "density": (_number("%.1f %%"), 52, TERMS["kept"]),
+        "next_token": (column.TextColumn, 66, TERMS["answer"]),
+        "kl": (_number("%.2g"), 58, TERMS["answer"]),
+        "error": (_number("%.2g"), 54, f"{error}mean over heads"),
+        "worst_head": (_number("%.2g"), 64, f"{error}the worst head's mean"),
+        "worst_row": (_number("%.2g"), 60, f"{error}the worst row"),
+        "certified": (
+            _number("%.1f %%"),
+            58,
+            "Sparse units whose own certificate reaches its τ, rounded down",
         ),
-        "certified": column.NumberColumn(
-            "Certified", format="%.0f %%", width=62, help="Sparse units whose own certificate reaches its τ"
-        ),
-        "fallback": column.NumberColumn(
-            "Fallback", format="%.1f %%", width=62, help="Units that became dense by fallback"
-        ),
-        "uncertified": column.NumberColumn("Uncertified", width=72, help=TERMS["uncertified"]),
-        "uncertified_layers": column.TextColumn("Layers unc.", width=72, help=TERMS["uncertified_layers"]),
-        "coverage": column.NumberColumn(
-            "Coverage",
-            format="%.1f %%",
-            width=62,
-            help="Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
+        "fallback": (_number("%.1f %%"), 56, "Units that became dense by fallback"),
+        "uncertified": (_number(), 72, TERMS["uncertified"]),
+        "uncertified_layers": (column.TextColumn, 72, TERMS["uncertified_layers"]),
+        "coverage": (
+            _number("%.1f %%"),
+            62,
+            "Share of this prompt's audited sparse units whose retained mass is at least the certified one. One "
             "prompt has no interval; the Audit page has one over prompts",
         ),
-        "prefill": column.NumberColumn(
-            "Prefill, ms", format="localized", width=66, help="Whole prefill, first token included"
+        "prefill": (_number("localized"), 62, "Whole prefill, first token included; measured once"),
+        "dense": (_number("localized"), 66, "The same prefill with dense attention; measured once"),
+        "speedup": (
+            _number("%.2f×"),
+            58,
+            "Dense prefill over this one of the same prompt. Each was measured once, so how far the ratio varies from "
+            "run to run is unknown",
         ),
-        "dense": column.NumberColumn(
-            "Dense, ms", format="localized", width=66, help="The same prefill with dense attention"
+        "against": (
+            _number("%+,d"),
+            74,
+            "Prefill minus the pinned run's, where the prompt is the same. Each was measured once: how far it varies "
+            "from run to run is unknown",
         ),
-        "speedup": column.NumberColumn(
-            "Speedup", format="%.2f×", width=62, help="Dense prefill over this one"
-        ),
-        "against": column.NumberColumn(
-            "vs pinned", format="%.2f×", width=66, help="Prefill time of the baseline over this run's"
-        ),
-        "created": column.DatetimeColumn("Created, UTC", format="MM-DD HH:mm", width=77, timezone="UTC"),
-        "run": column.TextColumn("Run", width=68),
+        "notes": (column.TextColumn, 140, None),
+        "run": (column.TextColumn, 68, None),
     }
+    made_columns = {
+        name: make(LABELS[name], width=width, help=told) for name, (make, width, told) in made.items()
+    }
+    made_columns["created"] = column.DatetimeColumn(
+        LABELS["created"], format="MM-DD HH:mm", width=77, timezone="UTC"
+    )
+    return made_columns
+
+
+def _number(form: str | None = None) -> Any:
+    return partial(st.column_config.NumberColumn, format=form)

@@ -34,7 +34,9 @@ def render() -> None:
     batch_index = view.number("batch", run.batch) or 0
     worst = word_queries.worst_rows(store, run.run_id, batch_index, _WORST)
     at = _picked(store, run, worst, batch_index)
-    run_header.header(store, run, "Text" if at is None else f"Text: layer {at[0]}, head {at[1]}")
+    run_header.header(store, run, "Text" if at is None else f"Text: layer {at[0]}, head {at[1]}", at)
+    if absent := view.missing(run):
+        states.note(absent)
     if at is None:
         states.empty(
             "Nothing was routed in this run",

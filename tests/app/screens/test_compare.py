@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from routesparse.app.screens.compare import selection, tables
+from routesparse.app.screens.compare import conclusion, selection, tables
+from routesparse.app.shell.access import access
+from routesparse.app.ui import numbers
 from routesparse.engine.store import bundle
+from routesparse.engine.store.labels import Label
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
 
@@ -43,7 +48,8 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     page = open_page("compare", runs=f"{RUN},{AGAIN}", baseline=RUN)
     assert not page.exception
     html = text_of(page)
-    assert "Paired: all runs are of the same prompt" in html and html.count("×</td>") == 1
+    assert "Paired: all runs are of the same prompt" in html
+    assert "one run, noise not measured" in html and "×" not in html, "no ratio without noise"
     assert "What differs, head by head" in html and "From which pattern to which" in html
     assert len(page.get("plotly_chart")) == 3
     assert page.selectbox(key="baseline-choice").value == "d4e5b678"
@@ -121,10 +127,10 @@ def test_calibrations_are_replayed_on_one_run(calibrations, filled, record, open
     assert not page.exception
     html = text_of(page)
     assert "what the router would have chosen under each calibration" in html
-    assert "<td>0.925</td>" in html and "<td>0.970</td>" in html
+    assert '<td class="l">0.925</td>' in html and '<td class="l">0.970</td>' in html
     assert '<td class="l">lambda</td>' in html
     kept = [
-        d for d in html.split("kept share of the causal area")[1].split("</tr>")[0].split("<td>") if "+" in d
+        d for d in html.split("kept share of a unit’s body")[1].split("</tr>")[0].split("<td>") if "+" in d
     ]
     assert kept, "a higher gate keeps more"
 
@@ -213,5 +219,103 @@ def test_at_most_six_names_are_read(monkeypatch):
 
 
 def test_signs_are_printed():
-    assert tables._number("density", 0.031, signed=True) == "+3.1 %"
+    assert tables._number("density", 0.031, signed=True) == "+3.1 points"
     assert tables._number("kernel_us", -1234.0, signed=True) == "-1,234"
+
+
+def test_sides_are_named_by_what_differs(three, open_page):
+    page = open_page("compare", runs=f"{RUN},{AGAIN}")
+    assert page.selectbox(key="baseline-choice").options == ["τ 0.90", "τ 0.85"]
+    assert "τ 0.90 · baseline" in text_of(page) and "d4e5b678 · baseline" not in text_of(page)
+
+
+def test_runs_with_the_same_settings_are_named_by_their_time_or_the_owner_s_name(
+    home, record, factory, open_page
+):
+    for run_id, made in ((RUN, record.run.created_at), (AGAIN, "2026-11-21T09:30:00Z")):
+        again = factory.rename(record, run_id)
+        bundle.write_bundle(replace(again, run=replace(again.run, created_at=made)), home / "spool")
+    options = open_page("compare", runs=f"{RUN},{AGAIN}").selectbox(key="baseline-choice").options
+    assert options == ["2026-11-20 00:12:31", "2026-11-21 09:30:00"]
+    access().store.set_label(AGAIN, Label("second <i>try</i>"))
+    page = open_page("compare", runs=f"{RUN},{AGAIN}")
+    assert page.selectbox(key="baseline-choice").options[1] == "second <i>try</i>"
+    assert "second &lt;i&gt;try&lt;/i&gt;" in text_of(page) and "<i>try" not in text_of(page)
+
+
+def concluded(page):
+    html = text_of(page)
+    return html[html.index('<div class="rs-concludes">') :].split("</div>")[0]
+
+
+def test_the_page_begins_with_what_the_comparison_comes_to(three, open_page):
+    told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert re.search(r"τ 0\.85 reads \d+ % less than τ 0\.90; \d+ of 32 units choose another candidate", told)
+    assert "next token" in told.lower()
+
+
+def test_the_same_routing_is_called_so_and_names_what_differs(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    again = factory.rename(record, AGAIN)
+    worse = replace(again.run, calibration="code", top1_agreement=0.0, kl_nats=0.2)
+    bundle.write_bundle(replace(again, run=worse), home / "spool")
+    told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert (
+        "Same routing: all 32 units choose the same candidate" in told and "what differs: calibration" in told
+    )
+    assert "calibration code has the worse verdict, red: Another next token than by dense" in told
+
+
+def test_no_ratio_is_given_across_prompts(three, open_page):
+    told = concluded(open_page("compare", runs=f"{RUN},{CODE}"))
+    assert "are of different prompts" in told and "no ratio is given" in told
+    assert " less than" not in told and " more than" not in told
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "told"),
+    [
+        ([3000.0], [2000.0], "−1.00 s; one run, noise not measured"),
+        ([3000.0, 3100.0], [2000.0], "−1.05 s; one run, noise not measured"),
+        ([3000.0, 3100.0], [2990.0, 3050.0], "−30.0 ms; within the noise, 100.0 ms over 2 and 2 runs"),
+        (
+            [3000.0, 3100.0],
+            [2000.0, 1950.0, 2010.0],
+            "−1.05 s, 1.53× as fast; medians of 2 and 3 runs, noise 100.0 ms",
+        ),
+    ],
+)
+def test_a_ratio_of_times_needs_repeats_and_a_difference_beyond_their_spread(base, other, told):
+    assert conclusion.time_words(np.array(base), np.array(other)) == told
+
+
+def test_calibrations_that_route_alike_say_that_only_delta_differs(
+    home, record, factory, open_page, tmp_path, monkeypatch, make_calibration
+):
+    data = tmp_path / "data"
+    for name, delta in (("prose", 0.02), ("code", 0.0215)):
+        make_calibration(name, 0.925, delta, record.run.model_revision).save(data / "calibrations")
+    monkeypatch.setattr("routesparse.engine.paths.DATA", data)
+    bundle.write_bundle(record, home / "spool")
+    told = concluded(open_page("compare", run=RUN, calibrations="prose,code"))
+    assert "Same routing" in told and "only δ differs, by 0.0015 (0.0200 and 0.0215)" in told
+    assert "what this does to the answer is not known" in told
+
+
+def test_the_run_under_the_calibrations_can_be_chosen(calibrations, three, open_page):
+    page = open_page("compare", run=RUN, calibrations="prose,code")
+    page.selectbox(key="run-choice").select(AGAIN).run()
+    assert page.query_params["run"] == "aaaa5679" and not page.exception
+
+
+def test_kept_is_the_run_s_own_figure_on_runs_and_compare(three, record, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert f"<td>{numbers.share(record.run.density)}</td>" in html
+    rows = open_page("runs").dataframe[0].value
+    row = rows[rows["run"] == RUN[-8:]].iloc[0]
+    assert row["density"] == pytest.approx(100 * record.run.density)
+
+
+def test_a_segment_that_the_sides_lack_is_named(three, open_page):
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}", segment="9"))
+    assert "These sides share no segment 9 (they have 0 to 1): 0 is shown." in html

@@ -56,6 +56,13 @@ def test_a_full_audit_is_not_called_random_rows(home, record, open_page):
     assert "audited over all body rows" in html and "random rows, standard error" not in html
 
 
+@pytest.mark.parametrize(
+    ("tau", "shown"), [(0.9, "0.90"), (0.25, "0.25"), (0.895, "0.895"), (0.3, "0.30"), (1.0, "1.00")]
+)
+def test_a_tau_keeps_its_digits(tau, shown):
+    assert numbers.threshold(tau) == shown
+
+
 @pytest.mark.parametrize("page", ["audit", "fallbacks"])
 def test_a_run_that_was_not_routed_speaks_of_no_filter(home, record, open_page, page):
     empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())

@@ -52,27 +52,25 @@ def make(oracle):
 def test_a_gated_choice_names_gate_and_certificate(make):
     reason = choice_reason(make(12, [(12, 0.93)]), 0, CONFIG)
     assert re.fullmatch(
-        r"cheapest candidate with g >= 0\.925: g 0\.\d{3}, certificate 0\.930 >= tau 0\.900", reason
+        r"cheapest candidate with g ≥ 0\.925: g 0\.\d{3}, certificate 0\.930 ≥ τ 0\.900", reason
     )
 
 
 def test_an_expanded_choice_names_where_it_came_from_and_how_often(make):
     d = make(14, [(12, 0.85), (13, 0.88), (14, 0.95)], "expand")
     first = d.candidates[12]
-    wanted = f"expanded 2x from {first.pattern} {first.budget} (certificate 0.850 < tau 0.900); now certificate 0.950"
+    wanted = f"expanded 2x from {first.pattern} {first.budget} (certificate 0.850 < τ 0.900); now certificate 0.950"
     assert choice_reason(d, 0, CONFIG).startswith(wanted)
 
 
 def test_dense_by_fallback_names_the_best_certificate(make):
     d = make(make.dense, [(12, 0.85), (13, 0.88), (14, 0.87)], "dense")
-    assert (
-        choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < tau 0.900"
-    )
+    assert choice_reason(d, 0, CONFIG) == "dense by fallback: the best of 3 certificates was 0.880 < τ 0.900"
 
 
 def test_dense_by_the_router_names_the_best_gate(make):
     reason = choice_reason(make(make.dense, best=0.9), 0, CONFIG)
-    assert reason == "dense by the router: no sparse candidate reaches g >= 0.925 (best 0.890)"
+    assert reason == "dense by the router: no sparse candidate reaches g ≥ 0.925 (best 0.890)"
 
 
 def test_dense_where_sparse_saves_nothing_says_so(make):
@@ -82,28 +80,26 @@ def test_dense_where_sparse_saves_nothing_says_so(make):
 
 def test_a_limited_choice_names_the_limit(make):
     assert choice_reason(make(3, [(3, 0.95)], limited=True), 0, CONFIG).startswith(
-        "least total risk under T_l: g 0."
+        "least total risk under Tℓ: g 0."
     )
     dense = choice_reason(make(make.dense, limited=True), 0, CONFIG)
-    assert dense == "dense by the router: least total risk under T_l"
+    assert dense == "dense by the router: least total risk under Tℓ"
 
 
 def test_an_unmet_certificate_says_that_time_is_missing(make):
     reason = choice_reason(make(12, [(12, 0.7)], unmet=True, limited=True), 0, CONFIG)
-    assert reason.endswith(
-        "certificate 0.700 < tau 0.900, and T_l leaves no time to expand: it ran uncertified"
-    )
+    assert reason.endswith("certificate 0.700 < τ 0.900, and Tℓ leaves no time to expand: it ran uncertified")
 
 
 def test_without_fallback_a_failed_certificate_says_that_it_ran_uncertified(make):
     reason = choice_reason(make(12, [(12, 0.7)]), 0, CONFIG)
-    assert reason.endswith("certificate 0.700 < tau 0.900, and fallback is off: it ran uncertified")
+    assert reason.endswith("certificate 0.700 < τ 0.900, and fallback is off: it ran uncertified")
 
 
 def test_candidates_that_were_passed_over_say_why(make):
     d = make(13, [(12, 0.85), (13, 0.93)], "expand")
     assert candidate_reason(d, 0, 13, TAU) == "chosen"
-    assert candidate_reason(d, 0, 12, TAU) == "certificate 0.850 < tau 0.900"
+    assert candidate_reason(d, 0, 12, TAU) == "certificate 0.850 < τ 0.900"
     assert re.fullmatch(r"g 0\.\d{3} < 0\.925 \(recent rows\)", candidate_reason(d, 0, 2, TAU))
     assert re.fullmatch(r"costs 1\.\d\dx of the choice", candidate_reason(d, 0, 17, TAU))
 
@@ -143,15 +139,21 @@ def priced(decision, layer_rung, head_rung, bounds=(0.32, 0.36, 0.39)):
 
 def test_a_unit_that_went_dense_with_its_layer_names_the_layer(make):
     reason = choice_reason(priced(make(make.dense, LADDER, "dense"), 3, 1), 0, PRICED)
-    assert reason == "dense by fallback: the layer's certificate was 0.390 < tau_layer 0.500"
+    assert reason == "dense by fallback: the layer's certificate was 0.390 < τ layer 0.500"
 
 
 def test_a_unit_that_climbed_for_itself_names_its_own_certificate(make):
     reason = choice_reason(priced(make(13, LADDER[:2], "expand"), 0, 1, (0.6, 0.7, 0.8)), 0, PRICED)
-    assert "(its certificate was 0.223 < tau 0.250)" in reason
+    assert "(its certificate was 0.223 < τ 0.250)" in reason
 
 
 def test_each_step_of_a_climb_has_the_certificate_that_asked_for_it(make):
     decision = priced(make(14, LADDER, "expand"), 2, 1, (0.42, 0.45, 0.6))
     assert climb_cause(decision, 0, PRICED, 0) == ("head", 0.223, 0.25)
     assert climb_cause(decision, 0, PRICED, 1) == ("layer", 0.45, 0.5)
+
+
+def test_a_certificate_that_just_misses_does_not_read_as_the_limit(make):
+    d = make(13, [(12, 0.89996), (13, 0.93)], "expand")
+    assert candidate_reason(d, 0, 12, TAU) == "certificate 0.899 < τ 0.900"
+    assert "(certificate 0.899 < τ 0.900)" in choice_reason(d, 0, CONFIG)

@@ -343,7 +343,7 @@ def _priced_score(row, rows, choice, failed):
     elif left is not None and left.scope == "layer":
         reason = "left for a dearer level with its layer"
     elif left is not None:
-        reason = f"certificate {left.lower_mass:.3f} < tau {TAU_HEAD:.3f}"
+        reason = f"certificate {left.lower_mass:.3f} < τ {TAU_HEAD:.3f}"
     elif _g(row) < gate:
         reason = f"mass too low: g {_g(row):.3f} < {gate:.3f}"
     else:
@@ -469,13 +469,13 @@ def _reason(chosen, gates, costs, tested, fallback, admissible):
     pattern, budget, _ = LIBRARY[chosen]
     label = f"{pattern.replace('_', '-')} ({budget})"
     if pattern == "dense" and fallback:
-        return f"{len(tested)} certificates stayed below tau {TAU:.2f}; the head fell back to dense."
+        return f"{len(tested)} certificates stayed below τ {TAU:.2f}; the head fell back to dense."
     if pattern == "dense":
-        return f"No sparse candidate reaches g >= {GATE:.3f}; the router keeps the head dense."
-    lead = f"{label} is the cheapest of {admissible} candidates with g >= {GATE:.3f}"
+        return f"No sparse candidate reaches g ≥ {GATE:.3f}; the router keeps the head dense."
+    lead = f"{label} is the cheapest of {admissible} candidates with g ≥ {GATE:.3f}"
     if fallback:
         lead = f"The cheaper choice missed its certificate; expanded to {label}"
-    numbers = f"g = {gates[chosen]:.3f}, certified {tested[chosen]:.3f} >= {TAU:.2f}, {costs[chosen]:.0f} us"
+    numbers = f"g = {gates[chosen]:.3f}, certified {tested[chosen]:.3f} ≥ {TAU:.2f}, {costs[chosen]:.0f} us"
     return f"{lead}: {numbers}."
 
 
@@ -485,7 +485,7 @@ def _why_not(index, chosen, gates, costs, tested):
     if gates[index] < GATE:
         return f"mass too low: g {gates[index]:.3f} < {GATE:.3f}"
     if index in tested:
-        return f"certificate {tested[index]:.3f} < tau {TAU:.2f}"
+        return f"certificate {tested[index]:.3f} < τ {TAU:.2f}"
     return f"dearer by {costs[index] - costs[chosen]:.0f} us"
 
 

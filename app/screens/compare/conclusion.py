@@ -1,0 +1,154 @@
+"""What a comparison comes to, in a sentence for each side: routing, what is read, the next token, verdict and time.
+
+Ratios stand only between runs of one prompt. A time differs from run to run: its ratio needs repeats of both sides
+(stored runs of the same prompt with the same settings on the same device) and a difference beyond their spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from routesparse.app.screens.compare.selection import Side, Sides
+from routesparse.app.ui import numbers
+from routesparse.engine.rows import RunRow
+from routesparse.engine.stats import comparison
+from routesparse.engine.verdict import LEVELS, Verdict
+
+ALIKE = 0.005  # a smaller relative difference of what is read is called none
+_SAME = (
+    *(
+        "prompt_sha256",
+        "model_revision",
+        "device",
+        "dtype",
+        "git_commit",
+        "policy",
+        "price",
+        "tau",
+        "tau_layer",
+    ),
+    *("gate_threshold", "budget", "calibration", "probe_mode", "segments", "routed"),
+)
+
+
+def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
+    """One side against the baseline. verdicts: of stored runs, by run id."""
+    base = sides.baseline
+    if not sides.paired(other):
+        return (
+            f"{other.label} and {base.label} are of different prompts: they keep {_kept_words(other)} and "
+            f"{_kept_words(base)}. The prompt may be the reason as much as a setting, so no ratio is given."
+        )
+    pairs = comparison.pair(base.choices, other.choices)
+    if pairs.empty:
+        return f"{other.label} and {base.label} have no unit that was routed in both."
+    changed = int(pairs["changed"].sum())
+    units = numbers.several(len(pairs), "unit")
+    if changed == 0:
+        told = f"Same routing: all {units} choose the same candidate in {base.label} and {other.label}"
+        told = f"{told}{_only(base, other)}"
+    else:
+        told = f"{other.label} {_reads(base, other)}; {changed:,} of {units} choose another candidate"
+    if sides.replayed:
+        return f"{told}. Nothing was run, so what this does to the answer is not known."
+    return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
+
+
+def kept(side: Side) -> float | None:
+    """The kept share of a run as every page means it; of a replay, which has no tail, the mean over unit bodies."""
+    if side.calibration is None:
+        return side.run.density
+    return float(side.choices["density"].mean()) if len(side.choices) else None
+
+
+def repeats(stored: pd.DataFrame, run: RunRow) -> np.ndarray:
+    """Prefill milliseconds of all stored runs like this one, itself included. stored: rows of queries.runs."""
+    same = pd.Series(True, stored.index)
+    for name in _SAME:
+        value = getattr(run, name)
+        same &= stored[name].isna() if numbers.is_missing(value) else stored[name] == value
+    return stored.loc[same, "total_ms"].to_numpy(float)
+
+
+def time_words(base: np.ndarray, other: np.ndarray) -> str:
+    """Prefill against the baseline's, with what is known of the noise. base, other: milliseconds of repeats."""
+    difference = float(np.median(other) - np.median(base))
+    told = f"{'+' if difference >= 0 else '−'}{numbers.millis(abs(difference))}"
+    if min(len(base), len(other)) < 2:
+        return f"{told}; one run, noise not measured"
+    noise = float(max(np.ptp(base), np.ptp(other)))
+    count = f"{len(base)} and {len(other)} runs"
+    if abs(difference) <= noise:
+        return f"{told}; within the noise, {numbers.millis(noise)} over {count}"
+    ratio = numbers.times(float(np.median(base) / np.median(other)))
+    return f"{told}, {ratio} as fast; medians of {count}, noise {numbers.millis(noise)}"
+
+
+def _kept_words(side: Side) -> str:
+    return f"{numbers.share(kept(side))} of the causal area"
+
+
+def _reads(base: Side, other: Side) -> str:
+    before, after = kept(base), kept(other)
+    would = "would read" if other.calibration is not None else "reads"
+    if before is None or after is None or not before:
+        return f"and {base.label} differ in what they read"
+    relative = after / before - 1
+    if abs(relative) < ALIKE:
+        return f"{would} as much as {base.label}"
+    return f"{would} {100 * abs(relative):.0f} % {'less' if relative < 0 else 'more'} than {base.label}"
+
+
+def _only(base: Side, other: Side) -> str:
+    """Which settings differ where the routing does not; of calibrations what the router takes from them."""
+    one, two = base.calibration, other.calibration
+    if one is not None and two is not None:
+        deltas = [found.delta(base.run.tokens, base.run.confidence) for found in (one, two)]
+        if (one.gate_threshold, one.alpha, one.stamp) == (two.gate_threshold, two.alpha, two.stamp):
+            if not np.isfinite(deltas).all():
+                return "; one of them has no δ for this length"
+            shown = " and ".join(f"{delta:.4f}" for delta in deltas)
+            return f"; only δ differs, by {abs(deltas[0] - deltas[1]):.4f} ({shown})"
+    table = comparison.settings_table({side.key: side.settings for side in (base, other)})
+    names = [str(name).replace("_", " ") for name in table.loc[~table["equal"], "setting"]]
+    if not names:
+        return ", with the same settings"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"; what differs: {', '.join(names[:3])}{more}"
+
+
+def _answer(base: Side, other: Side) -> str:
+    """The next token against dense's, and how far the odds moved."""
+    agreed = [(side.label, side.run.top1_agreement) for side in (base, other)]
+    known = [(label, found) for label, found in agreed if found is not None]
+    if not known:
+        return "The next token was not compared with dense’s"
+    right = [label for label, found in known if found == 1]
+    if len(known) < 2:
+        found = "dense’s" if right else "another one"
+        told = f"The next token was compared with dense’s in {known[0][0]} alone, where it is {found}"
+    elif len(right) == 2:
+        told = "The next token is dense’s in both"
+    elif right:
+        told = f"The next token is dense’s in {right[0]} alone"
+    else:
+        told = "The next token is dense’s in neither"
+    before, after = base.run.kl_nats, other.run.kl_nats
+    if before is None or after is None:
+        return told
+    shown = f"{numbers.small(before)} nats in {base.label} and {numbers.small(after)} in {other.label}"
+    return f"{told}, at a KL of {shown}"
+
+
+def _verdict(base: Side, other: Side, verdicts: Mapping[str, Verdict]) -> str:
+    """Where a verdict is worse, or both are red: a run that is bad never looks fine."""
+    one, two = verdicts.get(base.run.run_id), verdicts.get(other.run.run_id)
+    if one is None or two is None:
+        return ""
+    if one.level == two.level:
+        return " Both verdicts are red." if one.level == "red" else ""
+    worse, side = (two, other) if LEVELS.index(two.level) < LEVELS.index(one.level) else (one, base)
+    return f" {side.label} has the worse verdict, {worse.level}: {worse.sentence}."

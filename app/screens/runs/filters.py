@@ -1,0 +1,87 @@
+"""What the Runs table lists and how: filters, columns and grouping, all of it in the address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.runs import run_table
+from routesparse.app.shell import verdict_bar, view
+from routesparse.engine.store import queries
+from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
+
+_FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy", "tag": "Tag"}
+# What happened in a run beside its verdict -> the count that says so.
+_EVENTS = {
+    "heads dense by fallback": "dense_fallback_units",
+    "heads expanded by fallback": "expanded_units",
+    "no time to expand": "unmet_units",
+    "layers over the time limit": "over_budget_layers",
+}
+
+
+def row(values: dict[str, list[str]]) -> queries.RunFilter:
+    """The filter fields, those of verdict and reason included; a field with a single value is left out."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom", key="filters"):
+        text = st.text_input(
+            "Name, notes, tag or run id", key="q", bind="query-params", placeholder="all", width=170
+        )
+        chosen: dict[str, tuple[str, ...]] = {}
+        for name, label in _FILTERS.items():
+            few = len(values[name]) < (1 if name == "tag" else 2)
+            chosen[name] = () if few else _several(name, label, values[name])
+        _several("level", "Verdict", [verdict_bar.WORDS[level] for level in LEVELS])
+        _several("reason", "Reason", [*WARNINGS, *_EVENTS])
+    return queries.RunFilter(
+        text, chosen["domain"], chosen["model"], chosen["device"], chosen["policy"], tags=chosen["tag"]
+    )
+
+
+def judged(runs: pd.DataFrame, found: Sequence[Verdict]) -> tuple[pd.DataFrame, list[Verdict]]:
+    """The runs whose verdict and reasons pass, with their verdicts, in the order of the page."""
+    levels, reasons = set(st.session_state["level"]), set(st.session_state["reason"])
+    kept = [
+        place
+        for place, (run, one) in enumerate(zip(runs.to_dict("records"), found, strict=True))
+        if (not levels or verdict_bar.WORDS[one.level] in levels)
+        and (not reasons or reasons & _reasons(run, one))
+    ]
+    if st.session_state["grouped"]:
+        group = runs.groupby("prompt_sha256", sort=False).ngroup()
+        kept.sort(key=lambda place: group.iloc[place])  # stable: newest first within a prompt
+    return runs.iloc[kept].reset_index(drop=True), [found[place] for place in kept]
+
+
+def shape() -> tuple[list[str], bool]:
+    """Which columns are shown, and whether the runs of one prompt stand together."""
+    with st.popover("Columns", help="Which columns the table has; the address keeps them"):
+        names = {name: label for name, label in run_table.LABELS.items() if name != "prompt"}
+        wanted = [name for name in st.query_params.get("columns", "").split(",") if name in names]
+        # The address decides; the widget only changes it.
+        st.session_state["columns-choice"] = chosen = wanted or list(run_table.SHOWN)
+        st.multiselect(
+            "Columns",
+            list(names),
+            format_func=names.__getitem__,
+            key="columns-choice",
+            width=420,
+            on_change=lambda: view.write(columns=",".join(st.session_state["columns-choice"])),
+        )
+    grouped = st.toggle(
+        "Group by prompt",
+        key="grouped",
+        bind="query-params",
+        help="Runs of one prompt stand together, and a column says by which settings they differ",
+    )
+    return chosen, grouped
+
+
+def _several(name: str, label: str, options: list[str]) -> tuple[str, ...]:
+    return tuple(st.multiselect(label, options, key=name, bind="query-params", placeholder="all", width=128))
+
+
+def _reasons(run: dict[str, object], found: Verdict) -> set[str]:
+    events = {name for name, column in _EVENTS.items() if not pd.isna(run[column]) and run[column]}  # type: ignore[call-overload]
+    return events | {finding.reason for finding in found.findings}

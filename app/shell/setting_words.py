@@ -1,0 +1,77 @@
+"""A run's or a job's settings in words, and what tells several of them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from routesparse.app.ui import numbers
+from routesparse.engine.jobs.request import RunRequest
+
+
+def parts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Setting -> words, those that matter most first. values: the fields of a RunRow, or a row of queries.runs."""
+    price, layer, budget = values["price"], values["tau_layer"], values["budget"]
+    domain, calibration = values["domain"], values["calibration"]
+    return {
+        "prompt": values["prompt_name"],
+        "tokens": f"{values['tokens']:,} tokens",
+        "model": f"model {values['model']}",
+        **_router(values["policy"], price, values["tau"], layer),
+        "limit": "no time limit" if numbers.is_missing(budget) else f"Tℓ {numbers.short_limit(budget)}",
+        "calibration": "no calibration" if numbers.is_missing(calibration) else f"calibration {calibration}",
+        "probe": f"probe {values['probe_mode']}",
+        "audit": f"audit {values['audit_depth']}",
+        "device": numbers.device(values["device"]),
+        "domain": "no domain" if numbers.is_missing(domain) else f"domain {domain}",
+    }
+
+
+def of_run(values: Mapping[str, Any]) -> str:
+    """The router's settings of a run in one line: "priced 0.3, τ layer 0.70, audit rows"."""
+    found = parts(values)
+    limit = [] if numbers.is_missing(values["budget"]) else [found["limit"]]
+    probe = [] if values["probe_mode"] == "exact" else [found["probe"]]
+    return ", ".join([*_line(found), *limit, *probe, found["audit"]])
+
+
+def of_request(request: RunRequest) -> str:
+    """The same of a job, with its calibration."""
+    config = request.config()
+    priced = config.policy == "priced"
+    found = _router(
+        config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
+    )
+    limit = [] if request.budget is None else [f"Tℓ {numbers.short_limit(request.budget)}"]
+    probe = [] if request.probe == "exact" else [f"probe {request.probe}"]
+    return ", ".join(
+        [
+            *_line(found),
+            *limit,
+            *probe,
+            f"calibration {request.calibration or 'none'}",
+            f"audit {request.audit}",
+        ]
+    )
+
+
+def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:
+    """Per side the words in which it differs from any other, "" where they are all alike."""
+    names = dict.fromkeys(name for side in sides for name in side)
+    told = [name for name in names if len({side.get(name) for side in sides}) > 1]
+    return [" · ".join(side[name] for name in told if name in side) for side in sides]
+
+
+def _router(policy: str, price: Any, tau: float, tau_layer: Any) -> dict[str, str]:
+    """Under the policy priced the layer's τ is what counts: the head's is a floor far below it."""
+    if numbers.is_missing(tau_layer):
+        return {"policy": f"policy {policy}", "tau": f"τ {numbers.threshold(tau)}"}
+    priced = {} if numbers.is_missing(price) else {"price": f"price {price:g}"}
+    return {"policy": f"policy {policy}", **priced, "tau": f"τ layer {numbers.threshold(tau_layer)}"}
+
+
+def _line(found: Mapping[str, str]) -> list[str]:
+    """ "priced 0.3" and its τ."""
+    policy = found["policy"].removeprefix("policy ")
+    price = found.get("price", "").removeprefix("price ")
+    return [f"{policy} {price}".strip(), found["tau"]]

@@ -1,0 +1,62 @@
+"""Deleted runs: the table trashed_run lists them, the trash folder holds their bundles for KEPT_DAYS days.
+
+A deleted run is out of every table of the store; restoring it takes its bundle in again. The folder decides what is in
+the trash, and ``sync`` makes the table say the same: after a crash, and for runs that an older version deleted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from routesparse.engine.errors import BundleError
+from routesparse.engine.store import bundle
+from routesparse.engine.store.duckdb_store import Store
+
+KEPT_DAYS = 7
+
+
+def sweep(store: Store) -> None:
+    """Delete for good what has been in the trash for KEPT_DAYS days, and bring the table in line with the folder."""
+    old = time.time() - KEPT_DAYS * 24 * 3600
+    empty(store, [path.name for path in store.trash.iterdir() if path.lstat().st_mtime < old])
+    sync(store)
+
+
+def sync(store: Store) -> None:
+    """List every bundle of the trash folder, and nothing else."""
+    listed = {row[0] for row in store.rows("SELECT run_id FROM trashed_run")}
+    there = {path.name: path for path in store.trash.iterdir() if path.is_dir()}
+    missing = [(path, path.lstat().st_mtime) for name, path in there.items() if name not in listed]
+    with store.writing("the trash was not listed") as cursor:
+        for run_id in listed - there.keys():
+            cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [run_id])
+        for path, changed in missing:
+            try:
+                run = bundle.read_table(path, "run").to_pylist()[0]
+            except (BundleError, IndexError):
+                continue  # no bundle of ours: it goes when its time is up
+            cursor.execute(
+                "INSERT INTO trashed_run VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    *(run[name] for name in ("run_id", "owner", "prompt_name", "tokens", "created_at")),
+                    datetime.fromtimestamp(changed, UTC).replace(tzinfo=None),
+                ],
+            )
+
+
+def empty(store: Store, run_ids: Sequence[str]) -> None:
+    """Delete runs of the trash for good, with their labels. Errors: StoreError."""
+    if not run_ids:
+        return
+    with store.writing("the trash was not emptied") as cursor:
+        for table in ("trashed_run", "run_label"):
+            cursor.execute(
+                f"DELETE FROM {table} WHERE list_contains(?::VARCHAR[], run_id) "
+                "AND run_id NOT IN (SELECT run_id FROM run)",
+                [list(run_ids)],
+            )
+    for run_id in run_ids:
+        shutil.rmtree(store.trash / run_id, ignore_errors=True)

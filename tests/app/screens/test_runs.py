@@ -1,0 +1,223 @@
+"""The Runs page as a workbench: words of the owner's, columns, groups, reasons, trash; two people apart. No GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from routesparse.app.screens.runs import page as runs_page
+from routesparse.app.screens.runs import run_table
+from routesparse.app.shell import identity, setting_words
+from routesparse.app.shell.access import access
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
+from routesparse.engine.store.labels import Label
+from routesparse.engine.store.owner_view import OwnerView
+
+RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
+ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
+BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def listed(page) -> list[str]:
+    return list(page.dataframe[0].value["run"])
+
+
+@pytest.fixture
+def three(filled, record, factory):
+    """``filled``, and the first prompt once more with another τ and an answer that differs."""
+    again = factory.rename(record, AGAIN)
+    config = json.dumps({**json.loads(again.run.config_json), "tau": 0.85})
+    run = replace(
+        again.run, tau=0.85, config_json=config, top1_agreement=0.0, kl_nats=0.3, max_error=0.0000123
+    )
+    bundle.write_bundle(replace(again, run=run), filled / "spool")
+    return filled
+
+
+def form_page(run_id: str) -> None:
+    from routesparse.app.screens.runs import label_form
+    from routesparse.app.shell.access import access
+
+    access().look_into_spool()
+    label_form.draw(access(), run_id)
+
+
+@pytest.fixture
+def form(three):
+    """The form of the first run."""
+    return AppTest.from_function(form_page, default_timeout=30, kwargs={"run_id": RUN}).run()
+
+
+def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
+    form.text_input(key=f"name-{RUN}").input("<b>best</b>")
+    form.text_area(key=f"notes-{RUN}").input("first line\nsecond")
+    form.button[0].click().run()
+    assert not form.exception
+    label = label_queries.label(access().store, RUN)
+    assert (label.name, label.notes) == ("<b>best</b>", "first line\nsecond")
+    access().store.set_label(RUN, replace(label, tags=("good", "prose")))
+    page = open_page("runs", tag="good")
+    assert listed(page) == [RUN[-8:]] and list(page.dataframe[0].value["tags"]) == ["good, prose"]
+    html = text_of(open_page("head", run=RUN))
+    assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
+
+
+def test_what_cannot_be_kept_is_refused_and_stays_typed(form):
+    form.text_input(key=f"name-{RUN}").input("x" * 130)
+    form.button[0].click().run()
+    assert "at most 120 characters" in text_of(form) and "what you typed is still here" in text_of(form)
+    assert form.text_input(key=f"name-{RUN}").value == "x" * 130
+    assert label_queries.label(access().store, RUN) == Label()
+
+
+def test_a_form_leaves_the_pin(form):
+    access().store.set_label(RUN, Label(pinned=True))
+    form.text_input(key=f"name-{RUN}").input("pinned one")
+    form.button[0].click().run()
+    assert label_queries.label(access().store, RUN) == Label("pinned one", pinned=True)
+
+
+def test_the_pin_survives_without_the_address(three, open_page):
+    open_page("runs")
+    access().store.set_label(RUN, Label(pinned=True))
+    page = open_page("runs")
+    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
+    against = dict(zip(listed(page), page.dataframe[0].value["against"], strict=True))
+    assert against[RUN[-8:]] == against[AGAIN[-8:]] == 0 and against[CODE[-8:]] != against[CODE[-8:]]
+    page.button(key="unpin").click().run()
+    assert "Baseline" not in text_of(page) and label_queries.pinned(access().store) is None
+
+
+def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_page):
+    table = open_page("runs", grouped="true").dataframe[0].value
+    assert (
+        table["prompt"].tolist()[:2] == ["<b>router</b>.txt", "needles-16k.txt"]
+        and "└" in table["prompt"].tolist()[2]
+    )
+    assert table["differs"].tolist() == ["", "τ 0.85", "τ 0.90"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"reason": "next token differs"}, [AGAIN]),
+        ({"reason": "answer not checked"}, [CODE]),
+        ({"level": "Not safe"}, [AGAIN]),
+        ({"reason": "heads expanded by fallback", "q": "needles"}, [AGAIN, RUN]),
+        ({"q": AGAIN[-8:]}, [AGAIN]),
+    ],
+)
+def test_runs_are_found_by_verdict_and_reason(three, open_page, query, found):
+    page = open_page("runs", **query)
+    assert not page.exception
+    assert listed(page) == [run_id[-8:] for run_id in found]
+
+
+def test_a_reason_that_no_run_has_says_what_to_do(three, open_page):
+    page = open_page("runs", reason="drift alarm")
+    assert "No run passes the filter" in text_of(page) and "Clear a field above" in text_of(page)
+
+
+def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open_page):
+    page = open_page("runs")
+    table = page.dataframe[0].value
+    small = table.loc[table["run"] == AGAIN[-8:], "worst_row"].iloc[0]
+    assert small == 0.0000123 and run_table.columns()["worst_row"]["type_config"]["format"] == "%.2g"
+    assert set(run_table.SHOWN) >= {"verdict", "settings", "calibration", "kl", "worst_row", "certified"}
+    assert run_table.order(table, ["notes", "run", "kl"], False) == ["prompt", "kl", "run"]
+    assert run_table.order(table, ["kl"], True) == ["prompt", "differs", "kl"]
+    page = open_page("runs", columns="kl,nonsense")
+    assert page.multiselect(key="columns-choice").value == ["kl"]
+    page.multiselect(key="columns-choice").select("error").run()
+    assert page.query_params["columns"] == "kl,error" and not page.exception
+
+
+def test_a_certified_share_of_a_hundred_means_all(three, open_page):
+    open_page("runs")
+    runs = queries.runs(access().store).assign(sparse_units=2_000, uncertified_units=[0, 1, 0])
+    table, _ = run_table.rows(runs, verdicts.of_rows(runs), None)
+    assert table["certified"].tolist() == [100, 99.9, 100]
+
+
+def test_deleting_asks_and_the_trash_brings_back_after_a_reload(three, open_page):
+    page = open_page("runs")
+    page.session_state["to-delete"] = [RUN]
+    page.run()
+    assert "Move run d4e5b678 to the trash? It is kept there for 7 days" in text_of(page)
+    page.button(key="keep").click().run()
+    assert RUN[-8:] in listed(page)
+    page.session_state["to-delete"] = [RUN]
+    page.run()
+    page.button(key="confirm-delete").click().run()
+    assert RUN[-8:] not in listed(page)
+    reloaded = open_page("runs")
+    assert [e.label for e in reloaded.expander] == ["Trash: 1 run"]
+    reloaded.button(key=f"restore-{RUN}").click().run()
+    assert RUN[-8:] in listed(reloaded) and not reloaded.expander
+
+
+def test_emptying_the_trash_asks_and_is_final(three, open_page):
+    page = open_page("runs")
+    access().store.delete_run(RUN)
+    page.run()
+    page.button(key="empty-trash").click().run()
+    assert "Delete 1 run for good? That can’t be undone." in text_of(page)
+    page.button(key="confirm-empty").click().run()
+    assert not page.expander and not list(access()._store.trash.iterdir())
+    assert AGAIN[-8:] in listed(page)
+
+
+def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
+    page = open_page("runs")
+    access().store.delete_run(RUN)
+    page.run()
+    access()._store.trash.joinpath(RUN).rename(three / "elsewhere")
+    page.button(key=f"restore-{RUN}").click().run()
+    assert not page.exception and "no longer in the trash" in text_of(page)
+
+
+def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, login):
+    login()
+    hers = replace(record, run=replace(record.run, owner=identity._digest("sub", ANN["iss"], ANN["sub"])))
+    bundle.write_bundle(hers, home / "spool")
+    bundle.write_bundle(factory.rename(record, CODE), home / "samples")
+    open_page("runs", ANN)
+    spool.ingest_samples(access()._store, home / "samples")
+    ann = OwnerView(access()._store, hers.run.owner)
+    ann.set_label(CODE, Label("anns-name", "anns-notes", ("anns-tag",), pinned=True))
+    ann.delete_run(RUN)
+    shown = {name: open_page("runs", user) for name, user in (("ann", ANN), ("bob", BOB))}
+    seen = {
+        name: text_of(page) + page.dataframe[0].value.to_csv() + str([e.label for e in page.expander])
+        for name, page in shown.items()
+    }
+    for mark in ("anns-name", "anns-notes", "anns-tag", "Baseline", "Trash: 1 run"):
+        assert mark in seen["ann"] and mark not in seen["bob"], mark
+
+
+def test_the_first_ticked_run_is_the_baseline(monkeypatch):
+    monkeypatch.setattr("streamlit.session_state", {})
+    assert runs_page._in_order_of_ticking(["low"]) == ["low"]
+    assert runs_page._in_order_of_ticking(["high", "low"]) == ["low", "high"], (
+        "the table names rows from the top"
+    )
+    assert runs_page._in_order_of_ticking(["high"]) == ["high"]
+
+
+def test_jobs_say_their_settings(home, queue, open_page):
+    queue.submit(RunRequest(label="next.txt", price=0.25, calibration="prose", audit="rows"), "A ledger.")
+    assert "priced 0.25, τ layer 0.30, calibration prose, audit rows" in text_of(open_page("job"))
+
+
+def test_settings_in_words_tell_runs_apart():
+    sides = [{"policy": "a", "tau": "τ 0.90"}, {"policy": "a", "tau": "τ 0.85", "price": "price 0.3"}]
+    assert setting_words.differing(sides) == ["τ 0.90", "τ 0.85 · price 0.3"]
+    assert setting_words.differing([sides[0], sides[0]]) == ["", ""]

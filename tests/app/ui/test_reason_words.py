@@ -1,0 +1,10 @@
+"""Reasons that an older version wrote are shown with the pages' signs. No GPU."""
+
+from routesparse.app.ui.reason_words import shown
+
+
+def test_formulas_as_code_become_signs_and_what_is_written_today_stays():
+    old = "least total risk under T_l: g >= 0.925, certificate 0.931 >= tau 0.900 (tau_layer 0.300)"
+    new = "least total risk under Tℓ: g ≥ 0.925, certificate 0.931 ≥ τ 0.900 (τ layer 0.300)"
+    assert shown(old) == new == shown(new)
+    assert shown("restaurant") == "restaurant"
