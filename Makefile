@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test check clean screenshots
+.PHONY: run test check clean screenshots lock audit licenses sbom
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -22,11 +22,36 @@ check: .venv/.installed
 screenshots: .venv/.installed
 	$(BIN)/python tests/e2e/screenshots.py
 
+# After a change of requirements.txt: the lock, then the licences; look at both before you commit them.
+lock: .venv/tools/.installed
+	.venv/tools/bin/python .ci/lock.py make
+
+licenses: .venv/tools/.installed
+	.venv/tools/bin/python .ci/licenses.py
+
+# --strict: a package that nobody could look up is a failure, never a silence.
+audit: .venv/tools/.installed
+	@.venv/tools/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock \
+		|| { echo "error: advisories were found, or no index of advisories answered (see above)" >&2; exit 1; }
+
+sbom: .venv/.installed .venv/tools/.installed
+	@mkdir -p .cache
+	.venv/tools/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible \
+		-o .cache/sbom.cdx.json
+	@echo ".cache/sbom.cdx.json: a CycloneDX list of what is installed in .venv"
+
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache routesparse.egg-info
 
 # The stamp is newer than what it was made from, or the environment is made again.
-.venv/.installed: requirements.txt pyproject.toml
+.venv/.installed: requirements.txt requirements.lock pyproject.toml .ci/lock.py
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python .ci/lock.py install
+	touch $@
+
+# Tools that few need stand apart from what the lock names.
+.venv/tools/.installed: Makefile | .venv/.installed
+	$(BIN)/python -m venv --clear .venv/tools
+	.venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+		pip==26.3 uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	touch $@

@@ -26,6 +26,11 @@ def database() -> Path:
     return home() / "routesparse.duckdb"
 
 
+def overview(folder: Path) -> Path:
+    """The numbers about a home's runs that the web process leaves for the metrics."""
+    return folder / "overview.json"
+
+
 def models() -> Path:
     """Model folders that the dashboard offers beside the bundled one: put or link them here. It opens no others."""
     return home() / "models"

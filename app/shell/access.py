@@ -14,7 +14,7 @@ from routesparse.app.shell import identity
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.store import spool
+from routesparse.engine.store import overview, spool
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -24,6 +24,7 @@ _LOOK_PATIENCE_S = 2.0  # for many bundles; for a few, a page that waits is bett
 _FEW = 20
 _FEW_PATIENCE_S = 30.0
 _TICK_S = 0.1
+_COUNT_SECONDS = 15.0  # counting reads every run's rows
 _CLOSE_PATIENCE_S = 30.0
 
 
@@ -47,6 +48,8 @@ class Access:
     def __init__(self) -> None:
         self._store = Store(paths.database())
         self._samples = spool.ingest_samples(self._store)
+        self._counted: int | None = None  # the store's generation when its runs were last counted
+        self._counted_at = float("-inf")
         self._recovered = self._closing = False
         self._swept_at = float("-inf")
         self._look: _Look | None = None
@@ -136,6 +139,7 @@ class Access:
             self._waiting = spool.ingest_spool(self._store, progress=progress).waiting
             if self._samples.waiting:
                 self._samples = spool.ingest_samples(self._store)
+            self._count()
         except _Closed:
             pass
         # The boundary of a thread: the pages that wait for this look raise it.
@@ -143,6 +147,17 @@ class Access:
             look.error = error
         finally:
             look.over.set()
+
+    def _count(self) -> None:
+        """Write the numbers that ``routesparse metrics`` serves, when runs have changed."""
+        generation = self._store.generation
+        if self._counted == generation or time.monotonic() - self._counted_at < _COUNT_SECONDS:
+            return
+        try:
+            overview.write(self._store)
+        except OSError:
+            return  # a full disk: the metrics show how old their numbers are, and the next look tries again
+        self._counted, self._counted_at = generation, time.monotonic()
 
     def _mine(self, name: str) -> bool:
         """Whether a bundle in the spool comes from this owner's job; one of unknown origin is the local person's."""

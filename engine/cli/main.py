@@ -26,6 +26,7 @@ from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.cli import calibrate as cli_calibrate
 from routesparse.engine.cli import doctor as cli_doctor
 from routesparse.engine.cli import evaluate as cli_evaluate
+from routesparse.engine.cli import operations as cli_operations
 from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
@@ -50,6 +51,10 @@ app.command()(cli_score.score)
 app.command()(cli_bench.bench)
 app.command()(cli_doctor.doctor)
 app.command()(cli_worker.worker)
+app.command()(cli_operations.metrics)
+app.command()(cli_operations.backup)
+app.command()(cli_operations.restore)
+app.command()(cli_operations.prune)
 
 
 def _show_version(wanted: bool) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Collection
 
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
@@ -160,6 +161,46 @@ class JobQueue(OwnerJobs):
         """A worker has stopped in good order."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM worker WHERE id = ?", (worker,))
+
+    # What operations call
+
+    def tally(self) -> dict[str, int]:
+        """How many of everybody's jobs are in each state that occurs."""
+        rows = self._database.rows("SELECT state, count(*) AS jobs FROM job GROUP BY state")
+        return {row["state"]: row["jobs"] for row in rows}
+
+    def durations(self) -> list[tuple[str, float]]:
+        """State and seconds of the last attempt, for everybody's jobs that ran to an end."""
+        rows = self._database.rows(
+            "SELECT state, finished_at - started_at AS seconds FROM job "
+            "WHERE state IN ('done', 'failed') AND started_at IS NOT NULL"
+        )
+        return [(row["state"], max(0.0, row["seconds"])) for row in rows]
+
+    def waiting_since(self) -> float | None:
+        """When the oldest waiting job was submitted, seconds since 1970; None where none waits."""
+        return self._database.rows("SELECT min(created_at) AS oldest FROM job WHERE state = 'queued'")[0][
+            "oldest"
+        ]
+
+    def ended_before(self, limit: float) -> list[str]:
+        """Everybody's jobs that ended before this time (seconds since 1970) and whose run, if any, was handed over."""
+        rows = self._database.rows(
+            "SELECT id FROM job WHERE state IN ('done', 'failed', 'cancelled') AND finished_at < ? "
+            "AND (state <> 'done' OR published = 1) ORDER BY seq",
+            (limit,),
+        )
+        return [row["id"] for row in rows]
+
+    def forget(self, job_ids: Collection[str]) -> None:
+        """Delete these ended jobs and their prompts; their runs stay."""
+        with self._database.transaction() as connection:
+            for job_id in job_ids:
+                connection.execute(
+                    "DELETE FROM job WHERE id = ? AND state NOT IN ('queued', 'running')", (job_id,)
+                )
+        for job_id in job_ids:
+            self.prompts.remove(job_id)
 
     # What staging calls
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.store import bundle, thumbnail
+from routesparse.engine.store import bundle, bundle_moves, thumbnail
 
 Origin = Literal["spool", "sample"]
 
@@ -134,7 +135,7 @@ class Store:
                 )
             place = self.bundles / manifest.run_id
             if path != place:
-                _bring(path, manifest, place, move=move, keep=bool(known))
+                bundle_moves.bring(path, manifest, place, move=move, keep=bool(known))
             if known:
                 return None
             self.unlisted[manifest.run_id] = origin
@@ -142,7 +143,7 @@ class Store:
                 self._insert(manifest, {**data, "probe_meta": metas}, origin)
             except BundleError:
                 if path != place:
-                    _take_back(path, place)
+                    bundle_moves.take_back(path, place)
                 self.unlisted.pop(manifest.run_id)
                 raise
             self.unlisted.pop(manifest.run_id)
@@ -257,6 +258,29 @@ def migrations() -> list[tuple[int, str, str]]:
     return [(int(name.split("_")[0]), name, (folder / name).read_text("utf-8")) for name in names]
 
 
+def compact(database: Path) -> tuple[int, int]:
+    """Write the file of a closed store anew, without the room that deleted runs left; its bytes before and after.
+
+    DuckDB fills that room with later runs but never gives it back: neither CHECKPOINT nor VACUUM shrinks a file.
+    Errors: StoreError, also where a dashboard holds the file; it is then as it was.
+    """
+    Store(database).close()  # of today's schema, not held by anybody, and without a log of writes beside it
+    before, fresh = database.stat().st_size, database.with_suffix(".compact")
+    try:
+        fresh.unlink(missing_ok=True)
+        with duckdb.connect() as connection:
+            for name, file, how in (("old", database, " (READ_ONLY)"), ("fresh", fresh, "")):
+                quoted = str(file).replace("'", "''")
+                connection.execute(f"ATTACH '{quoted}' AS {name}{how}")
+            connection.execute("COPY FROM DATABASE old TO fresh")
+        fresh.chmod(stat.S_IMODE(database.stat().st_mode))
+        fresh.replace(database)
+    except (duckdb.Error, OSError) as error:
+        fresh.unlink(missing_ok=True)
+        raise StoreError(f"{database.name} was not compacted ({error}); it is as it was") from error
+    return before, database.stat().st_size
+
+
 def _open(database: Path) -> duckdb.DuckDBPyConnection:
     pending = migrations()
     try:
@@ -366,35 +390,3 @@ def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.rollback()
     except duckdb.TransactionException:
         return  # the failed statement has already ended the transaction
-
-
-def _bring(source: Path, manifest: bundle.Manifest, place: Path, *, move: bool, keep: bool) -> None:
-    """Put a bundle's folder into its place in the store; ``keep``: what is there already is the same run."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists() and not keep:
-            shutil.rmtree(place)  # left by a crash and not in the tables
-        if not place.exists():
-            if move and source.stat().st_dev == place.parent.stat().st_dev:
-                bundle.publish(source, place)
-            else:
-                bundle.copy(source, manifest, place)
-        if move:
-            shutil.rmtree(source, ignore_errors=True)
-    except OSError as error:
-        raise StoreError(
-            f"{source.name} could not be taken in ({error.strerror or error}); retry later"
-        ) from error
-
-
-def _take_back(source: Path, place: Path) -> None:
-    """Move a bundle that the tables refused back to where it came from; a copy of what is still there goes."""
-    try:
-        if source.exists():
-            shutil.rmtree(place)
-        else:
-            shutil.move(place, source)
-    except OSError as error:
-        raise StoreError(
-            f"{source.name} could not be set aside ({error.strerror or error}); free space and retry"
-        ) from error

@@ -45,14 +45,18 @@ FLAGS = [
 
 @contextlib.contextmanager
 def dashboard(
-    home: Path, seconds: float = 60.0, samples: bool = False, options: Sequence[str] = ()
+    home: Path,
+    seconds: float = 60.0,
+    samples: bool = False,
+    options: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
-    options: more of the command line.
+    options: more of the command line. port: where an address has to be known before.
     """
-    port = free_port()
+    port = port or free_port()
     command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
     if not samples:
         _forget_samples(home)

@@ -1,5 +1,7 @@
 """The look into the spool that pages share."""
 
+import errno
+import json
 import threading
 import time
 
@@ -7,6 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from routesparse.app.shell import access as module
+from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
@@ -210,3 +213,27 @@ def test_the_trash_is_swept_while_the_dashboard_runs(opened, monkeypatch):
     monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
     opened.look_into_spool()
     assert len(swept) == 2
+
+
+def test_a_look_leaves_the_numbers_for_the_metrics_when_runs_have_changed(home, opened, record, monkeypatch):
+    opened.look_into_spool()
+    assert json.loads(paths.overview(home).read_text())["units"] == 0
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_COUNT_SECONDS", 0.0)
+    bundle.write_bundle(record, home / "spool")
+    opened.look_into_spool()
+    counted = json.loads(paths.overview(home).read_text())
+    assert counted["units"] == record.run.units and sum(counted["verdicts"].values()) == 1
+    paths.overview(home).unlink()
+    opened.look_into_spool()
+    assert not paths.overview(home).exists()  # nothing changed, nothing was counted
+
+
+def test_numbers_that_can_t_be_written_keep_no_page_from_its_runs(home, opened, record, monkeypatch):
+    def full(_store):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module.overview, "write", full)
+    bundle.write_bundle(record, home / "spool")
+    opened.look_into_spool()
+    assert record.run.run_id in opened.store.run_ids()

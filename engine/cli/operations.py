@@ -1,0 +1,110 @@
+"""``routesparse backup``, ``restore``, ``prune`` and ``metrics``: keeping a home running."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from routesparse.engine import paths
+from routesparse.engine.cli.options import JsonFlag
+from routesparse.engine.cli.output import out_console, print_json
+from routesparse.engine.errors import InputError
+
+_UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+
+
+def backup(
+    out: Annotated[Path, typer.Argument(help="A new folder for the backup.")], json_output: JsonFlag = False
+) -> None:
+    """Copy the home, runs, jobs and prompts, while dashboard and workers run; folder models is left out."""
+    from routesparse.engine.operations.backup import back_up
+
+    made = back_up(paths.home(), out)
+    if json_output:
+        print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
+        return
+    out_console().print(
+        f"{made.runs} runs and {made.jobs} jobs, {len(made.files)} files\n{out}", markup=False
+    )
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A folder that `backup` made.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Move an existing home aside first; stop the dashboard before.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Check every file of a backup and make it the home; an existing home is never written over."""
+    from routesparse.engine.operations.backup import restore as restore_home
+
+    held, before = restore_home(backup, paths.home(), replace=replace)
+    moved = None if before is None else str(before)
+    if json_output:
+        print_json({"home": str(paths.home()), "runs": held.runs, "jobs": held.jobs, "moved_aside": moved})
+        return
+    aside = "" if moved is None else f"\nwhat was there before is now {moved}"
+    out_console().print(
+        f"{held.runs} runs and {held.jobs} jobs of {held.made_at}\n{paths.home()}{aside}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def prune(
+    older_than: Annotated[str, typer.Option(help="Age: hours, days or weeks, as in 12h, 30d, 8w.")],
+    keep: Annotated[list[str] | None, typer.Option(help="A run that stays, by its id; repeatable.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name what would be removed.")] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Remove old runs, ended jobs and their prompts for good, and shrink the database. Stop the dashboard before.
+
+    Bundled samples stay. Without --dry-run nothing is asked again.
+    """
+    from routesparse.engine.operations.retention import prune as prune_home
+
+    found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run)
+    if json_output:
+        print_json({"dry_run": dry_run, **dataclasses.asdict(found)})
+        return
+    console = out_console()
+    for kind, names in (("run", found.runs), ("job", found.jobs), ("in trash", found.trash)):
+        for name in names:
+            console.print(f"{kind:<9}{name}", markup=False)
+    freed = (
+        "would be removed"
+        if found.freed_bytes is None
+        else f"removed, {found.freed_bytes / 2**20:,.1f} MiB freed"
+    )
+    console.print(
+        f"{len(found.runs)} runs and {len(found.jobs)} jobs older than {older_than} {freed}", markup=False
+    )
+
+
+def age(text: str) -> float:
+    """Seconds of "30d". Errors: InputError."""
+    found = re.fullmatch(r"([0-9]{1,5})([hdw])", text.strip())
+    if found is None:
+        raise InputError(f"age {text[:40]!r}: pass a number and h, d or w, as in 30d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def metrics(
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 9464,
+    address: Annotated[
+        str, typer.Option(help="The address to listen on; others than loopback at your risk.")
+    ] = ("127.0.0.1"),
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and stop.")] = False,
+) -> None:
+    """Serve /metrics for Prometheus, /live and /ready, until Ctrl-C: numbers only, no names, no prompts."""
+    from routesparse.engine.operations import endpoint
+    from routesparse.engine.operations.metrics import text
+
+    if once:
+        print(text(paths.home()), end="")
+        return
+    endpoint.serve(paths.home(), address, port)

@@ -1,0 +1,1 @@
+"""Keeping a home running: backup, retention, metrics. No torch, duckdb or streamlit."""

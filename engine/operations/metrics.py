@@ -1,0 +1,131 @@
+"""Metrics of a home in Prometheus' text format.
+
+Read at each scrape: the queue, the folders, and what the web process last wrote about its runs (store/overview.py),
+since nobody else may open the database. Numbers only: no name of a prompt, a person or a run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from routesparse.engine import paths
+from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.operations.retention import size_bytes
+from routesparse.engine.plain_files import read_bounded
+from routesparse.engine.store.spool import REJECTED
+
+JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
+BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+FOLDERS = ("bundles", "spool", "trash", "prompts")
+_MOST_BYTES = 1 << 16
+_OVERVIEW_GAUGES = {
+    "units": "Routed units (head, layer, segment) of all stored runs",
+    "dense_fallback_units": "Of these, units that fallback made dense",
+    "uncertified_units": "Of these, units that ran without a certificate",
+    "audited_certificates": "Certificates that an audit compared with exact attention",
+    "held_certificates": "Of these, certificates that held; the nominal share is the run's confidence",
+    "bound_violations": "Audited rows that err more than a proven bound allows; any is a defect",
+}
+
+
+def text(home: Path) -> str:
+    """All metrics of a home. Errors: StoreError where the queue can't be read."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Home(home))
+    return generate_latest(registry).decode()
+
+
+class _Home:
+    """Collects at each scrape."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _queue(self._home)
+        yield from _folders(self._home)
+        yield from _runs(self._home)
+
+
+def _queue(home: Path) -> Iterator[Metric]:
+    if not (home / QUEUE).exists():
+        return
+    queue = JobQueue(home)
+    try:
+        tally, durations, workers = queue.tally(), queue.durations(), queue.workers()
+        oldest = queue.waiting_since()
+    finally:
+        queue.close()
+    jobs = GaugeMetricFamily("routesparse_jobs", "Jobs that the queue lists, by state", labels=["state"])
+    for state in JOB_STATES:
+        jobs.add_metric([state], tally.get(state, 0))
+    yield jobs
+    yield _gauge(
+        "oldest_queued_seconds", "Age of the oldest waiting job", time.time() - oldest if oldest else 0.0
+    )
+    yield _gauge("workers", "Workers whose process lives", len(workers))
+    if workers:
+        last = max(worker.seen_at for worker in workers)
+        yield _gauge("worker_last_seen_timestamp_seconds", "When a worker last reported", last)
+    seconds = HistogramMetricFamily(
+        "routesparse_job_seconds",
+        "Seconds of the last attempt of the jobs that the queue lists",
+        labels=["state"],
+    )
+    for state in ("done", "failed"):
+        times = [took for ended, took in durations if ended == state]
+        counts = [(str(bound), float(sum(took <= bound for took in times))) for bound in BUCKETS_S]
+        seconds.add_metric([state], [*counts, ("+Inf", float(len(times)))], sum_value=sum(times))
+    yield seconds
+
+
+def _folders(home: Path) -> Iterator[Metric]:
+    spool = home / "spool"
+    waiting = [path for path in spool.glob("*") if not path.name.startswith(".") and path.name != REJECTED]
+    yield _gauge("spool_bundles", "Finished bundles that the dashboard has not taken in", len(waiting))
+    refused = [path for path in (spool / REJECTED).glob("*") if path.suffix != ".txt"]
+    yield _gauge("rejected_bundles", "Bundles that the dashboard refused", len(refused))
+    sizes = GaugeMetricFamily("routesparse_bytes", "Bytes on disk, by part of the home", labels=["part"])
+    sizes.add_metric(["database"], sum(path.stat().st_size for path in home.glob("routesparse.duckdb*")))
+    for name in FOLDERS:
+        sizes.add_metric([name], size_bytes(home / name))
+    yield sizes
+    yield _gauge("disk_free_bytes", "Bytes free on the disk of the home", shutil.disk_usage(home).free)
+
+
+def _runs(home: Path) -> Iterator[Metric]:
+    """Nothing where no dashboard has written yet; its age is a metric of its own."""
+    try:
+        found: dict[str, Any] = json.loads(read_bounded(paths.overview(home), _MOST_BYTES))
+        verdicts, written = dict(found["verdicts"]), float(found["written_at"])
+        values = {name: float(found[name]) for name in _OVERVIEW_GAUGES}
+        levels = {str(level): float(count) for level, count in verdicts.items()}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(
+            f"{paths.overview(home)} can't be read ({error}); delete it, the dashboard writes it anew"
+        ) from error
+    runs = GaugeMetricFamily(
+        "routesparse_runs", "Stored runs by verdict, bundled samples left out", labels=["verdict"]
+    )
+    for level, count in levels.items():
+        runs.add_metric([level], count)
+    yield runs
+    for name, about in _OVERVIEW_GAUGES.items():
+        yield _gauge(name, about, values[name])
+    yield _gauge("runs_written_timestamp_seconds", "When the dashboard last counted its runs", written)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"routesparse_{name}", about, value=value)

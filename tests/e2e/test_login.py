@@ -1,0 +1,134 @@
+"""A login from the first page to the last, at a real OpenID provider on this machine: nothing of it is imitated.
+
+The provider is oidc-provider-mock, a process of its own that speaks the authorization code flow and signs its tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.shell import identity
+from routesparse.engine.store import bundle
+
+pytestmark = pytest.mark.timeout(240)
+RUNS = {"ann": "a1a1a1a1a1a1a1a1", "bob": "b2b2b2b2b2b2b2b2"}
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+METADATA = "/.well-known/openid-configuration"
+
+
+@pytest.fixture(scope="module")
+def issuer(serve, tmp_path_factory):
+    """The address of a running provider that knows Ann and Bob."""
+    port = serve.free_port()
+    people = [{"sub": name, "name": name.title(), "email": f"{name}@example.org"} for name in RUNS]
+    known = [argument for person in people for argument in ("--user-claims", json.dumps(person))]
+    command = [sys.executable, "-m", "oidc_provider_mock", "--host", "127.0.0.1", "--port", str(port), *known]
+    log = tmp_path_factory.mktemp("provider") / "log"
+    with open(log, "wb") as sink:
+        provider = subprocess.Popen(command, stdout=sink, stderr=sink)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 30
+        while not answers(address + METADATA):
+            assert provider.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield address
+    finally:
+        provider.terminate()
+        provider.wait(10)
+
+
+def answers(address: str) -> bool:
+    try:
+        with DIRECT.open(address, timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def address(serve, factory, issuer, tmp_path_factory):
+    """A dashboard with a run of Ann's and one of Bob's, which asks the provider who is there."""
+    home = tmp_path_factory.mktemp("login")
+    for name, run_id in RUNS.items():
+        made = factory.make_record(run_id, name=f"{name}s.txt", layers=2, heads=2, segments=1, tokens=2048)
+        owner = identity._digest("sub", issuer, name)
+        bundle.write_bundle(replace(made, run=replace(made.run, owner=owner)), home / "spool")
+    port = serve.free_port()
+    secrets = home / "secrets.toml"
+    secrets.write_text(
+        f"""[auth]
+redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
+cookie_secret = "0123456789abcdef0123456789abcdef"
+client_id = "dashboard"
+client_secret = "known to the provider"
+server_metadata_url = "{issuer}{METADATA}"
+"""
+    )
+    with serve.dashboard(home, options=["--secrets.files", str(secrets)], port=port) as running:
+        yield running
+
+
+@pytest.fixture
+def page(context):
+    """A page that reaches this machine only: the provider's own pages ask the network for a style."""
+    context.route(lambda url: not url.startswith("http://127.0.0.1:"), lambda route: route.abort())
+    return context.new_page()
+
+
+def settled(page) -> None:
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+
+
+def log_in(page, address, name) -> None:
+    """Press the button, say at the provider who one is, come back."""
+    page.goto(f"{address}/runs")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Authorize Client").wait_for()
+    page.get_by_role("button", name=name, exact=True).first.click()
+    page.locator("[data-testid=stSidebar]").get_by_text(name.title(), exact=True).wait_for()
+
+
+@pytest.mark.parametrize(("name", "other"), [("ann", "bob"), ("bob", "ann")])
+def test_log_in_see_one_s_own_runs_only_log_out(page, address, name, other):
+    page.goto(f"{address}/map?run={RUNS[name]}")
+    page.get_by_text("Please log in").wait_for()
+    assert f"{name}s.txt" not in page.content()
+
+    log_in(page, address, name)
+    page.goto(f"{address}/map")
+    page.get_by_text(f"{name}s.txt").first.wait_for()
+    page.goto(f"{address}/map?run={RUNS[other]}")
+    page.get_by_text("This link leads nowhere").wait_for()
+    assert f"{other}s.txt" not in page.content()
+
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("button", name="End session").click()  # the provider's page: its session ends too
+    page.get_by_text("Please log in").wait_for()
+    page.goto(f"{address}/map?run={RUNS[name]}")
+    page.get_by_text("Please log in").wait_for()
+    settled(page)
+    assert f"{name}s.txt" not in page.content() and page.locator(".rs-map").count() == 0
+
+
+@pytest.mark.parametrize("answer", ["deny", "forged"])
+def test_whoever_the_provider_does_not_vouch_for_stays_outside(page, address, answer):
+    page.goto(f"{address}/runs")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Authorize Client").wait_for()
+    if answer == "deny":
+        page.get_by_role("button", name="Deny").click()
+        page.wait_for_url(f"{address}/**")
+    else:
+        page.goto(f"{address}/oauth2callback?code=guessed&state=guessed")
+    page.goto(f"{address}/map?run={RUNS['ann']}")
+    page.get_by_text("Please log in").wait_for()
+    assert "anns.txt" not in page.content()

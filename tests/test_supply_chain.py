@@ -1,0 +1,107 @@
+"""The lock, the licences and what is installed agree; a file that the lock does not know is found. No network."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REQUIREMENTS = (ROOT / "requirements.txt").read_text()
+LOCK = (ROOT / "requirements.lock").read_text()
+
+
+def load_lock_script():
+    spec = importlib.util.spec_from_file_location("routesparse_lock", ROOT / ".ci" / "lock.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+lock = load_lock_script()
+LOCKED = lock.entries(LOCK)
+
+
+def locked_versions() -> dict[str, str]:
+    return {name: re.match(r"\S+?==([\w.]+)", entry)[1] for name, entry in LOCKED.items()}
+
+
+def test_every_requirement_is_locked_at_its_version():
+    asked = dict(re.findall(r"^([\w.-]+)==([\w.]+)", REQUIREMENTS, flags=re.MULTILINE))
+    assert len(asked) > 20
+    assert {
+        lock.normal(name): version for name, version in asked.items()
+    }.items() <= locked_versions().items()
+
+
+def test_every_locked_package_has_hashes():
+    assert not [name for name, entry in LOCKED.items() if not lock.hashes(entry)]
+
+
+def test_no_file_of_the_supply_chain_names_a_host():
+    files = ("requirements.txt", "requirements.lock", "Makefile", ".ci/lock.py", ".ci/licenses.py")
+    assert not [
+        name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())
+    ]
+
+
+def test_what_is_installed_is_what_the_lock_names():
+    """Tools that a developer added by hand are not ours; PyTorch's builds differ in the local part of the version."""
+    wanted = locked_versions()
+    found = {lock.normal(found.metadata["Name"]): found.version for found in metadata.distributions()}
+    wrong = {
+        name: version for name, version in found.items() if version.split("+")[0] != wanted.get(name, version)
+    }
+    assert not wrong
+    runtime = REQUIREMENTS.partition("# Development")[0]
+    asked = {lock.normal(name) for name in re.findall(r"^([\w.-]+)==(?!.*;)", runtime, flags=re.MULTILINE)}
+    assert asked <= found.keys()
+
+
+def test_every_locked_package_is_in_the_list_of_licences():
+    rows = re.findall(
+        r"^\| ([\w.-]+) \| ([\w.]+) \| .+ \|", (ROOT / "data" / "LICENSES.md").read_text(), re.M
+    )
+    assert dict(rows[1:]) == locked_versions()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_file_that_the_lock_does_not_know_is_found(known):
+    digest = min(lock.hashes(LOCKED["torch"])) if known else "0" * 64
+    item = {
+        "metadata": {"name": "torch"},
+        "download_info": {"url": "file:///torch.whl", "archive_info": {"hashes": {"sha256": digest}}},
+    }
+    ours = {"metadata": {"name": "routesparse"}, "download_info": {"url": "file:///here", "dir_info": {}}}
+    found = list(lock.unknown_files([item, ours], LOCKED))
+    assert found == ([] if known else [("torch", "file:///torch.whl")])
+
+
+def test_a_build_that_the_lock_does_not_know_is_taken_off_again(monkeypatch, capsys):
+    """The whole set-up with a pip that installs a foreign torch: exit code 2, one line that names the file."""
+    calls = []
+
+    def foreign_pip(*arguments):
+        calls.append([str(argument) for argument in arguments])
+        if "--report" in arguments:
+            Path(arguments[-1]).write_text(
+                '{"install": [{"metadata": {"name": "torch"}, "download_info": '
+                '{"url": "file:///x/torch-9.whl", "archive_info": {"hash": "sha256=00"}}}]}'
+            )
+
+    monkeypatch.setattr(lock, "pip", foreign_pip)
+    assert lock.install() == 2
+    assert calls[-1] == ["uninstall", "--yes", "torch"]
+    assert "torch-9.whl is not in requirements.lock" in capsys.readouterr().err
+    hashed = [call for call in calls if "--require-hashes" in call]
+    assert len(hashed) == 2 and all("--no-deps" in call for call in hashed)
+
+
+def test_pytorch_alone_is_installed_without_pip_checking_hashes():
+    late = {name for name in LOCKED if lock.follows_torch(name)}
+    assert "torch" in late and all(name == "torch" or name.startswith(("nvidia-", "cuda-")) for name in late)
+    assert sys.version_info >= tuple(map(int, lock.LEAST_PYTHON.split(".")))
