@@ -102,7 +102,8 @@ def calibrate(
         raise InputError(
             f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
         )
-    from routesparse.engine.calibrate.make import Recipe, cut_folds, make_calibration
+    from routesparse.engine.calibrate.measure import make_calibration
+    from routesparse.engine.calibrate.recipe import Recipe, cut_folds
 
     recipe = Recipe(
         target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust=robust, profile=profile
