@@ -11,7 +11,7 @@ import streamlit as st
 
 from routesparse.app.screens.compare import cards, figures, selection, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.shell import navigate, run_header, switch, view, way_back
+from routesparse.app.shell import identity, navigate, run_header, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states
 from routesparse.engine.calibration.artifact import known
@@ -70,7 +70,7 @@ def _switch_kind() -> None:
     for name in ("baseline", "other", "metric"):
         st.query_params.pop(name, None)
     if st.session_state["kind-choice"] == "calibrations":
-        st.query_params["calibrations"] = ",".join(known()[:2])
+        st.query_params["calibrations"] = ",".join(known(identity.owner())[:2])
     else:
         st.query_params.pop("calibrations", None)
 
@@ -125,7 +125,7 @@ def _calibrations(store: OwnerView) -> Sides | None:
         f'<div class="rs-sub">The stored scores of <b>{escape(run.prompt_name)}</b>, run '
         f"{escape(queries.label(run.run_id))}, under each calibration</div>"
     )
-    bundled = known()
+    bundled = known(identity.owner())
     wanted = selection.names("calibrations")
     st.session_state["calibrations-choice"] = [name for name in wanted if name in bundled]
     st.multiselect(

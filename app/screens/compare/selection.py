@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from routesparse.app.shell import identity
 from routesparse.app.ui import numbers
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.calibration.replay import replay
@@ -102,7 +103,7 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
-            calibration = load_calibration(name)
+            calibration = load_calibration(name, identity.owner())
             rows = replay(candidates, calibration, run.tokens, run.confidence)
         except (CalibrationError, InputError) as error:
             problems.append(str(error))
