@@ -13,6 +13,7 @@ from routesparse.app.screens.fallbacks import page as fallbacks
 from routesparse.app.screens.head import page as head
 from routesparse.app.screens.home import page as home
 from routesparse.app.screens.job import page as job
+from routesparse.app.screens.models import page as models
 from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
@@ -38,6 +39,7 @@ def main() -> None:
         "home": st.Page(home.render, title="Home", url_path="home", default=True),
         "runs": st.Page(runs.render, title="Runs", url_path="runs"),
         "new": st.Page(new_run.render, title="New run", url_path="new"),
+        "models": st.Page(models.render, title="Models", url_path="models"),
         "job": st.Page(job.render, title="Jobs", url_path="job"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
         "head": st.Page(head.render, title="Head", url_path="head"),
@@ -50,7 +52,7 @@ def main() -> None:
     }
     st.session_state["pages"] = pages
     groups = {
-        "Analyse": [pages["home"], pages["runs"], pages["new"], pages["job"]],
+        "Analyse": [pages["home"], pages["runs"], pages["new"], pages["models"], pages["job"]],
         "Run": [pages["map"], pages["head"], pages["text"]],
         "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
         "Help": [pages["terms"]],

@@ -144,7 +144,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/doctor.py": _RUNNING,
     "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
     "engine/bench": _RUNNING,
-    "engine/jobs": ("engine", "engine/device", "engine/models", "engine/store"),
+    "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
     "engine/evaluation": _STUDYING,
     "engine/operations": ("engine", "engine/jobs", "engine/store"),
     "engine/cli": (*_STUDYING, "engine/doctor.py", "engine/evaluation", "engine/operations"),

@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.shell import navigate, setting_words
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import ConfigError
-from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State
+from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 
@@ -31,8 +31,11 @@ STAGE_NAMES = {
     "compile": "compile kernels for this GPU",
     "route": "route and execute",
     "dense": "compare with dense attention",
-    "write": "write the bundle",
+    "fold A": "fit on the first texts",
+    "fold B": "take δ from the others",
+    "write": "write the result",
 }
+_STEPS = {"analyse": "layer", "calibrate": "prompt"}
 _TITLES: dict[FailureKind, str] = {
     "prompt": "The prompt can't be analysed",
     "model": "The model can't be loaded",
@@ -58,9 +61,15 @@ def failure_title(kind: FailureKind) -> str:
 def worker_alive(queue: JobQueue) -> bool:
     """Whether a worker has reported in the last seconds, or holds a job by a valid lease. Errors: StoreError."""
     now = time.time()
-    if any(now - worker.seen_at < ALIVE_S for worker in queue.workers()):
-        return True
-    return any(job.lease_until is not None and job.lease_until > now for job in queue.jobs(("running",)))
+    return bool(live_workers(queue)) or any(
+        job.lease_until is not None and job.lease_until > now for job in queue.jobs(("running",))
+    )
+
+
+def live_workers(queue: JobQueue) -> list[WorkerSeen]:
+    """Workers that have reported in the last seconds. Errors: StoreError."""
+    now = time.time()
+    return [worker for worker in queue.workers() if now - worker.seen_at < ALIVE_S]
 
 
 def worker_note(queue: JobQueue) -> None:
@@ -77,9 +86,9 @@ def steps(job: Job) -> list[str]:
     dense = '"measure_dense": true' in job.request_json or '"audit": "full"' in job.request_json
     return [
         stage
-        for stage in STAGES
+        for stage in STAGES.get(job.kind, STAGES["analyse"])
         if (stage != "dense" or dense or job.stage == stage)
-        and (stage not in ("profile", "compile") or job.stage == stage)
+        and (stage not in ("profile", "compile") or job.kind == "profile" or job.stage == stage)
     ]
 
 
@@ -107,10 +116,14 @@ def doing(job: Job, position: int | None) -> str:
     if job.state != "running":
         return STATES[job.state]
     if job.cancel_requested:
-        return "cancelling: the worker stops after this layer"
+        return f"cancelling: the worker stops after this {_STEPS.get(job.kind, 'step')}"
     what = STAGE_NAMES.get(job.stage or "load", job.stage or "")
     if job.stage in ("route", "dense") and job.total:
         return f"{what}: layer {job.done} of {job.total}"
+    if job.stage in ("fold A", "fold B") and job.total:
+        return f"{what}: prompt {min((job.done or 0) + 1, job.total)} of {job.total}"
+    if job.stage == "profile" and job.kind == "profile" and job.total:
+        return f"{what}: {job.done} of {job.total}"
     if job.stage == "compile" and job.total:
         return f"compiling kernels for this GPU ({job.done} of {job.total})"
     return what
@@ -138,7 +151,7 @@ def table(queue: JobQueue, jobs: list[Job]) -> None:
             facts = [
                 doing(job, queue.position(job.id)) if not job.ended else STATES[job.state],
                 numbers.duration(took) if took is not None else "",
-                numbers.size(job.prompt_bytes),
+                numbers.size(job.prompt_bytes) if job.prompt_bytes else "",
                 clock(job.created_at)[:16],
             ]
             style = ' class="rs-warn"' if job.state == "failed" else ""

@@ -1,4 +1,4 @@
-"""What one calibration prompt tells: the gate statistic of every candidate, and the truth (paper section 3.5).
+"""What calibration prompts tell: the gate statistic of every candidate, and the truth (paper section 3.5).
 
 The prompt is routed by the frozen policy, sparse layers upstream included; on random body rows that no other step
 has read, every candidate is audited (``audit/candidates.py``).
@@ -13,8 +13,11 @@ import torch
 
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
+from routesparse.engine.calibrate.fit import Subject, calibrate
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window
+from routesparse.engine.calibrate.recipe import AUDIT_ROWS, Folds, Recipe
+from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Decision
@@ -23,10 +26,11 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.method.scores import gate_statistic
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.profiles.measure import prepare_profile
+from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
-AUDIT_ROWS = 512
 ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
 
 
@@ -98,3 +102,35 @@ def prefill(loaded: LoadedModel, token_ids: Sequence[int], session: RoutingSessi
     ids = torch.tensor([list(token_ids)], device=loaded.model.device)
     with routed_by(loaded.model, session):
         loaded.model(ids, logits_to_keep=1, use_cache=False)
+
+
+def make_calibration(
+    loaded: LoadedModel, folds: Folds, recipe: Recipe, progress: Progress = no_progress
+) -> Calibration:
+    """Measure both folds and fit. Progress has the stages "profile" (where one is measured), "fold A" and "fold B".
+
+    Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written but a measured profile.
+    """
+    costs = prepare_profile(recipe.profile, loaded, recipe.config, progress)
+    rows = recipe.audit_rows or None
+
+    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
+        stage = "fold A" if errors else "fold B"
+        found = []
+        for place, window in enumerate(windows):
+            progress(stage, place, len(windows))
+            found.append(measure_window(loaded, window, frozen, costs, rows, ERROR_ROWS if errors else 0))
+        progress(stage, len(windows), len(windows))
+        return found
+
+    return calibrate(
+        *folds,
+        recipe.config,
+        Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs),
+        measure,
+        name=recipe.name,
+        domain=recipe.domain,
+        lengths=recipe.lengths,
+        robust=recipe.robust,
+        provenance={"command": recipe.command, "audit_rows": recipe.audit_rows or "body"},
+    )

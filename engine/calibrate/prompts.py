@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.prompts import read_prompt
+from routesparse.engine.prompts import PromptText, read_prompt
 
 SUFFIXES = (".txt", ".md")
 
@@ -68,9 +68,14 @@ def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
     documents = []
     for file in files:
         prompt = read_prompt(file)
-        ids = tokenizer(prompt.text, add_special_tokens=False, verbose=False)["input_ids"]
-        documents.append(Document(domain, file.stem, prompt.sha256, np.asarray(ids, dtype=np.int32)))
+        documents.append(tokenized(replace(prompt, name=file.stem), domain, tokenizer))
     return documents
+
+
+def tokenized(text: PromptText, domain: str, tokenizer: Any) -> Document:
+    """A text as a document of a domain."""
+    ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]
+    return Document(domain, text.name, text.sha256, np.asarray(ids, dtype=np.int32))
 
 
 def split_folds(

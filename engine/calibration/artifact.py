@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine import fields, paths
+from routesparse.engine.calibration import folders
 from routesparse.engine.calibration.checks import check_calibration
 from routesparse.engine.calibration.drift import DriftReference
 from routesparse.engine.config import RouterConfig, renamed
@@ -240,10 +241,14 @@ def _remedy(name: str) -> str:
     return "calibrate again" if name in policy.constants() else "use the same value"
 
 
-def load_calibration(name: str) -> Calibration:
-    """A bundled calibration by name, one made on this machine, or one by path. Errors: CalibrationError."""
-    folders = (paths.DATA / "calibrations", paths.calibrations())
-    places = [Path(name)] if name.endswith(".json") else [folder / f"{name}.json" for folder in folders]
+def load_calibration(name: str, owner: str | None = None) -> Calibration:
+    """A bundled calibration by name, one made on this machine or by this owner, or one by path.
+
+    Errors: CalibrationError.
+    """
+    places = [folder / f"{name}.json" for folder in folders.folders(owner)]
+    if name.endswith(".json"):
+        places = [Path(name)]
     for path in places:
         try:
             return _read(path, name)
@@ -259,7 +264,7 @@ def load_calibration(name: str) -> Calibration:
             raise CalibrationError(
                 f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
             ) from None
-    here = ", ".join(sorted(p.stem for p in folders[0].glob("*.json"))) or "none"
+    here = ", ".join(sorted(p.stem for p in (paths.DATA / "calibrations").glob("*.json"))) or "none"
     raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
 
 
@@ -275,10 +280,9 @@ def _read(path: Path, name: str) -> Calibration:
     return _from_dict(values)
 
 
-def known() -> list[str]:
-    """The names of the bundled calibrations and of those made on this machine."""
-    folders = (paths.DATA / "calibrations", paths.calibrations())
-    return sorted({path.stem for folder in folders for path in folder.glob("*.json")})
+def known(owner: str | None = None) -> list[str]:
+    """The names of the bundled calibrations, of those made on this machine, and of this owner's."""
+    return sorted({path.stem for folder in folders.folders(owner) for path in folder.glob("*.json")})
 
 
 def _from_dict(values: dict[str, Any]) -> Calibration:

@@ -27,6 +27,7 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
+from routesparse.engine.profiles.here import measure_here
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
 from routesparse.engine.verdict import of_record
 
@@ -205,30 +206,15 @@ def profile(
     )
     target = writable_folder(out or paths.profiles())
     wanted = _model_shape(model, shape)
-    import torch
-
-    from routesparse.engine.profiles import measure
-
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda:0" if cuda else "cpu")
     texts = None
     if prompts:
         from routesparse.engine.calibrate.prompt_plans import read_prompts
         from routesparse.engine.models.load import load_model
 
-        texts = read_prompts(load_model(model), prompts, device.type, seed=0)
+        loaded = load_model(model)
+        texts = read_prompts(loaded, prompts, loaded.device.partition(":")[0], seed=0)
     with report.bars():
-        measured = measure.measure(
-            device,
-            torch.bfloat16 if cuda else torch.float32,
-            head_dim=wanted.head_dim,
-            heads=wanted.heads,
-            kv_heads=wanted.kv_heads,
-            config=RouterConfig(probe=probe),
-            **(measure.quick(device) if quick else {}),
-            prompts=texts,
-            progress=report,
-        )
+        measured = measure_here(wanted, RouterConfig(probe=probe), quick, texts, report)
     command = "routesparse profile"
     command += "" if shape is None else f" --shape {shape}"
     command += "".join(f" --prompts {'/'.join(path.parts[-2:])}" for path in prompts or ())

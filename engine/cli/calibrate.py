@@ -13,18 +13,15 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
-    from routesparse.engine.calibrate.prompt_measure import PromptMeasure
-    from routesparse.engine.calibrate.prompts import Window
+    from routesparse.engine.calibrate.prompts import Document
     from routesparse.engine.calibration.artifact import Calibration
-    from routesparse.engine.models.load import LoadedModel
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def calibrate(
@@ -82,7 +79,7 @@ def calibrate(
         seed=seed,
     )
     config.check_runnable()
-    lengths = buckets(*tokens)
+    lengths = length_buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
         raise InputError(
             f"folds of {fold_a} and {fold_b} prompts are too small; use at least 1, better 20 and 100"
@@ -105,14 +102,19 @@ def calibrate(
         raise InputError(
             f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
         )
-    folds = _folds(loaded, prompts, domain, (fold_a, fold_b), lengths, seed)
+    from routesparse.engine.calibrate.measure import make_calibration
+    from routesparse.engine.calibrate.recipe import Recipe, cut_folds
+
+    recipe = Recipe(
+        target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust=robust, profile=profile
+    )
+    folds = cut_folds(_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
     report.line(
         f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, on {loaded.device}: "
         f"{'seconds' if loaded.device != 'cpu' else 'some seconds a prompt'}"
     )
     with report.bars():
-        made = _measured(loaded, folds, config, profile, report, name=target.stem, domain=domain,
-                         lengths=lengths, robust=robust, audit_rows=audit_rows)  # fmt: skip
+        made = make_calibration(loaded, folds, recipe, report)
     path = made.save(target.parent)
     if json_output:
         print_json(_summary(made, path))
@@ -120,22 +122,8 @@ def calibrate(
         _print_summary(made, path)
 
 
-def buckets(least: int, most: int) -> list[tuple[int, int]]:
-    """Length buckets, each up to twice the one before. Errors: InputError."""
-    if not 512 <= least <= most:
-        raise InputError(f"tokens {least} {most} is no range; pass LEAST MOST with 512 <= LEAST <= MOST")
-    edges = [least]
-    while edges[-1] < most:
-        edges.append(min(2 * edges[-1], most))
-    starts = [edges[0], *(edge + 1 for edge in edges[1:-1])]
-    return list(zip(starts, edges[1:] or [most], strict=True))
-
-
 def _target(out: Path | None, domain: str) -> Path:
-    if not _NAME.fullmatch(domain):
-        raise InputError(
-            f"domain {domain[:80]!r} is no name; use letters, digits, '-' and '_', at most 64 of them"
-        )
+    check_name(domain)
     if out is not None:
         if out.suffix != ".json":
             raise InputError(f"{out} is no .json file; pass one")
@@ -143,73 +131,26 @@ def _target(out: Path | None, domain: str) -> Path:
             raise InputError(f"{out} is a folder; pass a .json file")
         writable_folder(out.parent)
         return out
-    if (paths.DATA / "calibrations" / f"{domain}.json").exists():
-        raise InputError(f"calibration {domain!r} is bundled; choose another --domain, or a file with --out")
+    check_not_bundled(domain, ", or a file with --out")
     return writable_folder(paths.calibrations()) / f"{domain}.json"
 
 
-def _folds(
-    loaded: LoadedModel,
-    prompts: Sequence[Path],
-    domain: str,
-    sizes: tuple[int, int],
-    lengths: Sequence[tuple[int, int]],
-    seed: int,
-) -> tuple[list[Window], list[Window]]:
-    """Windows of both folds: every folder is a group of its own, all single files together are one."""
-    from routesparse.engine.calibrate.prompts import cut, read_documents, split_folds
+def _groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
+    """Documents by group: every folder is a group of its own, all single files together are one."""
+    from routesparse.engine.calibrate.prompts import read_documents
 
     folders = [path for path in prompts if path.is_dir()]
     files = [path for path in prompts if not path.is_dir()]
-    groups = {_group(path): read_documents(path, _group(path), loaded.tokenizer) for path in folders}
+    groups = {_group(path): read_documents(path, _group(path), tokenizer) for path in folders}
     if files:
-        groups[domain] = [d for path in files for d in read_documents(path, domain, loaded.tokenizer)]
-    folds: tuple[list[Window], list[Window]] = ([], [])
-    for documents in groups.values():
-        usable = [d for d in documents if d.tokens >= lengths[0][0]]
-        parts = split_folds(usable, sizes[0] / sum(sizes), seed)
-        for fold, part, count in zip(folds, parts, sizes, strict=True):
-            for least, most in lengths:
-                fold += cut(part, count, least, most, loaded.tokenizer, seed)
-    return folds
+        groups[domain] = [d for path in files for d in read_documents(path, domain, tokenizer)]
+    return groups
 
 
 def _group(folder: Path) -> str:
     """A folder's name; of data/code/calibration it is code."""
     resolved = folder.resolve()
     return resolved.parent.name if resolved.name in ("calibration", "train") else resolved.name
-
-
-def _measured(
-    loaded: LoadedModel,
-    folds: tuple[list[Window], list[Window]],
-    config: RouterConfig,
-    profile: str,
-    report: Reporter,
-    *,
-    audit_rows: int,
-    **facts: Any,
-) -> Calibration:
-    from routesparse.engine.calibrate.fit import Subject, calibrate
-    from routesparse.engine.calibrate.measure import ERROR_ROWS, measure_window
-    from routesparse.engine.profiles.measure import prepare_profile
-
-    costs = prepare_profile(profile, loaded, config, report)
-
-    def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
-        stage = "fold A" if errors else "fold B"
-        found = []
-        for place, window in enumerate(windows):
-            report(stage, place, len(windows))
-            found.append(
-                measure_window(loaded, window, frozen, costs, audit_rows or None, ERROR_ROWS if errors else 0)
-            )
-        report(stage, len(windows), len(windows))
-        return found
-
-    subject = Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
-    provenance = {"command": "routesparse calibrate", "audit_rows": audit_rows or "body"}
-    return calibrate(*folds, config, subject, measure, provenance=provenance, **facts)
 
 
 def _summary(made: Calibration, path: Path) -> dict[str, Any]:

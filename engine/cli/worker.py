@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from routesparse.engine import paths
+from routesparse.engine.calibration.folders import length_buckets
 from routesparse.engine.cli.output import Reporter
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.names import cpu_name
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.models.files import DEMO
+from routesparse.engine.profiles.here import measure_here
+from routesparse.engine.progress import Progress
+from routesparse.engine.prompts import PromptText
 
 if TYPE_CHECKING:
+    from routesparse.engine.calibration.artifact import Calibration
     from routesparse.engine.decide.ahead import Compiled
+    from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+    from routesparse.engine.jobs.presence import Device
+    from routesparse.engine.method.latency import LatencyProfile
+    from routesparse.engine.models.load import LoadedModel
     from routesparse.engine.rows import RunRecord
 
 
@@ -24,13 +36,22 @@ def worker(
 
     Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted.
     """
-    from routesparse.engine.jobs.analysis import WarmAnalysis
+    from routesparse.engine.jobs.analysis import WarmAnalysis, WarmModel
     from routesparse.engine.jobs.database import QueueGoneError
+    from routesparse.engine.jobs.preparation import WarmPreparation
     from routesparse.engine.jobs.worker import run_worker
 
     try:
         compile_ahead = _compile_for_jobs if _has_nvidia_driver() else None
-        run_worker(paths.home(), WarmAnalysis(_analyze_prompt), once=once, compile_ahead=compile_ahead)
+        warm = WarmModel()
+        run_worker(
+            paths.home(),
+            WarmAnalysis(_analyze_prompt, warm),
+            WarmPreparation(measure_profile, calibrate, warm),
+            once=once,
+            describe=_device,
+            compile_ahead=compile_ahead,
+        )
     except QueueGoneError as error:
         # Another start makes a new queue: the Procfile's loop does that.
         Reporter().warn(str(error))
@@ -52,6 +73,40 @@ def _analyze_prompt(*arguments: Any, **options: Any) -> RunRecord:
     return analyze_prompt(*arguments, **options)
 
 
+def measure_profile(request: ProfileRequest, progress: Progress) -> LatencyProfile:
+    """What a job of kind "profile" measures. Errors: ModelError, UnsupportedModelError, ProfileError."""
+    from routesparse.engine.models.load import shape_of
+
+    config = RouterConfig(probe=request.probe)
+    return measure_here(shape_of(request.model), config, request.quick, progress=progress)
+
+
+def calibrate(
+    request: CalibrateRequest, loaded: LoadedModel, documents: Sequence[PromptText], progress: Progress
+) -> Calibration:
+    """What a job of kind "calibrate" makes. Errors: InputError, and those of make_calibration."""
+    from routesparse.engine.calibrate.measure import make_calibration
+    from routesparse.engine.calibrate.prompts import tokenized
+    from routesparse.engine.calibrate.recipe import Recipe, cut_folds
+
+    if request.most_tokens > loaded.max_tokens:
+        raise InputError(
+            f"prompts of {request.most_tokens:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
+        )
+    recipe = Recipe(
+        request.name,
+        request.name,
+        request.config(loaded.on_gpu),
+        length_buckets(request.least_tokens, request.most_tokens),
+        (request.fold_a, request.fold_b),
+        request.audit_rows,
+    )
+    texts = [tokenized(document, request.name, loaded.tokenizer) for document in documents]
+    return make_calibration(
+        loaded, cut_folds({request.name: texts}, recipe, loaded.tokenizer), recipe, progress
+    )
+
+
 def _has_nvidia_driver() -> bool:
     """Whether there may be a GPU: where there is none, torch, which knows for sure, is not imported for it."""
     try:
@@ -59,6 +114,21 @@ def _has_nvidia_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def _device() -> Device:
+    """What this worker's jobs run on."""
+    import psutil
+
+    from routesparse.engine.jobs.presence import Device
+
+    if _has_nvidia_driver():
+        import torch
+
+        if torch.cuda.is_available():
+            found = torch.cuda.get_device_properties(0)
+            return Device(torch.cuda.get_device_name(0), True, found.total_memory)
+    return Device(cpu_name(), False, psutil.virtual_memory().total)
 
 
 def _compile_for_jobs() -> Compiled | None:

@@ -5,15 +5,27 @@ from __future__ import annotations
 import platform
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself: the GPU's name, or the CPU's model."""
+    return _gpu_name(device) if device.type == "cuda" else cpu_name()
 
 
 @cache
-def device_name(device: torch.device) -> str:
-    """What the device calls itself: the GPU's name, or the CPU's model."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+def _gpu_name(device: torch.device) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
+@cache
+def cpu_name() -> str:
+    """The CPU's model; torch is not loaded for it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

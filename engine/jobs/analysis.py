@@ -1,4 +1,4 @@
-"""What a worker does with a job: one model is kept warm between jobs, torch comes with the first job."""
+"""What a worker does with an analysis: one model is kept warm between jobs, torch comes with the first job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts import PromptText, tokenize
@@ -24,53 +25,35 @@ Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
 CompileAhead = Callable[[], "Compiled | None"]
 
 
-class WarmAnalysis:
-    """Analyses prompts with the model that it used last, or with another one in its place."""
+class WarmModel:
+    """The model that was used last, or another one in its place; analyses and calibrations share it."""
 
-    def __init__(self, analyze_prompt: Callable[..., RunRecord]) -> None:
-        """analyze_prompt: as in engine/analyze.py."""
-        self._analyze_prompt = analyze_prompt
+    def __init__(self) -> None:
+        self.graphs: Graphs[Computed] | None = None  # of its earlier prompts
         self._wanted: str | None = None
         self._loaded: LoadedModel | None = None
-        self._graphs: Graphs[Computed] | None = None
 
-    def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
-        """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
-        report("load", 0, 1)
-        loaded = self._model(request.model)
-        report("tokenize", 0, 1)
-        tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
-        try:
-            return self._analyze_prompt(
-                tokenized,
-                loaded,
-                request.config(on_gpu=loaded.on_gpu),
-                calibration=request.calibration,
-                profile=request.profile,
-                audit=request.audit,
-                measure_dense=request.measure_dense,
-                keep_text=request.keep_text,
-                domain=request.domain,
-                run_id=run_id,
-                graphs=self._graphs,
-                progress=report,
-            )
-        except Exception as error:
-            if is_out_of_memory(error):
-                self._forget()
-            raise
-
-    def _model(self, wanted: str) -> LoadedModel:
+    def load(self, wanted: str) -> LoadedModel:
+        """The model, loaded where another one is there or its files have changed. Errors: those of load_model."""
         from routesparse.engine.device.graphs import Graphs
         from routesparse.engine.models.load import load_model
 
         if self._loaded is not None and self._wanted == wanted and not self._changed(wanted):
             return self._loaded
-        self._forget()  # before loading: two models may not fit
+        self.forget()  # before loading: two models may not fit
         self._loaded = load_model(wanted)
         self._wanted = wanted
-        self._graphs = Graphs()
+        self.graphs = Graphs()
         return self._loaded
+
+    def forget(self) -> None:
+        """Give its memory back."""
+        self._loaded = self._wanted = self.graphs = None
+        gc.collect()
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _changed(self, wanted: str) -> bool:
         """Whether a model's files are others than those that were loaded; a hub id is trusted while warm."""
@@ -80,10 +63,38 @@ class WarmAnalysis:
             return False
         return self._loaded is None or revision_of(resolve(wanted)[0]) != self._loaded.revision
 
-    def _forget(self) -> None:
-        self._loaded = self._wanted = self._graphs = None
-        gc.collect()
-        import torch
 
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+class WarmAnalysis:
+    """Analyses prompts with a warm model."""
+
+    def __init__(self, analyze_prompt: Callable[..., RunRecord], warm: WarmModel | None = None) -> None:
+        """analyze_prompt: as in engine/analyze.py."""
+        self._analyze_prompt = analyze_prompt
+        self._warm = warm or WarmModel()
+
+    def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
+        """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
+        report("load", 0, 1)
+        loaded = self._warm.load(request.model)
+        report("tokenize", 0, 1)
+        tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
+        calibration = request.calibration
+        try:
+            return self._analyze_prompt(
+                tokenized,
+                loaded,
+                request.config(on_gpu=loaded.on_gpu),
+                calibration=None if calibration is None else load_calibration(calibration, request.owner),
+                profile=request.profile,
+                audit=request.audit,
+                measure_dense=request.measure_dense,
+                keep_text=request.keep_text,
+                domain=request.domain,
+                run_id=run_id,
+                graphs=self._warm.graphs,
+                progress=report,
+            )
+        except Exception as error:
+            if is_out_of_memory(error):
+                self._warm.forget()
+            raise

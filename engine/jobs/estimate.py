@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 
@@ -39,11 +40,41 @@ def job_estimate(
     past = []
     for job in queue.jobs(["done"]):
         asked = json.loads(job.request_json)
-        if job.started_at is None or job.finished_at is None or (runs is not None and job.run_id not in runs):
+        if (
+            job.kind != request.kind
+            or job.started_at is None
+            or job.finished_at is None
+            or (runs is not None and job.run_id not in runs)
+        ):
             continue
         if all(asked.get(name) == getattr(request, name) for name in _SAME_KIND):
             past.append((job.prompt_bytes, job.finished_at - job.started_at))
     return scaled(past, prompt_bytes)
+
+
+def preparation_estimate(queue: JobQueue, request: ProfileRequest | CalibrateRequest) -> Estimate | None:
+    """The same for measuring a profile or calibrating this model; None where none has run. Errors: StoreError."""
+    past = []
+    for job in queue.jobs(["done"]):
+        if job.kind != request.kind or job.started_at is None or job.finished_at is None:
+            continue
+        asked = type(request).from_json(job.request_json)
+        if asked.model == request.model and _alike(asked, request):
+            past.append((_work(asked), job.finished_at - job.started_at))
+    return scaled(past, _work(request))
+
+
+def _alike(one: ProfileRequest | CalibrateRequest, other: ProfileRequest | CalibrateRequest) -> bool:
+    return not isinstance(one, ProfileRequest) or (
+        isinstance(other, ProfileRequest) and one.quick == other.quick
+    )
+
+
+def _work(request: ProfileRequest | CalibrateRequest) -> int:
+    """Tokens that a calibration prefills; a profile always takes the same."""
+    if isinstance(request, ProfileRequest):
+        return 1
+    return request.prompts * (request.least_tokens + request.most_tokens) // 2
 
 
 def scaled(past: Sequence[tuple[int, float]], size: int) -> Estimate | None:

@@ -6,6 +6,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Literal
 
+from routesparse.engine.jobs.presence import Device
+
+Kind = Literal["analyse", "profile", "calibrate"]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 FailureKind = Literal[
     "prompt",
@@ -40,9 +43,10 @@ class Job:
     """One row of the queue. Times are seconds since 1970, UTC; None means that it has not happened."""
 
     id: str
+    kind: Kind  # or, in the queue of a newer version, a word that this one does not know
     state: State
     label: str
-    request_json: str  # RunRequest.from_json reads it
+    request_json: str  # kinds.read_request reads it
     prompt_sha256: str
     prompt_bytes: int
     keep_text: bool
@@ -54,10 +58,11 @@ class Job:
     worker: str | None
     lease_until: float | None
     cancel_requested: bool
-    stage: str | None  # of STAGES
+    stage: str | None  # of STAGES[kind]
     done: int | None  # of total in this stage: layers, or None
     total: int | None
-    run_id: str | None  # of a done job's bundle
+    run_id: str | None  # of a done job: "<job id>-<attempt>", which is the run of an analysis
+    result: str | None  # of a done job that made no run: the name of the profile or the calibration
     failure: Failure | None
 
     @property
@@ -73,6 +78,7 @@ class Job:
             failure = Failure(row["error_kind"], row["error_message"], row["log_id"])
         return cls(
             id=row["id"],
+            kind=row["kind"],
             state=row["state"],
             label=row["label"],
             request_json=row["request_json"],
@@ -91,13 +97,18 @@ class Job:
             done=row["done"],
             total=row["total"],
             run_id=row["run_id"],
+            result=row["result"],
             failure=failure,
         )
 
 
-# The stages in order, with the names that analyze_prompt reports; "dense" only where it was asked for,
-# "profile" and "compile" only on a machine that has not done so before.
-STAGES: tuple[str, ...] = ("load", "tokenize", "profile", "compile", "route", "dense", "write")
+# The stages in order, with the names that the engine reports; "dense" only where it was asked for, "profile" of an
+# analysis or a calibration and "compile" only on a machine that has not done so before.
+STAGES: dict[str, tuple[str, ...]] = {
+    "analyse": ("load", "tokenize", "profile", "compile", "route", "dense", "write"),
+    "profile": ("profile", "write"),
+    "calibrate": ("load", "tokenize", "profile", "compile", "fold A", "fold B", "write"),
+}
 
 
 @dataclass(frozen=True)
@@ -109,10 +120,12 @@ class Claim:
     attempt: int
     request_json: str
     label: str
+    kind: Kind = "analyse"
+    has_content: bool = True  # a prompt or documents came with the job
 
     @property
     def run_id(self) -> str:
-        """The run that this attempt would make. Unique per attempt: two attempts never write the same folder."""
+        """The run, or other result, of this attempt. Unique, so that two attempts never write the same folder."""
         return f"{self.job_id}-{self.attempt}"
 
 
@@ -123,3 +136,4 @@ class WorkerSeen:
     id: str
     started_at: float
     seen_at: float
+    device: Device | None = None  # None: it has not said

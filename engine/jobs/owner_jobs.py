@@ -19,9 +19,9 @@ from routesparse.engine.errors import InputError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.database import Database
 from routesparse.engine.jobs.job import ENDED, Job, State, WorkerSeen
+from routesparse.engine.jobs.kinds import read_request
 from routesparse.engine.jobs.prompt_files import PromptFiles
-from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.prompts import decode_prompt
+from routesparse.engine.jobs.request import Request
 
 FILE = "jobs.sqlite3"
 BUSY_TIMEOUT_S = 5.0
@@ -47,28 +47,32 @@ class OwnerJobs:
         """Give the file back."""
         self._database.close()
 
-    def submit(self, request: RunRequest, content: bytes | str) -> str:
-        """Queue one analysis of a prompt and return the job's id. When this returns, the job survives a power cut.
+    def submit(self, request: Request, content: bytes | str = b"") -> str:
+        """Queue one job with its content, an analysis's prompt or a calibration's packed documents; the job's id.
 
-        Errors: PromptError (empty, binary, not UTF-8), QueueBusyError, StoreError; nothing is queued then.
+        When this returns, the job survives a power cut. Errors: PromptError (empty, binary, not UTF-8), ConfigError,
+        QueueBusyError, StoreError; nothing is queued then.
         """
-        request = replace(request, owner=self.owner)
+        # Every kind is a dataclass, which the base class can't say.
+        request = replace(request, owner=self.owner)  # type: ignore[type-var]
         raw = content.encode() if isinstance(content, str) else content
-        decode_prompt(raw, request.label)
+        request.check_content(raw)
         job_id = secrets.token_hex(8)
-        self.prompts.write(job_id, raw)
+        if raw:
+            self.prompts.write(job_id, raw)
         try:
             with self._database.transaction() as connection:
                 connection.execute(
-                    "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
-                    "created_at, owner) VALUES (?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
+                    "created_at, owner) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
                     (
                         job_id,
-                        request.label,
+                        request.kind,
+                        request.title,
                         request.to_json(),
                         hashlib.sha256(raw).hexdigest(),
                         len(raw),
-                        request.keep_text,
+                        request.keeps_content,
                         time.time(),
                         self.owner,
                     ),
@@ -79,12 +83,13 @@ class OwnerJobs:
         return job_id
 
     def retry(self, job_id: str) -> str:
-        """Submit a failed or cancelled job's request and prompt again, as a new job; its id.
+        """Submit a failed or cancelled job's request and content again, as a new job; its id.
 
         Errors: InputError for an unknown job, PromptError when its text was not kept.
         """
         job = self._known(job_id)
-        return self.submit(RunRequest.from_json(job.request_json), self.prompts.read(job_id))
+        content = self.prompts.read(job_id) if job.prompt_bytes else b""
+        return self.submit(read_request(job.kind, job.request_json), content)
 
     def job(self, job_id: str) -> Job | None:
         """One job, or None when there is none (any more). Errors: StoreError."""
@@ -148,7 +153,7 @@ class OwnerJobs:
         every few seconds."""
         rows = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC")
         return [
-            WorkerSeen(row["id"], row["started_at"], row["seen_at"])
+            WorkerSeen(row["id"], row["started_at"], row["seen_at"], presence.device_of(self.home, row["id"]))
             for row in rows
             if not presence.is_gone(self.home, row["id"])
         ]

@@ -6,20 +6,43 @@ folder's locks) says nothing, and the lease decides.
 
 So a killed worker's job goes on at once, and no clock is compared. A worker that exits with 2 says that starting
 again would not help; the Procfile's loop then stops.
+
+The file says on which device the worker runs its jobs, once it knows: a GPU's name is torch's to say, which an idle
+worker has not loaded at first.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from routesparse.engine import fields
 from routesparse.engine.errors import StoreError
+from routesparse.engine.plain_files import read_bounded
 
 _FOLDER = "workers"
 _SUFFIX = ".lock"
+_MOST_BYTES = 4_096
+_CHECK = fields.record({"name": fields.line, "on_gpu": fields.flag, "memory_bytes": fields.whole(1)})
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a worker's jobs run on: the GPU's or the CPU's name, as profiles keep it, and all of its memory."""
+
+    name: str
+    on_gpu: bool
+    memory_bytes: int
+
+    @property
+    def dtype(self) -> str:
+        """What models are loaded in there."""
+        return "bfloat16" if self.on_gpu else "float32"
 
 
 @contextmanager
@@ -47,6 +70,22 @@ def present(home: Path, worker: str) -> Iterator[None]:
     finally:
         # The file stays: should this worker still hold a job, the others now see that it is gone.
         os.close(descriptor)
+
+
+def describe(home: Path, worker: str, device: Device) -> None:
+    """Note a live worker's device. Errors: OSError; the device then stays unknown."""
+    with open(_file(home, worker), "r+b", buffering=0) as handle:
+        handle.write(json.dumps(asdict(device)).encode())
+
+
+def device_of(home: Path, worker: str) -> Device | None:
+    """A worker's device; None where it has not said, or an older version wrote the file."""
+    try:
+        values = json.loads(read_bounded(_file(home, worker), _MOST_BYTES))
+        _CHECK(values, "device")
+    except (OSError, ValueError, RecursionError):
+        return None
+    return Device(**values)
 
 
 def is_gone(home: Path, worker: str) -> bool:

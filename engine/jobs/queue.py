@@ -62,7 +62,14 @@ class JobQueue(OwnerJobs):
                 "started_at = ? WHERE seq = ?",
                 (worker, now + lease_s, now, row["seq"]),
             )
-        return Claim(row["id"], row["attempt"] + 1, row["request_json"], row["label"])
+        return Claim(
+            row["id"],
+            row["attempt"] + 1,
+            row["request_json"],
+            row["label"],
+            row["kind"],
+            row["prompt_bytes"] > 0,
+        )
 
     def heartbeat(
         self, claim: Claim, lease_s: float = LEASE_S, progress: Progress = (None, None, None)
@@ -81,9 +88,12 @@ class JobQueue(OwnerJobs):
             connection.execute("UPDATE worker SET seen_at = ? WHERE id = ?", (now, row["worker"]))
         return bool(row["cancel_requested"])
 
-    def finish(self, claim: Claim, run_id: str) -> None:
-        """The job is done and ``run_id`` is its run: the one moment at which a job ends well (see staging)."""
-        self._end(claim, "state = 'done', run_id = ?", (run_id,))
+    def finish(self, claim: Claim, run_id: str, result: str | None = None) -> None:
+        """The job is done and ``run_id`` is its run: the one moment at which a job ends well (see staging).
+
+        result: the name of the profile or calibration, where the job made one of these.
+        """
+        self._end(claim, "state = 'done', run_id = ?, result = ?", (run_id, result))
 
     def fail(self, claim: Claim, kind: FailureKind, message: str, log_id: str | None = None) -> None:
         """The job failed and won't be tried again. Errors: LeaseLostError, QueueBusyError."""

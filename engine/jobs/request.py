@@ -6,10 +6,10 @@ The one exception is ``model``, which may be a local folder; the page offers fol
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from routesparse.engine import fields
 from routesparse.engine.config import (
@@ -27,7 +27,8 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.fields import FieldError
-from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label
+from routesparse.engine.jobs.job import Kind
+from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TOKENS = fields.optional(fields.whole(0, MAX_TOKENS))
@@ -47,12 +48,73 @@ _CHECKS: dict[str, fields.Check] = {
 }
 
 
+class Request:
+    """What the requests of all kinds of jobs have in common; each is a frozen dataclass of plain values."""
+
+    kind: ClassVar[Kind]
+    owner: str | None
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def title(self) -> str:
+        """What lists call the job."""
+        raise NotImplementedError
+
+    @property
+    def keeps_content(self) -> bool:
+        """Whether the job's content stays for another try where it fails or is cancelled."""
+        return True
+
+    def check_content(self, content: bytes) -> None:
+        """Check what is submitted with the request. Errors: InputError."""
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """One line that from_json reads."""
+        return json.dumps(vars(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version or another kind."""
+        try:
+            values = json.loads(text, object_pairs_hook=fields.no_field_twice)
+        except (ValueError, RecursionError, TypeError) as error:
+            raise ConfigError(
+                f"the job's request is no JSON ({type(error).__name__}); submit it again"
+            ) from None
+        if not isinstance(values, dict):
+            raise ConfigError("the job's request is no JSON object; submit it again")
+        unknown = sorted(set(values) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ConfigError(
+                f"the job asks for {', '.join(unknown)}, which this version doesn't know; update the worker"
+            )
+        return cls(**values)
+
+
+def check_model(model: str) -> None:
+    """Errors: ConfigError where nothing is named."""
+    if not model.strip():
+        raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
+
+
+def check_fields(request: Request, checks: dict[str, fields.Check]) -> None:
+    """Errors: ConfigError for the first field whose value means nothing."""
+    try:
+        for name, check in checks.items():
+            check(getattr(request, name), name)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
+
+
 @dataclass(frozen=True)
-class RunRequest:
+class RunRequest(Request):
     """One analysis, as the user asked for it. Errors: ConfigError, when it is made."""
 
+    kind: ClassVar[Kind] = "analyse"
+
     model: str = "demo"
-    calibration: str | None = None  # a bundled name; None: the in-prompt certificate alone
+    calibration: str | None = None  # a name, bundled or made here; None: the in-prompt certificate alone
     policy: Policy = RouterConfig.policy
     budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
     tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
@@ -71,17 +133,12 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))
-        try:
-            for name, check in _CHECKS.items():
-                check(getattr(self, name), name)
-        except FieldError as error:
-            raise ConfigError(str(error)) from None
+        check_fields(self, _CHECKS)
         for name in ("calibration", "profile"):
             value = getattr(self, name)
             if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
                 raise ConfigError(f"{name} {value[:MAX_LABEL]!r} is no name; pass a bundled one, not a path")
-        if not self.model.strip():
-            raise ConfigError("model '' names no model; pass demo, a folder, or a hub id org/name")
+        check_model(self.model)
         check_domain(self.domain)
         self.config().check_runnable()
 
@@ -98,24 +155,16 @@ class RunRequest:
             seed=self.seed,
         )
 
-    def to_json(self) -> str:
-        """One line that from_json reads."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+    @property
+    def title(self) -> str:
+        """The prompt's label."""
+        return self.label
 
-    @classmethod
-    def from_json(cls, text: str) -> RunRequest:
-        """The inverse of to_json. Errors: ConfigError, such as for a request of a newer version."""
-        try:
-            values = json.loads(text, object_pairs_hook=fields.no_field_twice)
-        except (ValueError, RecursionError, TypeError) as error:
-            raise ConfigError(
-                f"the job's request is no JSON ({type(error).__name__}); submit the prompt again"
-            ) from None
-        if not isinstance(values, dict):
-            raise ConfigError("the job's request is no JSON object; submit the prompt again")
-        unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
-        if unknown:
-            raise ConfigError(
-                f"the job asks for {', '.join(unknown)}, which this version doesn't know; update the worker"
-            )
-        return cls(**values)
+    @property
+    def keeps_content(self) -> bool:
+        """See ``Request.keeps_content``."""
+        return self.keep_text
+
+    def check_content(self, content: bytes) -> None:
+        """The prompt. Errors: PromptError (empty, binary, not UTF-8)."""
+        decode_prompt(content, self.label)

@@ -1,9 +1,10 @@
 """How a job ends exactly once although its result lies in two places, a folder and a database.
 
-1. The attempt's bundle is written into ``spool/.staged/<run id>``, which no reader looks into.
+1. The attempt's bundle is written into ``spool/.staged/<run id>``, which no reader looks into. A profile or calibration
+   goes into ``home`` in there, under the path that it will have in the home folder.
 2. ``JobQueue.finish`` commits "done" with that run id. This is the one moment at which the job ends; it is refused
    for a worker whose lease was taken, which then discards its bundle.
-3. The bundle is renamed into the spool, and the row says so.
+3. The bundle is renamed into the spool, a profile or calibration into its folder, and the row says so.
 
 Killed before 2, the job runs again and the staged folder is swept; between 2 and 3, ``publish_finished`` (every
 worker's start and every turn of its loop) does the renaming. Run ids carry the attempt, so no two attempts ever
@@ -12,6 +13,7 @@ meet in one folder, and the store sees at most one run of a job.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle
 
 STAGED = ".staged"
+_FOR_HOME = "home"
 
 
 def spool_of(queue: JobQueue) -> Path:
@@ -33,14 +36,45 @@ def stage(queue: JobQueue, record: RunRecord) -> None:
     bundle.write_bundle(record, spool_of(queue) / STAGED)
 
 
-def publish(queue: JobQueue, run_id: str) -> None:
-    """Move the bundle of a done job into the spool; harmless to repeat and from several processes at once.
+def home_of(queue: JobQueue, run_id: str) -> Path:
+    """An empty folder of this attempt that stands for the home: ``publish`` moves its files there.
 
-    Errors: StoreError when the folder can't be written; the bundle then waits for the next try.
+    Errors: StoreError.
+    """
+    folder = spool_of(queue) / STAGED / run_id / _FOR_HOME
+    try:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError(
+            f"{folder.parent} can't be made ({error.strerror}); check that it is writable"
+        ) from error
+    return folder
+
+
+def flush_home(folder: Path) -> None:
+    """Flush what lies under a folder of ``home_of`` to the disk, before the job is said to be done."""
+    for path in folder.rglob("*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def publish(queue: JobQueue, run_id: str) -> None:
+    """Move what a done job made to where it is read; harmless to repeat and from several processes at once.
+
+    Errors: StoreError when the folder can't be written; the result then waits for the next try.
     """
     spool = spool_of(queue)
+    staged = spool / STAGED / run_id
     try:
-        bundle.publish(spool / STAGED / run_id, spool / run_id)
+        if (staged / _FOR_HOME).is_dir():
+            _move_home(staged / _FOR_HOME, queue.home)
+            shutil.rmtree(staged, ignore_errors=True)
+        else:
+            bundle.publish(staged, spool / run_id)
     except FileNotFoundError:
         # Somebody was faster: the bundle is in the spool, or the web process has taken it from there.
         queue.mark_published(run_id)
@@ -50,6 +84,16 @@ def publish(queue: JobQueue, run_id: str) -> None:
             f"run {run_id} can't be moved into {spool} ({error.strerror}); it waits in {STAGED}"
         ) from error
     queue.mark_published(run_id)
+
+
+def _move_home(folder: Path, home: Path) -> None:
+    """Each file takes the place of one of its name whole. Errors: OSError."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            target = home / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, target)
+            bundle.sync_folder(target.parent)
 
 
 def publish_finished(queue: JobQueue) -> None:

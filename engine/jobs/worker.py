@@ -16,20 +16,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from routesparse.engine.errors import StoreError
+from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import presence, staging
 from routesparse.engine.jobs.database import QueueGoneError
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
 from routesparse.engine.jobs.job import Claim
+from routesparse.engine.jobs.kinds import read_request
 from routesparse.engine.jobs.log import JobLog, frames
 from routesparse.engine.jobs.queue import LEASE_S, JobQueue, LeaseLostError
-from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.jobs.signals import Flag, stopped_by_signals, wait_any
 from routesparse.engine.prompts import decode_prompt
 
 if TYPE_CHECKING:
-    from routesparse.engine.jobs.analysis import Analyze, CompileAhead
+    from routesparse.engine.jobs.analysis import Analyze, CompileAhead, Report
+    from routesparse.engine.jobs.preparation import Prepare
+
+Describe = Callable[[], presence.Device]
 
 POLL_S = 0.5
 SEEN_EVERY_S = 5.0
@@ -39,9 +43,11 @@ RETRY_S = 0.5
 def run_worker(
     home: Path,
     analyze: Analyze,
+    prepare: Prepare | None = None,
     *,
     poll_s: float = POLL_S,
     once: bool = False,
+    describe: Describe | None = None,
     compile_ahead: CompileAhead | None = None,
     lease_s: float = LEASE_S,
     beat_s: float = BEAT_S,
@@ -50,20 +56,22 @@ def run_worker(
     """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
 
     home: where queue, prompts, spool and logs live. analyze: (request, prompt, run id, report) -> RunRecord with
-    that run id; the command line hands in a WarmAnalysis (analysis.py). compile_ahead: runs beside the jobs from the
-    start on, and its errors end in the log. stop: ends the worker like SIGTERM does.
+    that run id; the command line hands in a WarmAnalysis (analysis.py). prepare: for the other kinds of jobs, which
+    fail without it; a WarmPreparation (preparation.py). describe: names the device that jobs run on. It and
+    compile_ahead run beside the jobs from the start on, and their errors end in the log. stop: ends the worker like
+    SIGTERM does.
     A job that runs at a signal goes back into the queue before this returns.
     Errors: StoreError when the queue can't be opened; later ones are logged and waited out, but for QueueGoneError.
     """
     queue = JobQueue(home)
     flag = stop or Flag()
     try:
-        worker = _Worker(queue, analyze, flag, lease_s, beat_s)
-        if compile_ahead is not None:
-            threading.Thread(
-                target=worker.compile, args=(compile_ahead,), name="compile", daemon=True
-            ).start()
+        worker = _Worker(queue, analyze, prepare, flag, lease_s, beat_s)
         with presence.present(home, worker.id), stopped_by_signals(flag):
+            if describe is not None or compile_ahead is not None:
+                threading.Thread(
+                    target=worker.look_around, args=(describe, compile_ahead), name="compile", daemon=True
+                ).start()
             worker.loop(poll_s, once)
     finally:
         queue.close()
@@ -73,8 +81,16 @@ def run_worker(
 
 
 class _Worker:
-    def __init__(self, queue: JobQueue, analyze: Analyze, stop: Flag, lease_s: float, beat_s: float) -> None:
-        self._queue, self._analyze, self._stop = queue, analyze, stop
+    def __init__(
+        self,
+        queue: JobQueue,
+        analyze: Analyze,
+        prepare: Prepare | None,
+        stop: Flag,
+        lease_s: float,
+        beat_s: float,
+    ) -> None:
+        self._queue, self._analyze, self._prepare, self._stop = queue, analyze, prepare, stop
         self._lease_s, self._beat_s = lease_s, beat_s
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._log = JobLog(queue.home, self.id)
@@ -82,10 +98,16 @@ class _Worker:
         self._troubled = False
         self._swept = False
 
-    def compile(self, compile_ahead: CompileAhead) -> None:
-        """Compile before the first job asks for it; a job needs this for nothing but its time."""
+    def look_around(self, describe: Describe | None, compile_ahead: CompileAhead | None) -> None:
+        """Say what jobs run on, and compile before the first one asks for it; no job needs either."""
         try:
-            compiled = compile_ahead()
+            if describe is not None:
+                presence.describe(self._queue.home, self.id, describe())
+        # The boundary of a thread: pages then don't know the device.
+        except Exception as error:  # noqa: BLE001
+            self._log.write("device_unknown", error=type(error).__name__, frames=frames(error))
+        try:
+            compiled = None if compile_ahead is None else compile_ahead()
         # The boundary of a thread: what could not be compiled here is compiled when it is launched.
         except Exception as error:  # noqa: BLE001
             self._log.write("kernels_not_compiled", error=type(error).__name__, frames=frames(error))
@@ -151,7 +173,7 @@ class _Worker:
         """Run the job and end it; the name of what happened, for the log."""
         try:
             try:
-                self._analyse(claim)
+                result = self._work(claim)
             except Interrupted as interruption:
                 staging.discard(self._queue, claim.run_id)
                 if interruption.verdict == "cancelled":
@@ -161,7 +183,7 @@ class _Worker:
             except Exception as error:  # noqa: BLE001
                 staging.discard(self._queue, claim.run_id)
                 return self._failed(claim, error)
-            self._patiently(self._queue.finish, claim, claim.run_id)
+            self._patiently(self._queue.finish, claim, claim.run_id, result)
         except LeaseLostError:
             # Taken back while this process was stopped or cut off: somebody else's result counts.
             staging.discard(self._queue, claim.run_id)
@@ -169,8 +191,11 @@ class _Worker:
         staging.publish(self._queue, claim.run_id)
         return "job_done"
 
-    def _analyse(self, claim: Claim) -> None:
-        """Leave the staged bundle of this attempt. Errors: Interrupted, and everything that an analysis raises."""
+    def _work(self, claim: Claim) -> str | None:
+        """Leave the staged result of this attempt, and name it unless it is a run.
+
+        Errors: Interrupted, and everything that a job raises.
+        """
         heart = Heartbeat(
             self._queue, claim, self._stop, self._log, lease_s=self._lease_s, beat_s=self._beat_s
         )
@@ -182,14 +207,33 @@ class _Worker:
                 self._log.write("stage", job=claim.job_id, run=claim.run_id, stage=stage)
             heart.progress(stage, done, total)
 
+        result = None
         with heart:
-            request = RunRequest.from_json(claim.request_json)
-            prompt = decode_prompt(self._queue.prompts.read(claim.job_id), request.label)
-            record = self._analyze(request, prompt, claim.run_id, report)
-            record = replace(record, run=replace(record.run, owner=request.owner))
-            report("write", 0, 1)
-            staging.stage(self._queue, record)
+            request = read_request(claim.kind, claim.request_json)
+            if isinstance(request, RunRequest):
+                self._analyse(claim, request, report)
+            else:
+                result = self._prepared(claim, request, report)
         heart.check()
+        return result
+
+    def _analyse(self, claim: Claim, request: RunRequest, report: Report) -> None:
+        prompt = decode_prompt(self._queue.prompts.read(claim.job_id), request.label)
+        record = self._analyze(request, prompt, claim.run_id, report)
+        record = replace(record, run=replace(record.run, owner=request.owner))
+        report("write", 0, 1)
+        staging.stage(self._queue, record)
+
+    def _prepared(self, claim: Claim, request: Request, report: Report) -> str:
+        if self._prepare is None:
+            raise ConfigError(
+                f"this worker runs no job of kind {claim.kind!r}; start one with `routesparse worker`"
+            )
+        content = self._queue.prompts.read(claim.job_id) if claim.has_content else b""
+        folder = staging.home_of(self._queue, claim.run_id)
+        result = self._prepare(request, content, folder, report)
+        staging.flush_home(folder)
+        return result
 
     def _failed(self, claim: Claim, error: Exception) -> str:
         log_id = secrets.token_hex(4)

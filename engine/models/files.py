@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from routesparse.engine.runtime.refusals import check_family_name
 
 DEMO = "demo"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_FILES = [
+HUB_FILES = [
     "config.json",
     "generation_config.json",
     "*.safetensors",
@@ -68,25 +70,104 @@ def offered() -> dict[str, str]:
     return {DEMO: DEMO} | {file.parent.name: str(file.parent) for file in folders if file.parent.name != DEMO}
 
 
+def folders() -> dict[str, Path]:
+    """The bundled model and every folder in ``paths.models()`` by name, whole or not: for a list that says which."""
+    there = paths.models()
+    found = sorted(path for path in there.iterdir() if path.is_dir()) if there.is_dir() else []
+    return {DEMO: paths.DATA / "models" / DEMO} | {
+        path.name: path for path in found if path.name != DEMO and not path.name.startswith(".")
+    }
+
+
+def downloaded() -> dict[str, Path]:
+    """Models in the hub's cache on this machine by hub id, newest snapshot each; the network is not asked.
+
+    Errors: ModelError where the cache can't be read.
+    """
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        cache = scan_cache_dir()
+    except CacheNotFound:
+        return {}
+    except OSError as error:
+        raise ModelError(f"the hub's cache can't be read ({first_line(error)}); check its folder") from error
+    found = {}
+    for repo in cache.repos:
+        if repo.repo_type == "model" and repo.revisions:
+            newest = max(repo.revisions, key=lambda revision: revision.last_modified)
+            found[repo.repo_id] = Path(newest.snapshot_path)
+    return dict(sorted(found.items()))
+
+
+def adopt(hub_id: str) -> str:
+    """Put a downloaded model into ``paths.models()`` by links to its files, which copies nothing; its name there.
+
+    Errors: ModelError where it is not downloaded, or something of that name is there.
+    """
+    snapshot = downloaded().get(hub_id)
+    if snapshot is None:
+        raise ModelError(f"model {hub_id!r} is not downloaded on this machine; download it first")
+    name = hub_id.replace("/", "--")
+    target, partial = paths.models() / name, paths.models() / f".{name}.partial"
+    if target.exists():
+        raise ModelError(f"models/{name} is there already; choose it in the list, or move it away first")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for file in snapshot.iterdir():
+            if file.is_file() and any(fnmatch(file.name, pattern) for pattern in HUB_FILES):
+                (partial / file.name).symlink_to(file.resolve())
+        partial.rename(target)
+    except OSError as error:
+        raise ModelError(
+            f"models/{name} can't be made ({error.strerror}); check that it is writable"
+        ) from error
+    return name
+
+
 def check_folder(folder: Path) -> dict[str, Any]:
     """The model's configuration, after checking everything that can be checked without reading weights.
 
     Errors: ModelError for missing or corrupt files, UnsupportedModelError for a family off the list.
     """
+    config = read_config(folder)
+    family_of(config)
+    check_tokenizer(folder)
+    check_weights(folder)
+    return config
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, which names a family. Errors: ModelError."""
     config = _read_json(folder, "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(
             f"{folder.name}/config.json names no model_type; save the model with save_pretrained"
         )
-    check_family_name(config["model_type"])
+    return config
+
+
+def family_of(config: dict[str, Any]) -> str:
+    """The model_type. Errors: UnsupportedModelError for a family off the list."""
+    family = str(config["model_type"])
+    check_family_name(family)
+    return family
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Errors: ModelError unless a fast tokenizer lies there."""
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(
             f"model {folder.name!r} has no tokenizer.json; save its fast tokenizer in the folder"
         )
     _read_json(folder, "tokenizer.json")
+
+
+def check_weights(folder: Path) -> None:
+    """Read the headers of the safetensors files. Errors: ModelError for missing or cut ones."""
     for file in weight_files(folder):
         _check_weights(file)
-    return config
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -148,7 +229,7 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ModelError(
             f"model {name!r} is neither a folder nor to be had from the hub ({first_line(error)}); "

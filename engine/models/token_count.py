@@ -40,6 +40,11 @@ class PromptSize:
     layers: int
 
     @property
+    def gpu_memory_bytes(self) -> int:
+        """What a prefill needs of a GPU, roughly: the same in bfloat16."""
+        return RUNTIME_BYTES + (self.weight_bytes + self.activation_bytes) // 2
+
+    @property
     def memory_bytes(self) -> int:
         """What a prefill needs on a CPU, roughly: the runtime, the weights and one layer's activations."""
         return RUNTIME_BYTES + self.weight_bytes + self.activation_bytes
@@ -80,11 +85,16 @@ def prompt_size(model: str, text: str) -> PromptSize:
     Errors: ModelError for a missing or unreadable model, PromptError where the beginning of a long text has more
     tokens than the model reads.
     """
-    folder = resolve(model)[0]
-    config, tokenizer, has_bos = _files(folder)
+    config, tokenizer, has_bos = _files(resolve(model)[0])
     max_tokens = int(config["max_position_embeddings"])
     refuse_too_long("text", text, max_tokens, lambda piece: _tokens(tokenizer, piece))
-    tokens = _tokens(tokenizer, text) + has_bos
+    return size_of(model, _tokens(tokenizer, text) + has_bos)
+
+
+def size_of(model: str, tokens: int) -> PromptSize:
+    """What a prompt of so many tokens needs. Errors: ModelError."""
+    folder = resolve(model)[0]
+    config = _files(folder)[0]
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or 1
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     per_token = (
@@ -92,7 +102,7 @@ def prompt_size(model: str, text: str) -> PromptSize:
     )
     return PromptSize(
         tokens=tokens,
-        max_tokens=max_tokens,
+        max_tokens=int(config["max_position_embeddings"]),
         weight_bytes=_weight_bytes(folder, config),
         activation_bytes=tokens * per_token * _FLOAT32_BYTES,
         heads=heads,
@@ -100,6 +110,15 @@ def prompt_size(model: str, text: str) -> PromptSize:
         layers=config["num_hidden_layers"],
         head_dim=head_dim,
     )
+
+
+def holds(model: str, text: str, tokens: int) -> bool:
+    """Whether a text has so many tokens; only its beginning is read where that is enough. Errors: ModelError."""
+    tokenizer = _files(resolve(model)[0])[1]
+    beginning = text[: LIKELY_CHARACTERS * tokens]
+    if _tokens(tokenizer, beginning) >= tokens:
+        return True
+    return len(beginning) < len(text) and _tokens(tokenizer, text) >= tokens
 
 
 def refuse_before_loading(model: str, prompt: PromptText) -> None:
@@ -119,8 +138,23 @@ def _tokens(tokenizer: Any, text: str) -> int:
     return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-@cache
 def _files(folder: Path) -> tuple[dict[str, Any], Any, int]:
+    """config.json, the tokenizer and whether it has bos; read again when a file has changed. Errors: ModelError."""
+    names = ("config.json", "tokenizer_config.json", "tokenizer.json")
+    return _read(folder, tuple(_state(folder / name) for name in names))
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@cache
+def _read(folder: Path, state: tuple[Any, ...]) -> tuple[dict[str, Any], Any, int]:
+    """state is part of the key."""
     # Imported here: pages that count nothing don't wait for it.
     from tokenizers import Tokenizer
 

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.calibration import figures, profile_card, wording
-from routesparse.app.shell import navigate, view
+from routesparse.app.shell import identity, navigate, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states
 from routesparse.engine.calibration.artifact import Calibration, known, load_calibration
@@ -44,7 +44,7 @@ def render() -> None:
 
 def _chosen() -> list[Calibration]:
     """The one or two calibrations of the address, else the first two; what can't be read is named."""
-    bundled = known()
+    bundled = known(identity.owner())
     if not bundled:
         states.empty(
             "No calibrations yet",
@@ -87,7 +87,7 @@ def _chosen() -> list[Calibration]:
     loaded = []
     for name in wanted:
         try:
-            loaded.append(load_calibration(name))
+            loaded.append(load_calibration(name, identity.owner()))
         except CalibrationError as error:
             states.field_error(f"{error}. The others are shown.")
     return loaded

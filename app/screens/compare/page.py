@@ -11,7 +11,7 @@ import streamlit as st
 
 from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.shell import navigate, run_header, setting_words, switch, view, way_back
+from routesparse.app.shell import identity, navigate, run_header, setting_words, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states
 from routesparse.app.ui.plain_text import visible
@@ -72,7 +72,7 @@ def _switch_kind() -> None:
     for name in ("baseline", "other", "metric"):
         st.query_params.pop(name, None)
     if st.session_state["kind-choice"] == "calibrations":
-        st.query_params["calibrations"] = ",".join(known()[:2])
+        st.query_params["calibrations"] = ",".join(known(identity.owner())[:2])
     else:
         st.query_params.pop("calibrations", None)
 
@@ -147,7 +147,7 @@ def _calibrations(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
         key="run-choice",
         on_change=lambda: view.write(run=queries.short_id(store, st.session_state["run-choice"])),
     )
-    bundled = known()
+    bundled = known(identity.owner())
     wanted = selection.names("calibrations")
     st.session_state["calibrations-choice"] = [name for name in wanted if name in bundled]
     st.multiselect(

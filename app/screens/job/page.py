@@ -14,9 +14,10 @@ from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import log
-from routesparse.engine.jobs.estimate import job_estimate
+from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
 from routesparse.engine.jobs.job import Job
-from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.store import queries
 
 EVERY_S = 1.0
@@ -45,7 +46,7 @@ def render() -> None:
         return
     st.html(
         f'<div class="rs-title">{escape(job.label)}</div><div class="rs-sub">Job {job.id} · submitted '
-        f"{jobs_view.clock(job.created_at)} · {numbers.size(job.prompt_bytes)}</div>"
+        f"{jobs_view.clock(job.created_at)}{f' · {numbers.size(job.prompt_bytes)}' if job.prompt_bytes else ''}</div>"
     )
     # After the job has ended the page no longer refreshes itself.
     boundary.timed(_watch, EVERY_S if _changing(opened, job) else None)(job.id)
@@ -100,7 +101,7 @@ def _watch(job_id: str) -> None:
                 disabled=job.cancel_requested,
                 on_click=_cancel,
                 args=(opened, job.id),
-                help="A waiting job ends at once, a running one after the layer that it is in",
+                help="A waiting job ends at once, a running one after the layer, prompt or measurement that it is in",
             )
     for line in st.session_state.pop("job-problems", []):
         states.field_error(line)
@@ -113,7 +114,7 @@ def _watch(job_id: str) -> None:
 
 def _changing(opened: Access, job: Job) -> bool:
     """Whether another look may show something else: the job is active, or its run not yet in the store."""
-    if job.state != "done":
+    if job.state != "done" or job.kind != "analyse":
         return not job.ended
     late = job.finished_at is not None and time.time() - job.finished_at > _HANDED_OVER_S
     late = late and opened.taking_in() is None  # its bundle may stand behind many others
@@ -127,11 +128,11 @@ def _bar(job: Job) -> str:
 
 
 def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
-    request = RunRequest.from_json(job.request_json)
+    request = read_request(job.kind, job.request_json)
     took = jobs_view.elapsed_s(job)
     facts = [("elapsed", "not started" if took is None else numbers.duration(took))]
     if not job.ended:
-        past = job_estimate(opened.queue, request, job.prompt_bytes)
+        past = _estimate(opened, job, request)
         facts.append(
             (
                 "estimate",
@@ -142,7 +143,28 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
         )
     if job.attempt > 1 or job.losses:
         facts.append(("attempt", f"{job.attempt}, after {numbers.several(job.losses, 'lost worker')}"))
-    settings = [
+    return [*facts, ("settings", ", ".join(_settings(request)))]
+
+
+def _estimate(opened: Access, job: Job, request: Request) -> Estimate | None:
+    if isinstance(request, ProfileRequest | CalibrateRequest):
+        return preparation_estimate(opened.queue, request)
+    return job_estimate(opened.queue, request, job.prompt_bytes) if isinstance(request, RunRequest) else None
+
+
+def _settings(request: Request) -> list[str]:
+    if isinstance(request, ProfileRequest):
+        length = "quick" if request.quick else "full"
+        return [f"model {Path(request.model).name}", f"probe {request.probe}", f"{length} measurement"]
+    if isinstance(request, CalibrateRequest):
+        return [
+            f"model {Path(request.model).name}",
+            f"policy {request.policy}",
+            f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
+            f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
+        ]
+    assert isinstance(request, RunRequest)
+    return [
         f"model {Path(request.model).name}",
         *_policy(request),
         f"Tℓ {numbers.limit(request.config().to_dict()['budget'])}",
@@ -151,7 +173,6 @@ def _facts(opened: Access, job: Job) -> list[tuple[str, str]]:
         f"audit {request.audit}",
         "text kept" if request.keep_text else "hash only",
     ]
-    return [*facts, ("settings", ", ".join(settings))]
 
 
 def _policy(request: RunRequest) -> list[str]:
@@ -163,6 +184,9 @@ def _policy(request: RunRequest) -> list[str]:
 
 
 def _done(opened: Access, job: Job) -> None:
+    if job.kind != "analyse":
+        _prepared(job)
+        return
     if job.run_id in opened.store.run_ids():
         with st.container(horizontal=True, gap="medium"):
             if st.button("Open the routing map", key="open-map", type="primary"):
@@ -180,6 +204,22 @@ def _done(opened: Access, job: Job) -> None:
         navigate.link("Runs", "runs")
 
 
+def _prepared(job: Job) -> None:
+    """Where what the job made is shown, and the model that it was made for."""
+    with st.container(horizontal=True, gap="medium"):
+        if job.kind == "profile":
+            navigate.link("Open the profile", "calibration", profile=str(job.result))
+        else:
+            navigate.link("Open the calibration", "calibration", names=str(job.result))
+        navigate.link("Back to the model", "models", model=_model(job))
+
+
+def _model(job: Job) -> str:
+    request = read_request(job.kind, job.request_json)
+    assert isinstance(request, ProfileRequest | CalibrateRequest)
+    return Path(request.model).name
+
+
 def _failed(opened: Access, job: Job) -> None:
     if job.failure is not None:
         lines = [job.failure.message]
@@ -195,11 +235,14 @@ def _failed(opened: Access, job: Job) -> None:
                 key="retry",
                 on_click=_retry,
                 args=(opened, job.id),
-                help="The same prompt and settings",
+                help="The same texts and settings",
             )
-        settings = new_run_address.of_request(RunRequest.from_json(job.request_json))
-        navigate.link("Edit settings", "new", from_job=job.id, **settings)
-        navigate.link("New run", "new")
+        if job.kind != "analyse":
+            navigate.link("Back to the model", "models", model=_model(job))
+        else:
+            settings = new_run_address.of_request(RunRequest.from_json(job.request_json))
+            navigate.link("Edit settings", "new", from_job=job.id, **settings)
+            navigate.link("New run", "new")
     again = st.session_state.pop("retried", None)
     if again:
         navigate.go("job", job=again)

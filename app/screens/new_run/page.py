@@ -10,7 +10,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from routesparse.app.screens.new_run import problems, prompt_input, what_it_takes
-from routesparse.app.shell import navigate, switch
+from routesparse.app.shell import identity, model_checks, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
 from routesparse.app.shell.session_memory import remembered
@@ -22,7 +22,8 @@ from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, Route
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
-from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size
+from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
+from routesparse.engine.profiles.files import stored_for
 
 _NO_CALIBRATION = "none"
 
@@ -62,6 +63,8 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
             help="The bundled model, and the folders under models in the folder that runs are stored in",
         )
         wishes["model"] = models[named]
+        if not _prepared(models[named]):
+            navigate.link("Prepare this model", "models", model=named)
         wishes["policy"] = st.selectbox(
             "Policy", _policies(), key="with_policy", bind="query-params", help=TERMS["policy"]
         )
@@ -71,7 +74,11 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
         )
     with two:
         calibration = st.selectbox(
-            "Calibration", _calibrations(), key="calibration", bind="query-params", help=TERMS["calibration"]
+            "Calibration",
+            _calibrations(wishes["model"]),
+            key="calibration",
+            bind="query-params",
+            help=TERMS["calibration"],
         )
         limit = st.text_input(
             "Time limit Tℓ", key="limit", bind="query-params", placeholder="none", help=TERMS["time_limit"]
@@ -153,7 +160,7 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
     request = RunRequest(**wishes)
     try:
         if request.calibration is not None:
-            load_calibration(request.calibration).check(
+            load_calibration(request.calibration, identity.owner()).check(
                 revision_of(resolve(request.model)[0]), request.config()
             )
     except InputError as error:
@@ -167,8 +174,27 @@ def _policies() -> list[str]:
     return sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
 
 
-def _calibrations() -> list[str]:
-    return [_NO_CALIBRATION, *sorted(file.stem for file in (paths.DATA / "calibrations").glob("*.json"))]
+def _calibrations(model: str) -> list[str]:
+    """The bundled ones, and those made here that are for this model."""
+    bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
+    return [_NO_CALIBRATION, *sorted({*bundled, *_made_for(model)})]
+
+
+def _made_for(model: str) -> list[str]:
+    """The calibrations of this model's weights; none where its files are broken, which the page says elsewhere."""
+    try:
+        return [one.name for one in model_checks.calibrations_for(resolve(model)[0], identity.owner())]
+    except ModelError:
+        return []
+
+
+def _prepared(model: str) -> bool:
+    """Whether calibrations for this model and a latency profile for its heads are there."""
+    try:
+        heads = size_of(model, 1).head_dim
+    except ModelError:
+        return False
+    return bool(_made_for(model)) and bool(stored_for(heads, RouterConfig()))
 
 
 def _part(chosen: prompt_input.Chosen | None, model: str) -> prompt_input.Chosen | None:
@@ -270,7 +296,9 @@ def _ahead(request: RunRequest, size: PromptSize, seen: what_it_takes.Outlook) -
 
 
 def _calibrated(request: RunRequest, size: PromptSize) -> bool:
-    delta = load_calibration(str(request.calibration)).delta(size.tokens, request.config().confidence)
+    delta = load_calibration(str(request.calibration), identity.owner()).delta(
+        size.tokens, request.config().confidence
+    )
     return math.isfinite(delta)
 
 

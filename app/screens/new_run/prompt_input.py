@@ -5,7 +5,6 @@ A prompt is shown as code only, never as Markdown or HTML; a file's name is a la
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import streamlit as st
 
 from routesparse.app.shell import switch
 from routesparse.app.shell.access import access
+from routesparse.app.shell.jsonl import JSONL_FIELDS, jsonl_prompts
 from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers, plain_text, states
 from routesparse.engine import paths
@@ -22,7 +22,6 @@ from routesparse.engine.store import queries
 
 TAKE = {"all": "All of it", "first": "The first tokens", "last": "The last tokens"}
 TAKE_TOKENS = 4_096
-_JSONL_FIELDS = ("prompt", "text", "input", "context")
 _SHOWN_CHARACTERS = 1_500
 
 
@@ -88,55 +87,12 @@ def _take() -> None:
             )
 
 
-def jsonl_prompts(text: str) -> tuple[list[str], list[str]]:
-    """The prompt of every line that is an object with a text field (prompt, text, input or context), in order, and what
-    is wrong with each other line.
-
-    Errors: PromptError where no line has a prompt; it names the first line that is wrong.
-    """
-    found, wrong = [], []
-    # Not splitlines: JSON allows U+2028 and its kind inside of a text.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_line_prompt(line, number))
-        except PromptError as error:
-            wrong.append(str(error))
-    if not found:
-        raise PromptError(
-            wrong[0] if wrong else "the file has no line with a prompt; pass one JSON object a line"
-        )
-    return found, wrong
-
-
-def _line_prompt(line: str, number: int) -> str:
-    """Errors: PromptError naming the line."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise PromptError(f"line {number} is no JSON; pass one object a line, or a .txt file") from error
-    texts = [value[name] for name in _JSONL_FIELDS if isinstance(value, dict) and name in value]
-    if not texts or not isinstance(texts[0], str):
-        raise PromptError(
-            f"line {number} has no text under {', '.join(_JSONL_FIELDS)}; name the prompt like this, "
-            "or pass a .txt file"
-        )
-    try:
-        texts[0].encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(
-            f"line {number} escapes half a character (\\ud800 to \\udfff); write it as UTF-8"
-        ) from error
-    return texts[0]
-
-
 def _upload() -> tuple[bytes, str] | None:
     uploaded = st.file_uploader(
         "Text file",
         key="upload",
         help="Any text in UTF-8, source code and tables too. A .jsonl file: one object a line, its prompt under "
-        f"{', '.join(_JSONL_FIELDS)}; you pick the line.",
+        f"{', '.join(JSONL_FIELDS)}; you pick the line.",
     )
     if uploaded is None:
         return None

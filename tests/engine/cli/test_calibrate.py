@@ -9,7 +9,7 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.cli.calibrate import buckets
+from routesparse.engine.calibration.folders import length_buckets
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.profiles.measure import measure
@@ -125,8 +125,8 @@ def test_a_bundled_name_is_not_taken(run, model, home, texts, monkeypatch, tmp_p
 
 
 def test_buckets_double_and_end_at_the_longest():
-    assert buckets(4_096, 16_384) == [(4_096, 8_192), (8_193, 16_384)]
-    assert buckets(4_096, 10_000) == [(4_096, 8_192), (8_193, 10_000)]
-    assert buckets(600, 600) == [(600, 600)]
+    assert length_buckets(4_096, 16_384) == [(4_096, 8_192), (8_193, 16_384)]
+    assert length_buckets(4_096, 10_000) == [(4_096, 8_192), (8_193, 10_000)]
+    assert length_buckets(600, 600) == [(600, 600)]
     with pytest.raises(InputError):
-        buckets(100, 600)
+        length_buckets(100, 600)

@@ -1,0 +1,147 @@
+"""Models: which can be analysed here, what the chosen one lacks, and jobs that make what is missing."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+import streamlit as st
+
+from routesparse.app.screens.models import sources, texts, workers
+from routesparse.app.shell import identity, jobs_view, model_checks, navigate
+from routesparse.app.shell.access import Access, access
+from routesparse.app.ui import numbers, states
+from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.jobs.estimate import preparation_estimate
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
+from routesparse.engine.jobs.request import Request
+from routesparse.engine.models.files import DEMO, folders
+
+_MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
+_MEANING = {"ok": "there", "missing": "missing, not needed", "problem": "to mend"}
+
+
+def render() -> None:
+    """Draw the page."""
+    opened = access()
+    st.html(
+        '<div class="rs-title">Models</div>'
+        '<div class="rs-sub">Analyse with a model of your own: what it still lacks, and what that takes.</div>'
+    )
+    left, right = st.columns([1.7, 1], gap="small")
+    alive = jobs_view.live_workers(opened.queue)
+    with left:
+        with st.container(border=True, key="card-model", gap="small"):
+            name, folder = _chosen()
+            model = DEMO if name == DEMO else str(folder)
+            devices = [worker.device for worker in alive if worker.device is not None]
+            checked = model_checks.check(folder, model, identity.owner(), devices, workers.memory_bytes())
+            _checklist(opened, name, model, checked)
+        if checked.usable and checked.size is not None:
+            with st.container(border=True, key="card-calibrate", gap="small"):
+                _calibrate(opened, model, checked.size.max_tokens)
+    with right:
+        with st.container(border=True, key="card-workers", gap="small"):
+            workers.card(opened.queue, alive)
+        with st.container(border=True, key="card-add", gap="small"):
+            sources.card()
+
+
+def _chosen() -> tuple[str, Path]:
+    there = folders()
+    wanted = st.session_state.pop("added-model", None)
+    if wanted in there:
+        st.session_state["model"] = wanted
+    name = st.selectbox("Model", list(there), key="model", bind="query-params", width=420)
+    return name, there[name]
+
+
+def _checklist(opened: Access, name: str, model: str, checked: model_checks.Checked) -> None:
+    for check in checked.checks:
+        with st.container(
+            horizontal=True,
+            vertical_alignment="center",
+            gap="small",
+            key=f"check-{check.name.lower().replace(' ', '-')}",
+        ):
+            style = {"ok": "green", "missing": "", "problem": "red"}[check.state]
+            st.html(
+                f'<div><b><i class="rs-mark {style}" title="{_MEANING[check.state]}">{_MARKS[check.state]}</i> '
+                f'{check.name}</b> <span class="rs-note">{escape(check.text)}</span></div>',
+                width="stretch",
+            )
+    if not checked.usable or checked.size is None:
+        states.field_error("A line marked ✗ must be mended before this model can be analysed.")
+        return
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        if st.button("Analyse with this model", type="primary", key="analyse-with"):
+            navigate.go("new", with_model=name)
+        _profile_button(
+            opened, ProfileRequest(model, quick=True), "Measure a quick profile", "seconds on a CPU or a GPU"
+        )
+        _profile_button(opened, ProfileRequest(model), "Measure a full profile", "a minute or more on a CPU")
+    if checked.fitting:
+        navigate.link(
+            "Show its calibrations", "calibration", names=",".join(one.name for one in checked.fitting[:2])
+        )
+
+
+def _profile_button(opened: Access, request: ProfileRequest, label: str, usual: str) -> None:
+    takes = _takes(opened, request) or f"usually takes {usual}"
+    if st.button(
+        label,
+        key=f"profile-{'quick' if request.quick else 'full'}",
+        help=f"A job on the worker: {takes}, less than 0.1 MB. It replaces an earlier one of this device and shape.",
+    ):
+        _submit(opened, request, b"")
+
+
+def _takes(opened: Access, request: ProfileRequest | CalibrateRequest) -> str | None:
+    past = preparation_estimate(opened.queue, request)
+    if past is None:
+        return None
+    span = numbers.span(past.low_s, past.high_s)
+    return f"{span}, from {numbers.several(past.jobs, 'earlier job')} like this"
+
+
+def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
+    """The form of a calibration; every problem is named at once, and the button works when there is none."""
+    st.html(
+        '<div class="rs-h">Calibrate on your texts</div><div class="rs-note">The worker cuts prompts from the texts, '
+        "some to fit on and others to take δ from; no text is in both. The calibration holds for prompts like these "
+        "texts. The texts are deleted when the job is done.</div>"
+    )
+    found = texts.choose()
+    wishes = texts.settings(max_tokens)
+    problems = [*found.problems]
+    request = None
+    try:
+        request = CalibrateRequest(model=model, **wishes)
+    except InputError as error:
+        problems.append(str(error))
+    if request is not None:
+        problems += texts.problems(found, request, max_tokens)
+        problems += texts.taken(request, identity.owner())
+    for problem in problems:
+        states.field_error(f"{problem.rstrip('.')}.")
+    if request is not None:
+        takes = _takes(opened, request) or (
+            "no estimate yet: each prompt takes about as long as an audited analysis of its length"
+        )
+        st.html(
+            f'<div class="rs-note">{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} '
+            f"tokens at most: {escape(takes)}; the result takes about 0.2 MB.</div>"
+        )
+    ready = request is not None and not problems and found.documents
+    pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
+    if pressed and ready and request is not None:
+        _submit(opened, request, found.packed())
+
+
+def _submit(opened: Access, request: Request, content: bytes) -> None:
+    try:
+        job_id = opened.queue.submit(request, content)
+    except (InputError, StoreError) as error:
+        states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
+        return
+    navigate.go("job", job=job_id)

@@ -1,0 +1,54 @@
+"""Where models come from: a folder put into the models folder, or one that the hub's cache holds already."""
+
+from __future__ import annotations
+
+import shlex
+
+import streamlit as st
+
+from routesparse.app.ui import states
+from routesparse.engine import paths
+from routesparse.engine.errors import InputError
+from routesparse.engine.models.files import HUB_ID, adopt, downloaded, folders
+
+
+def card() -> None:
+    """Draw the card; the page opens no folder but the models folder, and asks no network."""
+    st.html('<div class="rs-h">Add a model</div>')
+    place = shlex.quote(str(paths.models()))
+    st.html(
+        '<div class="rs-note">A folder: link or copy it into the models folder, then reload. The page opens no other '
+        "folder; ROUTESPARSE_HOME moves it.</div>"
+    )
+    st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/NAME", language="bash", wrap_lines=True)
+    wanted = st.text_input("A hub id", key="hub-id", placeholder="org/name").strip()
+    try:
+        cached = downloaded()
+    except InputError as error:
+        states.field_error(f"{error}.")
+        return
+    if wanted and not HUB_ID.fullmatch(wanted):
+        states.field_error(f"{wanted[:80]!r} is no hub id; write it as org/name.")
+    elif wanted and wanted not in cached:
+        states.note(
+            f"{wanted} is not on this machine. Download it with the command below, which needs the network, then "
+            "reload; offline, copy its folder from a machine that has it."
+        )
+        st.code(f"hf download {shlex.quote(wanted)}", language="bash")
+    elif wanted:
+        st.button("Add it", key="add-typed", on_click=_add, args=(wanted,))
+    there = folders()
+    waiting = [name for name in cached if name.replace("/", "--") not in there and name != wanted]
+    if waiting:
+        st.html('<div class="rs-note">Downloaded on this machine already:</div>')
+    for name in waiting:
+        st.button(f"Add {name}", key=f"add-{name}", on_click=_add, args=(name,))
+    for problem in st.session_state.pop("add-problems", []):
+        states.field_error(f"{problem}.")
+
+
+def _add(hub_id: str) -> None:
+    try:
+        st.session_state["added-model"] = adopt(hub_id)
+    except InputError as error:
+        st.session_state["add-problems"] = [str(error)]

@@ -1,0 +1,45 @@
+"""Where a job would run: the workers that live, their devices, and how to start one more or one on a GPU host."""
+
+from __future__ import annotations
+
+import shlex
+from html import escape
+
+import streamlit as st
+
+from routesparse.app.shell import jobs_view
+from routesparse.app.ui import numbers
+from routesparse.engine import paths
+from routesparse.engine.jobs.job import WorkerSeen
+from routesparse.engine.jobs.queue import JobQueue
+
+
+def memory_bytes() -> int:
+    """All memory of this machine."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def card(queue: JobQueue, alive: list[WorkerSeen]) -> None:
+    """Draw the card."""
+    st.html('<div class="rs-h">Where jobs run</div>')
+    jobs_view.worker_note(queue)
+    for worker in alive:
+        device = worker.device
+        what = "device not known yet"
+        if device is not None:
+            kind, size = "GPU" if device.on_gpu else "CPU", numbers.size(device.memory_bytes)
+            what = f"{kind} {numbers.device(device.name)}, {size}, {device.dtype}"
+        st.html(f'<div><b>{escape(what)}</b> <span class="rs-note">worker {escape(worker.id)}</span></div>')
+    if len(alive) > 1:
+        st.html('<div class="rs-note">A job runs on the first of them that is free.</div>')
+    with st.expander("Start another worker", key="another-worker"):
+        home = shlex.quote(str(paths.home()))
+        st.html('<div class="rs-note">On this machine, such as for its second GPU:</div>')
+        st.code(f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}", language="bash")
+        st.html(
+            '<div class="rs-note">On a GPU host, run the dashboard and its worker there, and look at it from here. The '
+            "queue is a file that two machines can’t write at once, not even in a shared folder.</div>"
+        )
+        st.code("ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language="bash")

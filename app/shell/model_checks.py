@@ -1,0 +1,246 @@
+"""What a model still lacks before it can be analysed well: from its files, no weights are loaded, no code is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from routesparse.app.ui import numbers
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.folders import folders
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError, ModelError
+from routesparse.engine.jobs.presence import Device
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.files import (
+    check_tokenizer,
+    check_weights,
+    family_of,
+    read_config,
+    revision_of,
+    weight_files,
+)
+from routesparse.engine.models.token_count import PromptSize, size_of
+from routesparse.engine.profiles.files import stored_for
+
+State = Literal["ok", "missing", "problem"]
+_USUAL_TOKENS = 8_192
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the list. "missing" keeps nobody from analysing, "problem" does."""
+
+    name: Literal["Family", "Weights", "Tokenizer", "Context", "Memory", "Latency profile", "Calibrations"]
+    state: State
+    text: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A model's list, and what its page offers: calibrations that fit, and the size where the files are whole."""
+
+    checks: tuple[Check, ...]
+    size: PromptSize | None
+    fitting: tuple[Calibration, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether a prompt can be analysed with it."""
+        return all(check.state != "problem" for check in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing either."""
+        return all(check.state == "ok" for check in self.checks)
+
+
+def check(
+    folder: Path, model: str, owner: str | None, devices: Sequence[Device], memory_bytes: int
+) -> Checked:
+    """The whole list. model: as requests name it. devices: of live workers; memory_bytes: of this machine."""
+    files = (_family(folder), _weights(folder), _tokenizer(folder))
+    config = _config(folder)
+    try:
+        size = size_of(model, 1) if config is not None and files[2].state == "ok" else None
+    except ModelError as error:
+        return Checked((*files, Check("Context", "problem", f"{error}.")), None)
+    if size is None:
+        return Checked(files, None)
+    checks = [*files, _context(size)]
+    if files[1].state == "ok":
+        checks.append(_memory(model, size, devices, memory_bytes))
+    checks.append(_profile(size, devices))
+    fitting: tuple[Calibration, ...] = ()
+    if files[1].state == "ok":
+        calibrated, fitting = _calibrations(folder, owner)
+        checks.append(calibrated)
+    return Checked(tuple(checks), size, fitting)
+
+
+def calibrations_for(folder: Path, owner: str | None) -> list[Calibration]:
+    """Those made for exactly these weights; what can't be read is left out. Errors: ModelError."""
+    revision = revision_of(folder)
+    files: dict[str, Path] = {}
+    for place in folders(owner):
+        for file in sorted(place.glob("*.json")):
+            files.setdefault(file.stem, file)
+    found = [_calibration(file, file.stat().st_mtime_ns) for _, file in sorted(files.items())]
+    return [one for one in found if one is not None and one.model_revision == revision]
+
+
+def _config(folder: Path) -> dict[str, Any] | None:
+    try:
+        return read_config(folder)
+    except ModelError:
+        return None
+
+
+def _tried(name: Any, what: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "ok", what())
+    except InputError as error:
+        return Check(name, "problem", f"{error}.")
+
+
+def _family(folder: Path) -> Check:
+    def look() -> str:
+        family = family_of(read_config(folder))
+        return f"{family}: tested against its own attention; no code of the folder is run."
+
+    return _tried("Family", look)
+
+
+def _weights(folder: Path) -> Check:
+    def look() -> str:
+        check_weights(folder)
+        files = weight_files(folder)
+        total = sum(file.stat().st_size for file in files)
+        return f"{numbers.size(total)} in {numbers.several(len(files), 'safetensors file')}, headers whole."
+
+    return _tried("Weights", look)
+
+
+def _tokenizer(folder: Path) -> Check:
+    def look() -> str:
+        check_tokenizer(folder)
+        return "A fast tokenizer lies in the folder."
+
+    return _tried("Tokenizer", look)
+
+
+def _context(size: PromptSize) -> Check:
+    heads = f"{size.layers} layers, {size.heads} query heads over {size.kv_heads} KV heads of size {size.head_dim}"
+    return Check("Context", "ok", f"Reads up to {size.max_tokens:,} tokens; {heads}.")
+
+
+def _memory(model: str, size: PromptSize, devices: Sequence[Device], memory_bytes: int) -> Check:
+    """The usual length must fit on a worker's device; the whole context may not."""
+    places = {device.name: device for device in devices} or {"": Device("this machine", False, memory_bytes)}
+    usual, whole = size_of(model, min(_USUAL_TOKENS, size.max_tokens)), size_of(model, size.max_tokens)
+    said, states = [], set()
+    for device in places.values():
+        least, most = (s.gpu_memory_bytes if device.on_gpu else s.memory_bytes for s in (usual, whole))
+        states.add(
+            "problem" if least > device.memory_bytes else "missing" if most > device.memory_bytes else "ok"
+        )
+        said.append(
+            f"{numbers.device(device.name)} has {numbers.size(device.memory_bytes)}; a prompt of {usual.tokens:,} "
+            f"tokens needs about {numbers.size(least)}"
+            + (
+                ""
+                if whole.tokens == usual.tokens
+                else f", one of {whole.tokens:,} about {numbers.size(most)}"
+            )
+            + "."
+        )
+    worst = next(state for state in ("problem", "missing", "ok") if state in states)
+    if worst == "problem":
+        said.append("Start a worker where there is more memory, or take a smaller model.")
+    return Check("Memory", worst, " ".join(said))
+
+
+def _profile(size: PromptSize, devices: Sequence[Device]) -> Check:
+    found, broken = [], []
+    for file in stored_for(size.head_dim, RouterConfig()):
+        try:
+            found.append(_loaded(file, file.stat().st_mtime_ns))
+        except (InputError, OSError) as error:
+            broken.append(str(error))
+    means = "It tells the router what a plan costs here."
+    lacking = [
+        device
+        for device in devices
+        if not any((one.device, one.dtype) == (device.name, device.dtype) for one in found)
+    ]
+    if found and devices and not lacking:
+        names = sorted({numbers.device(device.name) for device in devices})
+        return Check(
+            "Latency profile", "ok", f"Stored for head size {size.head_dim} on {', '.join(names)}. {means}"
+        )
+    if broken:
+        return Check("Latency profile", "missing", f"{broken[0]}. The first job measures a new one.")
+    if lacking:
+        what = f"None for head size {size.head_dim} on {numbers.device(lacking[0].name)}"
+    elif found:
+        what = (
+            f"{numbers.several(len(found), 'profile')} for head size {size.head_dim}, but no worker says which device "
+            "it has"
+        )
+    else:
+        what = f"None for head size {size.head_dim}"
+    text = f"{what}. {means} The first job measures a quick one in seconds; a full one is more precise."
+    return Check("Latency profile", "missing", text)
+
+
+def _calibrations(folder: Path, owner: str | None) -> tuple[Check, tuple[Calibration, ...]]:
+    try:
+        found = calibrations_for(folder, owner)
+    except ModelError as error:
+        return Check("Calibrations", "problem", f"{error}."), ()
+    revision = revision_of(folder)
+    fitting = tuple(one for one in found if one.mismatch(revision, RouterConfig()) is None)
+    if fitting:
+        return Check("Calibrations", "ok", "; ".join(_said(one) for one in fitting) + "."), fitting
+    if found:
+        reason = found[0].mismatch(revision, RouterConfig())
+        return Check("Calibrations", "missing", f"None fits the default settings: {reason}."), ()
+    text = (
+        "None for these weights. Everything works without one; with one there is the conformal claim, for prompts like "
+        "the texts that you calibrate on."
+    )
+    return Check("Calibrations", "missing", text), ()
+
+
+def _said(one: Calibration) -> str:
+    lengths = (
+        f"{one.buckets[0].min_tokens:,} to {one.buckets[-1].max_tokens:,} tokens"
+        if one.buckets
+        else "no length"
+    )
+    try:
+        made = datetime.fromisoformat(str(one.provenance["created_at"]))
+        days = (datetime.now(UTC) - made.astimezone(UTC)).days
+    except (KeyError, ValueError):
+        return f"{one.name} ({lengths})"
+    age = "made today" if days < 1 else f"{numbers.several(days, 'day')} old"
+    return f"{one.name} ({lengths}, {age})"
+
+
+@cache
+def _calibration(file: Path, changed_ns: int) -> Calibration | None:
+    """changed_ns is part of the key; None where it can't be read, which the Calibration page explains."""
+    try:
+        return load_calibration(str(file))
+    except InputError:
+        return None
+
+
+@cache
+def _loaded(file: Path, changed_ns: int) -> LatencyProfile:
+    """changed_ns is part of the key. Errors: ProfileError."""
+    return LatencyProfile.load(file)

@@ -1,0 +1,136 @@
+"""The kinds of jobs beside an analysis, both for a model's preparation, and reading any job's request.
+
+"profile" measures what plans and the probe cost on the worker's device for a model's head size. "calibrate" measures
+how far the probe flatters the selected heads on texts that travel with the job (documents.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from routesparse.engine import fields
+from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
+from routesparse.engine.config import (
+    MAX_TOKENS,
+    PROBE_MODES,
+    Policy,
+    ProbeMode,
+    RouterConfig,
+    certified_mass,
+    default_segment,
+)
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.jobs.documents import unpack
+from routesparse.engine.jobs.job import Kind
+from routesparse.engine.jobs.request import Request, RunRequest, check_fields, check_model
+
+CALIBRATED: tuple[Policy, ...] = ("priced", "certified")
+_MOST_PROMPTS = 10_000
+_PROFILE_CHECKS: dict[str, fields.Check] = {
+    "model": fields.line,
+    "probe": fields.one_of(*PROBE_MODES),
+    "quick": fields.flag,
+    "owner": fields.optional(fields.text),
+}
+_CALIBRATE_CHECKS: dict[str, fields.Check] = {
+    **dict.fromkeys(("model", "name"), fields.line),
+    **dict.fromkeys(("least_tokens", "most_tokens"), fields.whole(1, MAX_TOKENS)),
+    **dict.fromkeys(("fold_a", "fold_b"), fields.whole(1, _MOST_PROMPTS)),
+    "audit_rows": fields.whole(0, MAX_TOKENS),
+    "policy": fields.one_of(*CALIBRATED),
+    **dict.fromkeys(("tau", "price"), fields.optional(fields.number())),
+    "segment": fields.optional(fields.whole(1, MAX_TOKENS)),
+    "seed": fields.whole(-(2**63), 2**63 - 1),
+    "owner": fields.optional(fields.text),
+}
+
+
+@dataclass(frozen=True)
+class ProfileRequest(Request):
+    """Measure a latency profile for a model's attention shape. Errors: ConfigError, when it is made."""
+
+    kind: ClassVar[Kind] = "profile"
+
+    model: str = "demo"
+    probe: ProbeMode = "exact"
+    quick: bool = False  # two short lengths only
+    owner: str | None = None  # whose job it is; the profile is the machine's
+
+    def __post_init__(self) -> None:
+        check_fields(self, _PROFILE_CHECKS)
+        check_model(self.model)
+
+    @property
+    def title(self) -> str:
+        """See ``Request.title``."""
+        return "latency profile"
+
+    def check_content(self, content: bytes) -> None:
+        """There is none. Errors: ConfigError."""
+        if content:
+            raise ConfigError("a profile is measured without texts; submit it without any")
+
+
+@dataclass(frozen=True)
+class CalibrateRequest(Request):
+    """Calibrate a model on one domain's texts. Errors: ConfigError, InputError, when it is made."""
+
+    kind: ClassVar[Kind] = "calibrate"
+
+    name: str = ""  # of the domain and of the calibration
+    model: str = "demo"
+    least_tokens: int = 4_096  # of a prompt cut from the texts
+    most_tokens: int = 8_192
+    fold_a: int = 24  # prompts per length bucket to fit on
+    fold_b: int = 60  # prompts per bucket to take delta from
+    audit_rows: int = 512  # body rows audited per unit; 0: all of them
+    policy: Policy = RouterConfig.policy
+    tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
+    price: float | None = None
+    segment: int | None = None  # tokens; None: what suits the worker's device
+    seed: int = 0
+    owner: str | None = None  # whose calibration it becomes
+
+    def __post_init__(self) -> None:
+        check_fields(self, _CALIBRATE_CHECKS)
+        check_model(self.model)
+        check_name(self.name)
+        check_not_bundled(self.name)
+        length_buckets(self.least_tokens, self.most_tokens)
+        self.config().check_runnable()
+
+    @property
+    def title(self) -> str:
+        """See ``Request.title``."""
+        return f"calibration {self.name}"
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts are measured at most, both folds and all buckets of lengths together."""
+        return (self.fold_a + self.fold_b) * len(length_buckets(self.least_tokens, self.most_tokens))
+
+    def config(self, on_gpu: bool = False) -> RouterConfig:
+        """The router's configuration on a worker's device. Errors: ConfigError."""
+        return RouterConfig(
+            policy=self.policy,
+            **certified_mass(self.policy, self.tau),
+            price=RouterConfig.price if self.price is None else self.price,
+            segment_tokens=default_segment(on_gpu) if self.segment is None else self.segment,
+            break_even_tokens=0,
+            seed=self.seed,
+        )
+
+    def check_content(self, content: bytes) -> None:
+        """Packed documents, two at least. Errors: InputError."""
+        unpack(content)
+
+
+_KINDS: dict[str, type[Request]] = {one.kind: one for one in (RunRequest, ProfileRequest, CalibrateRequest)}
+
+
+def read_request(kind: str, text: str) -> Request:
+    """A job's request. Errors: ConfigError, InputError, such as for a kind or a field of a newer version."""
+    if kind not in _KINDS:
+        raise ConfigError(f"a job of kind {kind[:40]!r} is not known to this version; update the worker")
+    return _KINDS[kind].from_json(text)

@@ -1,0 +1,447 @@
+"""The Models page filled, empty and in error, and New run with a model of one's own. No GPU, no browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from routesparse.app.shell import model_checks
+from routesparse.engine import paths
+from routesparse.engine.calibration.folders import own_folder
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ModelError
+from routesparse.engine.jobs import presence
+from routesparse.engine.jobs.documents import unpack
+from routesparse.engine.jobs.job import WorkerSeen
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.presence import Device
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models import files
+
+TINY = Path(__file__).resolve().parents[2] / "engine" / "tiny_model.py"
+CPU = Device("Machine of test", False, 8 << 30)
+TEXTS = [f"Ledger {place}: the harbour master counts vessels. " * 30 for place in range(3)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A tiny random Llama."""
+    spec = importlib.util.spec_from_file_location("tiny_model", TINY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.save(tmp_path_factory.mktemp("saved") / "tiny")
+
+
+@pytest.fixture
+def tiny(saved, demo_home):
+    """It, in the models folder of a home without a hub cache."""
+    return Path(shutil.copytree(saved, demo_home / "models" / "tiny"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the hub."""
+    folder = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(folder))
+    return folder
+
+
+def said(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def states_of(folder, devices=(CPU,), memory=8 << 30, owner=None):
+    checked = model_checks.check(folder, str(folder), owner, devices, memory)
+    return {check.name: (check.state, check.text) for check in checked.checks}
+
+
+def test_a_whole_model_lacks_only_what_nobody_has_measured(tiny):
+    found = states_of(tiny)
+    assert {name: state for name, (state, _) in found.items()} == {
+        "Family": "ok",
+        "Weights": "ok",
+        "Tokenizer": "ok",
+        "Context": "ok",
+        "Memory": "ok",
+        "Latency profile": "missing",
+        "Calibrations": "missing",
+    }
+    assert (
+        "Reads up to 1,000 tokens; 2 layers, 2 query heads over 1 KV heads of size 16" in found["Context"][1]
+    )
+    assert "None for head size 16 on Machine of test" in found["Latency profile"][1]
+
+
+def test_no_weights_are_loaded_and_no_code_of_the_folder_runs(tiny, monkeypatch):
+    config = json.loads((tiny / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model"}
+    (tiny / "config.json").write_text(json.dumps(config))
+    (tiny / "evil.py").write_text("raise SystemExit")
+    monkeypatch.setattr(torch, "load", None)
+    assert states_of(tiny)["Family"][0] == "ok"
+
+
+def broken_config(folder):
+    (folder / "config.json").write_text("{")
+
+
+def no_config(folder):
+    (folder / "config.json").unlink()
+
+
+def no_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+def pickle_only(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def cut_weights(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def unsupported(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama4"}))
+
+
+def no_context(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": "long"}))
+
+
+BROKEN = [
+    (broken_config, "Family", "is not readable JSON"),
+    (no_config, "Family", "has no config.json"),
+    (unsupported, "Family", "model family &#x27;llama4&#x27; is not supported"),
+    (no_tokenizer, "Tokenizer", "has no tokenizer.json"),
+    (pickle_only, "Weights", "only weights in other formats"),
+    (cut_weights, "Weights", "is corrupt"),
+    (no_context, "Context", "can&#x27;t be read"),
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "text"), BROKEN, ids=lambda part: getattr(part, "__name__", ""))
+def test_what_is_broken_is_named_and_nothing_can_be_started(tiny, open_page, damage, name, text):
+    damage(tiny)
+    page = open_page("models", model="tiny")
+    assert not page.exception
+    assert text in said(page)
+    assert "must be mended" in said(page)
+    assert states_of(tiny)[name][0] == "problem"
+    assert [button.key for button in page.button] == []
+
+
+def test_mending_the_folder_mends_the_list(tiny):
+    kept = (tiny / "config.json").read_text()
+    no_context(tiny)
+    assert states_of(tiny)["Context"][0] == "problem"
+    (tiny / "config.json").write_text(kept)
+    assert states_of(tiny)["Context"][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("device", "state"),
+    [
+        (Device("small", False, 1 << 20), "problem"),
+        (Device("small", True, 1 << 20), "problem"),
+        (CPU, "ok"),
+    ],
+)
+def test_memory_is_that_of_the_worker_s_device(tiny, device, state):
+    assert states_of(tiny, [device])["Memory"][0] == state
+    assert states_of(tiny, [], device.memory_bytes)["Memory"][0] == state, "without a worker, this machine's"
+
+
+def profile_of(tiny, device):
+    """A stored profile for the tiny model's heads on a device."""
+    file = next((Path(__file__).parents[3] / "data" / "profiles").glob("cpu-*.json"))
+    values = json.loads(file.read_text())
+    values |= {"device": device.name, "dtype": device.dtype, "head_dim": 16}
+    values["name"] = "cpu-test-t1-float32-d16-g2-b128x64-exact"
+    paths.profiles().mkdir(parents=True, exist_ok=True)
+    (paths.profiles() / f"{values['name']}.json").write_text(json.dumps(values))
+
+
+def test_a_profile_must_be_of_the_worker_s_device(tiny):
+    profile_of(tiny, CPU)
+    assert states_of(tiny, [CPU])["Latency profile"][0] == "ok"
+    other = states_of(tiny, [CPU, Device("A GPU", True, 8 << 30)])["Latency profile"]
+    assert other[0] == "missing" and "on A GPU" in other[1]
+    assert "no worker says" in states_of(tiny, [])["Latency profile"][1]
+
+
+def test_a_broken_profile_says_so(tiny):
+    profile_of(tiny, CPU)
+    next(paths.profiles().glob("*.json")).write_text("{")
+    assert "The first job measures a new one" in states_of(tiny)["Latency profile"][1]
+
+
+def calibrated(tiny, make_calibration, name="mine", owner=None, **changes):
+    made = make_calibration(name, 0.9, 0.02, files.revision_of(tiny))
+    from routesparse.engine.calibration.artifact import stamp_of
+
+    made = replace(made, gate_threshold=None, stamp=stamp_of(RouterConfig()), model="tiny", **changes)
+    made.save(own_folder(owner))
+    return made
+
+
+def test_calibrations_of_these_weights_are_listed_with_their_age(tiny, make_calibration):
+    calibrated(tiny, make_calibration)
+    state, text = states_of(tiny)["Calibrations"]
+    assert state == "ok" and "mine (4,096 to 8,192 tokens, " in text
+    calibrated(tiny, make_calibration, model_revision="0" * 16)
+    assert states_of(tiny)["Calibrations"][0] == "missing"
+
+
+def test_one_that_does_not_fit_the_defaults_says_why(tiny, make_calibration):
+    calibrated(tiny, make_calibration, library_hash="0" * 16)
+    state, text = states_of(tiny)["Calibrations"]
+    assert state == "missing" and "was made with pattern library 0000000000000000" in text
+
+
+def test_somebody_else_s_calibration_is_not_offered(tiny, make_calibration):
+    calibrated(tiny, make_calibration, owner="a" * 32)
+    assert states_of(tiny, owner="a" * 32)["Calibrations"][0] == "ok"
+    assert states_of(tiny, owner="b" * 32)["Calibrations"][0] == "missing"
+    assert states_of(tiny)["Calibrations"][0] == "missing"
+
+
+def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, open_page):
+    page = open_page("models")
+    assert not page.exception
+    assert page.selectbox(key="model").options == ["demo"]
+    assert f"ln -s /path/to/model {demo_home}/models/NAME" in page.code[-1].value + page.code[-2].value
+    assert "No worker is running" in said(page)
+    assert page.button(key="analyse-with").disabled is False
+
+
+def test_a_broken_folder_is_listed_too(tiny, open_page):
+    (tiny.parent / "empty").mkdir()
+    page = open_page("models", model="empty")
+    assert page.selectbox(key="model").options == ["demo", "empty", "tiny"]
+    assert "has no config.json" in said(page)
+
+
+def test_the_page_leads_to_new_run_with_the_model(tiny, open_page, went):
+    page = open_page("models", model="tiny")
+    page.button(key="analyse-with").click().run()
+    assert went == [("new", {"with_model": "tiny"})]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_profile_is_asked_for_by_a_button(tiny, open_page, went, queue, quick):
+    page = open_page("models", model="tiny")
+    page.button(key=f"profile-{'quick' if quick else 'full'}").click().run()
+    (job,) = queue.jobs()
+    assert went == [("job", {"job": job.id})]
+    assert read_request(job.kind, job.request_json) == ProfileRequest(str(tiny), quick=quick)
+
+
+def with_texts(open_page, *uploads):
+    page = open_page("models", model="tiny")
+    if uploads:
+        page.file_uploader(key="texts").upload(*uploads[0]) if len(uploads) == 1 else page.file_uploader(
+            key="texts"
+        ).set_value(list(uploads))
+        page.run()
+    return page
+
+
+def several():
+    return [(f"{place}.txt", text.encode(), "text/plain") for place, text in enumerate(TEXTS)]
+
+
+def test_texts_are_calibrated_on_by_a_job(tiny, open_page, went, queue):
+    page = with_texts(open_page, *several())
+    page.text_input(key="domain-name").input("harbour").run()
+    assert not page.exception
+    assert page.button(key="calibrate").disabled is False, said(page)
+    page.button(key="calibrate").click().run()
+    (job,) = queue.jobs()
+    assert went == [("job", {"job": job.id})]
+    request = read_request(job.kind, job.request_json)
+    assert request == CalibrateRequest("harbour", str(tiny), least_tokens=512, most_tokens=1_000)
+    documents = unpack(queue.prompts.read(job.id))
+    assert [(one.name, one.text) for one in documents] == [(f"{i}.txt", text) for i, text in enumerate(TEXTS)]
+
+
+def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS) + "no JSON\n"
+    page = with_texts(open_page, ("texts.jsonl", lines.encode(), "application/json"))
+    page.text_input(key="domain-name").input("harbour").run()
+    assert "texts.jsonl: line 4 is no JSON" in said(page)
+
+
+@pytest.mark.parametrize(
+    ("uploads", "name", "message"),
+    [
+        (several()[:1], "mine", "1 document found; the two folds need at least 2"),
+        (
+            [*several(), ("again.txt", TEXTS[0].encode(), "text/plain")],
+            "mine",
+            "are the same text; pass it once",
+        ),
+        (
+            [("a.txt", b"short", "text/plain"), ("b.txt", b"brief", "text/plain")],
+            "mine",
+            "Only 0 of 2 documents",
+        ),
+        ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
+        (several(), "", "is no name"),
+        (several(), "a/b", "is no name"),
+    ],
+)
+def test_what_can_t_be_calibrated_on_is_said_at_once(tiny, open_page, uploads, name, message):
+    page = with_texts(open_page, *uploads)
+    page.text_input(key="domain-name").input(name).run()
+    assert message in said(page).replace("&#x27;", "'")
+    assert page.button(key="calibrate").disabled
+
+
+def test_an_existing_name_is_replaced_only_when_asked(tiny, make_calibration, open_page):
+    calibrated(tiny, make_calibration)
+    page = with_texts(open_page, *several())
+    page.text_input(key="domain-name").input("mine").run()
+    assert "is called &#x27;mine&#x27; already" in said(page) and page.button(key="calibrate").disabled
+    page.checkbox(key="replace").check().run()
+    assert page.button(key="calibrate").disabled is False
+
+
+def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
+    queue.seen("host-1-ab")
+    with presence.present(home, "host-1-ab"):
+        presence.describe(home, "host-1-ab", Device("NVIDIA H200", True, 150 << 30))
+        page = open_page("models", model="tiny")
+        assert queue.workers() == [
+            WorkerSeen("host-1-ab", *[queue.workers()[0].seen_at] * 2, Device("NVIDIA H200", True, 150 << 30))
+        ]
+    assert "GPU" in said(page) and "H200" in said(page) and "worker host-1-ab" in said(page)
+    assert "No worker is running" not in said(page)
+
+
+def snapshot(cache, saved, hub_id="org/tiny"):
+    """A model as the hub's cache holds it."""
+    folder = cache / f"models--{hub_id.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("c" * 40)
+    (folder / "blobs").mkdir()
+    target = folder / "snapshots" / ("c" * 40)
+    target.mkdir(parents=True)
+    for place, file in enumerate(sorted(saved.iterdir())):
+        blob = folder / "blobs" / f"{place:040x}"
+        shutil.copy(file, blob)
+        (target / file.name).symlink_to(blob)
+    return target
+
+
+def test_a_downloaded_model_is_added_without_a_copy_or_the_network(
+    demo_home, saved, cache, open_page, monkeypatch
+):
+    snapshot(cache, saved)
+    monkeypatch.setattr("socket.socket.connect", None)
+    page = open_page("models")
+    page.button(key="add-org/tiny").click().run()
+    assert not page.exception
+    assert page.selectbox(key="model").value == "org--tiny"
+    folder = paths.models() / "org--tiny"
+    assert states_of(folder)["Weights"][0] == "ok"
+    assert (folder / "model.safetensors").is_symlink()
+    assert files.revision_of(folder) == files.revision_of(saved)
+    with pytest.raises(ModelError, match="is there already"):
+        files.adopt("org/tiny")
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [("org/other", "is not on this machine"), ("a b", "is no hub id; write it as org/name")],
+)
+def test_a_typed_hub_id_that_is_not_here_says_what_to_do(demo_home, open_page, typed, message):
+    page = open_page("models")
+    page.text_input(key="hub-id").input(typed).run()
+    assert message in said(page)
+    with pytest.raises(ModelError, match="download it first"):
+        files.adopt(typed)
+
+
+def test_new_run_offers_the_home_s_calibrations_for_the_chosen_model(
+    tiny, make_calibration, open_page, queue
+):
+    calibrated(tiny, make_calibration)
+    page = open_page("new_run", with_model="tiny", calibration="mine", source="Paste")
+    assert page.selectbox(key="calibration").value == "mine"
+    assert "Prepare this model" in said(page), "no profile is stored"
+    page.text_area(key="pasted").input("the harbour master counts vessels").run()
+    page.button(key="submit").click().run()
+    (job,) = queue.jobs()
+    assert RunRequest.from_json(job.request_json).calibration == "mine"
+    other = open_page("new_run", with_model="demo")
+    assert "mine" not in other.selectbox(key="calibration").options
+
+
+def test_new_run_needs_no_preparation_where_nothing_is_missing(tiny, make_calibration, open_page):
+    calibrated(tiny, make_calibration)
+    profile_of(tiny, CPU)
+    assert "Prepare this model" not in said(open_page("new_run", with_model="tiny"))
+
+
+@pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
+def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue, request_):
+    content = (
+        ""
+        if request_.kind == "profile"
+        else "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in TEXTS)
+    )
+    job_id = queue.submit(request_, content)
+    assert not open_page("job").exception
+    page = open_page("job", job=job_id)
+    assert not page.exception
+    wanted = "measure this machine" if request_.kind == "profile" else "take δ from the others"
+    assert wanted in said(page) and "route and execute" not in said(page)
+    claim = queue.claim("w")
+    stage = {"profile": "profile", "calibrate": "fold B"}[request_.kind]
+    queue.heartbeat(claim, progress=(stage, 3, 9))
+    page = open_page("job", job=job_id)
+    assert ("3 of 9" if request_.kind == "profile" else "prompt 4 of 9") in said(page)
+    queue.finish(claim, claim.run_id, "result")
+    page = open_page("job", job=job_id)
+    assert not page.exception
+    result = "profile=result" if request_.kind == "profile" else "names=result"
+    assert f"calibration?{result}" in said(page) and "models?model=tiny" in said(page)
+
+
+@pytest.mark.parametrize("request_", [ProfileRequest("tiny"), CalibrateRequest("harbour", "tiny")])
+def test_a_failed_preparation_leads_back_to_its_model(demo_home, open_page, queue, request_):
+    content = (
+        ""
+        if request_.kind == "profile"
+        else "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in TEXTS)
+    )
+    job_id = queue.submit(request_, content)
+    queue.fail(queue.claim("w"), "out_of_memory", "out of memory while running")
+    page = open_page("job", job=job_id)
+    assert not page.exception
+    assert "Out of memory" in said(page) and "models?model=tiny" in said(page)
+    page.button(key="retry").click().run()
+    assert [job.kind for job in queue.jobs(["queued"])] == [request_.kind]
+
+
+def test_the_estimate_is_from_jobs_of_the_same_kind(demo_home, queue):
+    from routesparse.engine.jobs.estimate import job_estimate, preparation_estimate
+
+    queue.submit(ProfileRequest("tiny"))
+    claim = queue.claim("w")
+    queue.finish(claim, claim.run_id, "p")
+    assert preparation_estimate(queue, ProfileRequest("tiny")).jobs == 1
+    assert preparation_estimate(queue, ProfileRequest("tiny", quick=True)) is None
+    assert preparation_estimate(queue, CalibrateRequest("harbour", "tiny")) is None
+    assert job_estimate(queue, RunRequest(model="tiny"), 1) is None

@@ -1,0 +1,277 @@
+"""Jobs that prepare a model: requests, documents, the queue's migration, the worker's handover. CPU, seconds."""
+
+import json
+import os
+import signal
+import sqlite3
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.cli.worker import calibrate, measure_profile
+from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
+from routesparse.engine.jobs import presence, staging, worker
+from routesparse.engine.jobs.analysis import WarmModel
+from routesparse.engine.jobs.documents import pack, unpack
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
+from routesparse.engine.jobs.log import tail
+from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.preparation import WarmPreparation
+from routesparse.engine.jobs.presence import Device
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.prompts import decode_prompt
+
+TEXTS = [f"Ledger number {place}: the harbour master counts vessels. " * 30 for place in range(4)]
+SMALL = {"least_tokens": 520, "most_tokens": 600, "fold_a": 1, "fold_b": 2, "audit_rows": 32}
+
+
+def documents(texts=TEXTS):
+    return pack(decode_prompt(text.encode(), f"{place}.txt") for place, text in enumerate(texts))
+
+
+def fake(request, content, folder, report):
+    """A preparation that writes one line."""
+    report("profile", 0, 2)
+    target = folder / "profiles" / "made.json"
+    target.parent.mkdir(parents=True)
+    target.write_text(f"{request.kind} {len(content)}")
+    return "made"
+
+
+@pytest.fixture
+def work(home, fakes):
+    """Run the worker until nothing waits."""
+
+    def run(prepare=fake, **options):
+        options = {"beat_s": 0.02, "poll_s": 0.01, **options}
+        assert worker.run_worker(home, fakes.fake_analysis(home), prepare, once=True, **options) == 0
+
+    return run
+
+
+def old_queue(home):
+    """A queue as version 2 of its schema left it, with a waiting job."""
+    connection = sqlite3.connect(home / FILE)
+    folder = resources.files("routesparse.engine.jobs") / "migrations"
+    for name in ("0001_jobs.sql", "0002_owner.sql"):
+        connection.executescript((folder / name).read_text())
+    connection.execute("PRAGMA user_version = 2")
+    connection.execute(
+        "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
+        "VALUES ('feed', 'queued', 'old.txt', '{}', '', 4, 1, 0)"
+    )
+    connection.commit()
+    connection.close()
+    (home / "prompts").mkdir()
+    (home / "prompts" / "feed.txt").write_text("text")
+
+
+def test_an_old_queue_s_jobs_are_analyses(home, work):
+    old_queue(home)
+    queue = JobQueue(home)
+    assert (queue.job("feed").kind, queue.job("feed").state) == ("analyse", "queued")
+    work()
+    assert queue.job("feed").state == "done"
+
+
+@pytest.mark.parametrize("request_", [ProfileRequest(), CalibrateRequest("mine")])
+def test_a_worker_of_an_older_version_refuses_the_new_kinds(request_):
+    """It reads every request as an analysis's."""
+    with pytest.raises(ConfigError, match="update the worker"):
+        RunRequest.from_json(request_.to_json())
+
+
+def test_a_kind_of_a_newer_version_fails_clearly(queue, home, work):
+    job_id = queue.submit(RunRequest(), "text")
+    connection = sqlite3.connect(home / FILE)
+    connection.execute("UPDATE job SET kind = 'distil'")
+    connection.commit()
+    connection.close()
+    work()
+    failure = queue.job(job_id).failure
+    assert failure.kind == "config"
+    assert failure.message == "a job of kind 'distil' is not known to this version; update the worker"
+
+
+@pytest.mark.parametrize(
+    "request_", [ProfileRequest("tiny", "pooled", True), CalibrateRequest("mine", "tiny", tau=0.8, **SMALL)]
+)
+def test_requests_survive_their_json(request_):
+    assert read_request(request_.kind, request_.to_json()) == request_
+
+
+@pytest.mark.parametrize(
+    ("kind", "wishes", "message"),
+    [
+        (ProfileRequest, {"model": " "}, "names no model"),
+        (ProfileRequest, {"probe": "loud"}, "probe is"),
+        (CalibrateRequest, {"name": "../x"}, "is no name"),
+        (CalibrateRequest, {"name": "prose"}, "is bundled"),
+        (CalibrateRequest, {"name": "x", "least_tokens": 100}, "is no range"),
+        (CalibrateRequest, {"name": "x", "fold_b": 0}, "fold_b is 0"),
+        (CalibrateRequest, {"name": "x", "policy": "strict"}, "policy is"),
+        (CalibrateRequest, {"name": "x", "tau": 2.0}, "tau"),
+    ],
+)
+def test_a_wrong_request_is_refused_where_it_is_made(kind, wishes, message):
+    with pytest.raises(InputError, match=message):
+        kind(**wishes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [([TEXTS[0]], "1 document is too few"), ([TEXTS[0]] * 2, "are the same text"), (["a", " "], "is empty")],
+)
+def test_documents_that_make_no_two_folds_are_refused(queue, texts, message):
+    with pytest.raises(PromptError, match=message):
+        documents(texts)
+    lines = "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in texts)
+    with pytest.raises(PromptError, match=message):
+        queue.submit(CalibrateRequest("mine"), lines)
+    assert queue.jobs() == []
+    assert queue.prompts.names() == []
+
+
+def test_documents_come_back_as_they_were():
+    text = "two\nlines, a \u2028 separator and “quotes”"
+    found = unpack(documents([text, "another"]))
+    assert [(one.name, one.text) for one in found] == [("0.txt", text), ("1.txt", "another")]
+    assert found[0].sha256 == decode_prompt(text.encode(), "0.txt").sha256
+    with pytest.raises(PromptError, match="can't be read"):
+        unpack(b"{}\n")
+
+
+def test_a_result_appears_in_the_home_when_its_job_is_done(queue, home, work):
+    job_id = queue.submit(ProfileRequest())
+    work()
+    job = queue.job(job_id)
+    assert (job.kind, job.state, job.result, job.label) == ("profile", "done", "made", "latency profile")
+    assert (home / "profiles" / "made.json").read_text() == "profile 0"
+    assert list((home / "spool" / staging.STAGED).iterdir()) == []
+    assert queue.unpublished() == []
+    assert [path.name for path in (home / "spool").glob("[!.]*")] == []
+
+
+def test_the_texts_go_when_the_calibration_is_done(queue, work):
+    queue.submit(CalibrateRequest("mine"), documents())
+    assert len(queue.prompts.names()) == 1
+    work()
+    assert queue.prompts.names() == []
+
+
+def test_a_cancelled_job_leaves_nothing_and_can_be_tried_again(queue, home, work):
+    def cancelled(request, content, folder, report):
+        fake(request, content, folder, report)
+        queue.cancel(job_id)
+        while True:
+            report("profile", 1, 2)
+
+    job_id = queue.submit(CalibrateRequest("mine"), documents())
+    work(cancelled)
+    assert queue.job(job_id).state == "cancelled"
+    assert not (home / "profiles").exists()
+    assert list((home / "spool" / staging.STAGED).iterdir()) == []
+    again = queue.retry(job_id)
+    work()
+    assert (queue.job(again).kind, queue.job(again).state) == ("calibrate", "done")
+
+
+def test_a_failure_is_typed_and_leaves_nothing(queue, home, work):
+    def full(*_):
+        raise StoreError("no room")
+
+    job_id = queue.submit(ProfileRequest())
+    work(full)
+    assert queue.job(job_id).failure.kind == "store"
+    assert queue.retry(job_id) != job_id
+
+
+def test_a_worker_that_only_analyses_says_so(queue, work):
+    job_id = queue.submit(ProfileRequest())
+    work(None)
+    assert "this worker runs no job of kind 'profile'" in queue.job(job_id).failure.message
+
+
+@pytest.mark.parametrize("place", ["written", "finished"])
+def test_a_killed_preparation_is_never_half_used(queue, home, work, place, monkeypatch):
+    """Killed before the job is done it runs again; killed after, the next worker moves its result into place."""
+    job_id = queue.submit(ProfileRequest())
+    child = os.fork()
+    if child == 0:
+        if place == "finished":
+            staging.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            JobQueue.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        worker.run_worker(home, None, fake, once=True)
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert not (home / "profiles").exists()
+    work()
+    job = queue.job(job_id)
+    assert (job.state, job.attempt) == ("done", 2 if place == "written" else 1)
+    assert (home / "profiles" / "made.json").is_file()
+    assert list((home / "spool" / staging.STAGED).iterdir()) == []
+
+
+def test_a_job_s_owner_decides_where_a_calibration_goes(queue, home, work):
+    """Somebody who logged in makes calibrations for themself."""
+    seen = []
+
+    def prepare(request, content, folder, report):
+        seen.append(request.owner)
+        return fake(request, content, folder, report)
+
+    queue.of("a" * 32).submit(CalibrateRequest("mine", owner="b" * 32), documents())
+    work(prepare)
+    assert seen == ["a" * 32]
+
+
+def test_a_worker_names_its_device(queue, home, fakes, until):
+    device = Device("Machine of test", False, 1 << 30)
+    seen = []
+
+    def prepare(*arguments):
+        until(lambda: queue.workers()[0].device, "the device")
+        seen.append(queue.workers()[0].device)
+        return fake(*arguments)
+
+    queue.submit(ProfileRequest())
+    worker.run_worker(home, fakes.fake_analysis(home), prepare, once=True, describe=lambda: device)
+    assert seen == [device]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "x", "on_gpu": 1, "memory_bytes": 5}'])
+def test_a_device_that_nobody_can_read_is_unknown(home, content):
+    with presence.present(home, "w"):
+        Path(home / "workers" / "w.lock").write_text(content)
+        assert presence.device_of(home, "w") is None
+
+
+def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):
+    """With the engine, on a tiny random Llama: both results are whole, named, and the logs quote no text."""
+    from routesparse.engine.calibration.artifact import load_calibration
+    from routesparse.engine.jobs.analysis import WarmAnalysis
+    from routesparse.engine.profiles.files import load_profile
+
+    model = str(tiny_model.save(home / "models" / "tiny"))
+    warm = WarmModel()
+    profiled = queue.submit(ProfileRequest(model, quick=True))
+    calibrated = queue.of("a" * 32).submit(
+        CalibrateRequest("mine", model, segment=1_024, **SMALL), documents()
+    )
+    prepare = WarmPreparation(measure_profile, calibrate, warm)
+    worker.run_worker(home, WarmAnalysis(None, warm), prepare, once=True, poll_s=0.01)
+    job = queue.job(profiled)
+    assert (job.state, job.failure) == ("done", None)
+    assert load_profile(job.result).head_dim == tiny_model.SHAPE["head_dim"]
+    job = queue.of("a" * 32).job(calibrated)
+    assert (job.state, job.failure, job.result) == ("done", None, "mine")
+    made = load_calibration("mine", "a" * 32)
+    assert (made.model, made.domain, made.buckets[0].prompts) == ("tiny", "mine", 2)
+    with pytest.raises(InputError):
+        load_calibration("mine")
+    stages = [line["stage"] for line in tail(home, calibrated) if line["event"] == "stage"]
+    assert stages == ["load", "tokenize", "fold A", "fold B", "write"]
+    assert "harbour" not in (home / "logs" / "worker.jsonl").read_text()
