@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import uuid
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,7 +144,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
     Errors: DiskFullError, InputError where the target can't be written.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         yield partial
         os.replace(partial, target)
@@ -153,7 +154,7 @@ def replacing(target: Path) -> Iterator[Path]:
                 f"the disk is full: {target} was not written, and nothing half made is left; free space and retry"
             ) from error
         raise InputError(
-            f"{target} cannot be written ({error.strerror or error}); pass another --out"
+            f"{target} cannot be written ({error.strerror or error}); check its folder, or name another file"
         ) from error
     finally:
         partial.unlink(missing_ok=True)
