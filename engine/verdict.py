@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import RunRecord, deviates
 
 Level = Literal["red", "amber", "green"]
 LEVELS: tuple[Level, ...] = ("red", "amber", "green")  # the worst first
+SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "green": "✓"}
+WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "green": "No warning"}
 
 KL_LIMIT = 0.05  # nats, next token
 TIE_KL = 0.01
@@ -138,7 +141,9 @@ def of_record(record: RunRecord) -> Verdict:
                 **vars(run),
                 "uncertified_units": len(record.uncertified),
                 "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
-                "fallback_limit": json.loads(run.config_json)["fallback_limit"],
+                "fallback_limit": json.loads(run.config_json).get(
+                    "fallback_limit", RouterConfig.fallback_limit
+                ),
                 "violations": sum(row.violations for row in record.audits) if record.audits else None,
                 "executed_error": max(compared, default=None),
             }

@@ -27,6 +27,7 @@ READ_SIDE = (
     "engine/paths.py",
     "engine/method/router.py",
     "engine/store/*.py",
+    "engine/export/*.py",
     "engine/jobs/*.py",
 )
 
@@ -103,11 +104,13 @@ _STUDYING = (
     "engine/bench",
     "engine/calibrate",
     "engine/demo_model",
+    "engine/export",
     "engine/jobs",
 )
 _READING = (
     "engine",
     "engine/calibration",
+    "engine/export",
     "engine/jobs",
     "engine/method",
     "engine/models",
@@ -124,6 +127,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/calibration": ("engine", "engine/method", "engine/stats"),
     "engine/record/masks.py": ("engine",),
     "engine/store": ("engine", "engine/record/masks.py"),
+    "engine/export": ("engine", "engine/method", "engine/store"),
     "engine/decide": (*_DECIDING, "engine/record/masks.py"),
     "engine/record": (
         *_DECIDING,

@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, tour, verdict_bar, view
+from routesparse.app.shell import export_menu, navigate, tour, verdict_bar, view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.app.ui.plain_text import visible
@@ -62,10 +62,13 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
     name = f"<b><bdi>{escape(visible(run.prompt_name))}</bdi></b>"
     if label.name:
         name = f"<b><bdi>{escape(visible(label.name))}</bdi></b> · prompt {name}"
-    st.html(
-        f'<div class="rs-title">{escape(title)}</div><div class="rs-sub">{name} · '
-        f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>"
-    )
+    with st.container(horizontal=True, gap="small", key="run-header"):
+        st.html(
+            f'<div class="rs-title">{escape(title)}</div><div class="rs-sub">{name} · '
+            f"{escape(' · '.join(facts))} · run {escape(queries.label(run.run_id))}</div>",
+            width="stretch",
+        )
+        export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
     tour.strip(queries.short_id(store, run.run_id))
 

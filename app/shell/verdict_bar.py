@@ -9,10 +9,7 @@ import streamlit as st
 
 from routesparse.engine.store import verdicts
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.verdict import LEVELS, Finding, Level, Verdict
-
-SIGNS: dict[Level, str] = {"red": "✕", "amber": "!", "green": "✓"}
-WORDS: dict[Level, str] = {"red": "Not safe", "amber": "With care", "green": "No warning"}
+from routesparse.engine.verdict import LEVELS, SIGNS, WORDS, Finding, Verdict
 
 
 def of_run(store: OwnerView, run_id: str) -> None:

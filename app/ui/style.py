@@ -30,6 +30,7 @@ _STYLE = """
 .rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; }
 .rs-note { font-size: .86rem; }
 .rs-h { font-weight: 650; font-size: 1rem; }
+.stApp .st-key-run-header { flex-wrap: nowrap; } .st-key-run-header > :first-child { min-width: 0; }
 .rs-kpi { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; }
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }

@@ -1,4 +1,4 @@
-"""``routesparse ingest``, ``runs`` and ``export``: on bundles in folders; the database is never opened.
+"""``routesparse ingest``, ``runs``, ``export`` and ``report``: on bundles in folders; the database is never opened.
 
 The web process owns the database and takes in whatever appears in the spool, so these commands work whether it
 runs or not.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import lzma
-import os
 import struct
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,27 +108,62 @@ def runs(
 def export(
     run_id: Annotated[str, typer.Argument(help="A run id, or the beginning of one.")],
     out: Annotated[Path | None, typer.Option(help="The zip file to write; default: RUN_ID.zip here.")] = None,
+    without_text: Annotated[
+        bool, typer.Option("--without-text", help="Leave the prompt's text out, as for a colleague.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Check a run bundle and pack it into one zip file that ingest reads, here or elsewhere."""
-    from routesparse.engine.store import bundle
+    """Check a run bundle and pack it into one zip file with a data dictionary; ingest reads it, here or elsewhere."""
+    from routesparse.engine.export import archive
 
     folder = _resolve(run_id)
-    manifest = bundle.verify_bundle(folder)
-    target = out or Path(f"{manifest.run_id}.zip")
-    if target.is_dir():
-        target = target / f"{manifest.run_id}.zip"
-    if target.exists() and not force:
-        raise InputError(f"{target} exists; pass another --out, or --force to replace it")
-    with _into(target) as partial, zipfile.ZipFile(partial, "w") as archive:
-        for name in (bundle.MANIFEST, *sorted(manifest.files)):
-            # Parquet is compressed already, and fixed times make equal bundles equal files.
-            archive.writestr(zipfile.ZipInfo(f"{manifest.run_id}/{name}"), (folder / name).read_bytes())
+    target = _free_target(out, f"{folder.name}.zip", force)
+    archive.write(folder, target, text=not without_text)
+    text = archive.has_text(folder) and not without_text
     if json_output:
-        print_json({"run_id": manifest.run_id, "file": str(target), "bytes": target.stat().st_size})
+        size = target.stat().st_size
+        print_json({"run_id": folder.name, "file": str(target), "bytes": size, "text": text})
+        return
+    print(target)
+    if text:
+        Reporter().line("the prompt's text is inside; --without-text leaves it out")
+
+
+def report(
+    run_id: Annotated[str, typer.Argument(help="A run id, or the beginning of one.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file to write; default: RUN_ID.html here.")
+    ] = None,
+    text: Annotated[
+        bool,
+        typer.Option("--text", help="Show words of the prompt beside the worst rows and the next token."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Write a run as one HTML page that opens without a server: verdict, settings, map, certificates, audit."""
+    from routesparse.engine.export import archive, report_page
+
+    folder = _resolve(run_id)
+    target = _free_target(out, f"{folder.name}.html", force)
+    page = report_page.of_bundle(folder, words=text)
+    with archive.replacing(target) as partial:
+        partial.write_text(page, "utf-8")
+    if json_output:
+        print_json({"run_id": folder.name, "file": str(target), "bytes": target.stat().st_size})
     else:
         print(target)
+
+
+def _free_target(out: Path | None, name: str, force: bool) -> Path:
+    """Where a file may be written; ``name`` in the folder that ``out`` names. InputError: it exists."""
+    target = out or Path(name)
+    if target.is_dir():
+        target = target / name
+    if target.exists() and not force:
+        raise InputError(f"{target} exists; pass another --out, or --force to replace it")
+    return target
 
 
 def bundle_folders() -> dict[str, Path]:
@@ -242,21 +275,6 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
         if target.exists():
             raise BundleError(f"{name} holds {target.name} twice; pack the bundle again")
         target.write_bytes(archive.read(entry))
-
-
-@contextmanager
-def _into(target: Path) -> Iterator[Path]:
-    """A temporary sibling that becomes the target when the block succeeds."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        os.replace(partial, target)
-    except OSError as error:
-        raise InputError(
-            f"{target} cannot be written ({error.strerror or error}); pass another --out"
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _cell(text: str) -> Text:

@@ -151,6 +151,33 @@ def test_equal_bundles_become_equal_files_and_nothing_else_is_left(run, home, bu
     assert not list(tmp_path.glob(".*partial"))
 
 
+def test_export_says_what_is_inside_and_leaves_the_text_out_on_request(run, home, factory, tmp_path):
+    record = factory.make_record("run-t", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+    run("ingest", write_bundle(record, tmp_path / "elsewhere"))
+    code, out, err = run("export", "run-t", "--out", tmp_path / "a.zip")
+    assert (code, out) == (0, f"{tmp_path / 'a.zip'}\n") and "the prompt's text is inside" in err
+    code, out, _ = run("export", "run-t", "--out", tmp_path / "b.zip", "--without-text", "--json")
+    assert (code, json.loads(out)["text"]) == (0, False)
+    names = [
+        {Path(name).name for name in zipfile.ZipFile(tmp_path / file).namelist()}
+        for file in ("a.zip", "b.zip")
+    ]
+    assert names[0] - names[1] == {"prompt.parquet"}
+    assert {"README.txt", "DATA_DICTIONARY.md", "load.py", "manifest.json"} <= names[1]
+
+
+def test_report_writes_one_page_and_replaces_none_unasked(run, home, bundle, tmp_path, monkeypatch):
+    run("ingest", bundle(routed=False))
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("report", "run-", "--json")
+    assert (code, json.loads(out)["file"]) == (0, "run-a.html")
+    assert (tmp_path / "run-a.html").read_text().startswith("<!DOCTYPE html>")
+    assert "--force to replace it" in refused(run, home, "report", "run-a")
+    damage_file(paths.spool() / "run-a")
+    assert "doesn't match its checksum" in refused(run, home, "report", "run-a", "--out", tmp_path / "b.html")
+    assert not (tmp_path / "b.html").exists()
+
+
 def test_export_needs_one_known_run(run, home, bundle, tmp_path):
     assert "no run is called 'run-a'; `routesparse runs` lists the 0" in refused(run, home, "export", "run-a")
     run("ingest", bundle("run-a1"), bundle("run-a2"))

@@ -1,0 +1,117 @@
+"""The menu Export on every page about a run: its ZIP, its report as one page, and a link to the view.
+
+A file is made into a folder of the home and read when it is saved, so that a large one lies in memory once. What the
+browser saves is the last one made; files of the menu are deleted after a day.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from routesparse.app.ui import copy_link, numbers, states
+from routesparse.engine import paths
+from routesparse.engine.errors import BundleError, RouteSparseError, StoreError
+from routesparse.engine.export import archive, report_page
+from routesparse.engine.store.owner_view import OwnerView
+
+_KEPT_S = 24 * 3600.0
+_KINDS = {
+    "zip": ("ZIP", "application/zip", "All tables (Parquet), a data dictionary and a pandas snippet"),
+    "html": ("report", "text/html", "One page: verdict, map, certificates, settings; opens without a server"),
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A file that waits to be saved."""
+
+    run_id: str
+    text: bool
+    path: Path
+
+
+def menu(store: OwnerView, run_id: str) -> None:
+    """Draw the menu; what is in it is made once it is opened."""
+    opened = st.popover("Export", key="export", on_change="rerun")
+    if not opened.open:
+        return
+    with opened:
+        copy_link.button()
+        folder = store.bundle(run_id)
+        if folder is None:
+            states.field_error("The bundle of this run is no longer on the disk. Analyse the prompt again.")
+            return
+        text = False
+        if archive.has_text(folder):
+            text = st.checkbox(
+                "Include the prompt’s text",
+                key="export-text",
+                help="Without it the files hold the prompt’s name, its hash and the figures, but none of its words.",
+            )
+        for kind in _KINDS:
+            _offer(store, run_id, kind, text)
+        problem = st.session_state.pop("export-problem", None)
+        if problem:
+            states.field_error(problem)
+
+
+def _offer(store: OwnerView, run_id: str, kind: str, text: bool) -> None:
+    """A button that makes a file, and one that saves it when it is made."""
+    name, mime, inside = _KINDS[kind]
+    made = st.session_state.get(f"exported-{kind}")
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        st.button(
+            f"Make {name}",
+            key=f"make-{kind}",
+            on_click=_make,
+            args=(store, run_id, kind, text),
+            help=f"{inside}; {'with' if text else 'without'} the prompt’s text",
+        )
+        if isinstance(made, Made) and (made.run_id, made.text) == (run_id, text) and made.path.is_file():
+            st.download_button(
+                f"Save, {numbers.size(made.path.stat().st_size)}",
+                made.path.read_bytes,
+                file_name=f"{run_id}.{kind}",
+                mime=mime,
+                key=f"save-{kind}",
+                type="primary",
+                on_click="ignore",
+            )
+    st.html(f'<div class="rs-note">{inside}.</div>')
+
+
+def _make(store: OwnerView, run_id: str, kind: str, text: bool) -> None:
+    """Make a file; what goes wrong is told in the menu."""
+    try:
+        folder = store.bundle(run_id)
+        if folder is None:
+            raise BundleError("the bundle of this run is no longer on the disk; analyse the prompt again")
+        target = _place(run_id, kind, text)
+        if kind == "zip":
+            archive.write(folder, target, text=text)
+        else:
+            page = report_page.of_bundle(folder, words=text)
+            with archive.replacing(target) as partial:
+                partial.write_text(page, "utf-8")
+        st.session_state[f"exported-{kind}"] = Made(run_id, text, target)
+    except RouteSparseError as error:
+        st.session_state["export-problem"] = str(error)
+
+
+def _place(run_id: str, kind: str, text: bool) -> Path:
+    """Where a file is made: one name for each run and kind, so that clicks do not pile up. Errors: StoreError."""
+    place = paths.home() / "exports"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for old in place.iterdir():
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                old.unlink()
+    except OSError as error:
+        raise StoreError(
+            f"{place} can't be written ({error.strerror}); nothing was made. Make room there, then try again"
+        ) from error
+    return place / f"{run_id}{'-with-text' if text else ''}.{kind}"

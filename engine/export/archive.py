@@ -1,0 +1,198 @@
+"""A run as one ZIP for somebody without RouteSparse: the bundle's files, what they are, and how to read them.
+
+``<run_id>/manifest.json`` and the Parquet files are the bundle itself, so ``routesparse ingest`` reads the ZIP, too.
+Equal runs give equal files. The ZIP is written beside its target and renamed: on an error nothing half made is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from routesparse.engine.errors import BundleError, DiskFullError, InputError
+from routesparse.engine.export import columns
+from routesparse.engine.export.plain_text import visible
+from routesparse.engine.plain_files import open_plain
+from routesparse.engine.rows import RunRow
+from routesparse.engine.store import bundle, tables
+from routesparse.engine.store.bundle import Manifest
+
+README, DICTIONARY, LOAD = "README.txt", "DATA_DICTIONARY.md", "load.py"
+_CHUNK_BYTES = 1 << 20
+_TYPES = {
+    pa.string(): "text",
+    pa.int64(): "whole number",
+    pa.float64(): "number",
+    pa.bool_(): "true or false",
+    pa.binary(): "bytes",
+}
+# Runs where pandas and pyarrow are, without RouteSparse.
+_LOAD_TEXT = '''"""Read this run with pandas: python load.py, or in an interpreter: from load import tables, units."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+HERE = Path(__file__).parent
+manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
+tables = {file.stem: pd.read_parquet(file) for file in sorted(HERE.glob("*.parquet"))}
+run = tables["run"].iloc[0]
+
+# Every unit (a head of a layer in a segment) with its audit, where it was audited: NULL is "not measured", never 0.
+unit = ["run_id", "batch_index", "layer", "head", "segment"]
+units = tables["head_choice"].merge(tables["audit"], on=unit, how="left", suffixes=("", "_audited"))
+
+if __name__ == "__main__":
+    print(run["run_id"], run["prompt_name"], f"{run['tokens']} tokens, {run['layers']} layers, {run['heads']} heads")
+    print(units.groupby("pattern")[["density", "lower_mass", "mass_audited", "mean_error"]].mean())
+'''
+
+
+def has_text(folder: Path) -> bool:
+    """Whether a bundle holds the prompt's text."""
+    return (folder / "prompt.parquet").is_file()
+
+
+def write(folder: Path, target: Path, *, text: bool) -> Path:
+    """Write the ZIP of a checked bundle; without ``text`` neither the prompt nor its next tokens' texts are in it.
+
+    Errors: BundleError for a bundle that is damaged or was changed meanwhile, DiskFullError, InputError where the
+    target can't be written. The target is then as it was.
+    """
+    manifest = bundle.verify_bundle(folder)
+    run = tables.from_arrow("run", bundle.read_table(folder, "run"))[0]
+    left_out = not text and has_text(folder)
+    changed = _without_text(folder, manifest) if left_out else {}
+    with replacing(target) as partial, zipfile.ZipFile(partial, "w") as archive:
+        for name in (bundle.MANIFEST, *sorted(manifest.files)):
+            if name in changed:
+                archive.writestr(_entry(manifest, name), changed[name])
+            elif not (left_out and name == "prompt.parquet"):
+                _copy(archive, folder, manifest, name)
+        for name, content in (
+            (README, _readme(run, text=has_text(folder) and text)),
+            (DICTIONARY, dictionary()),
+            (LOAD, _LOAD_TEXT),
+        ):
+            archive.writestr(_entry(manifest, name), content)
+    return target
+
+
+def dictionary() -> str:
+    """DATA_DICTIONARY.md: every table and column with its type, unit and meaning, and what NULL means."""
+    lines = [
+        "# Data dictionary",
+        "",
+        "NULL (NaN or None in pandas) means that nothing was measured, never 0. Shares lie between 0 and 1. A *unit* "
+        "is one head of one layer in one segment of the prompt. Tables join on the columns that they share. A run of "
+        "an older version may lack columns, whose values are then NULL.",
+    ]
+    for table, row in columns.TABLES.items():
+        lines += ["", f"## {table}.parquet", row, "", "| column | type | unit | meaning | NULL means |"]
+        lines.append("|---|---|---|---|---|")
+        for field in tables.arrow_schema(table):
+            entry = columns.COLUMNS[table][field.name]
+            cells = (f"`{field.name}`", _TYPES[field.type], entry.unit, entry.meaning, entry.null)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _readme(run: RunRow, *, text: bool) -> str:
+    """README.txt: what this is, how it was made, and whether the prompt's text is inside."""
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(json.loads(run.versions_json).items())
+    )
+    lines = [
+        f"RouteSparse run {run.run_id}",
+        "",
+        "One prompt, prefilled by a language model with sparse attention: which attention head took which pattern, "
+        "what was certified about it, and what an audit found.",
+        "",
+        f"made      {run.created_at}",
+        f"prompt    {run.prompt_name}, {run.tokens:,} tokens",
+        f"model     {run.model}, revision {run.model_revision}",
+        f"device    {run.device}, {run.dtype}",
+        f"versions  {versions}",
+        f"commit    {run.git_commit or 'unknown'}",
+        f"seed      {run.seed}",
+        f"text      {'the prompt’s text is inside (prompt.parquet)' if text else 'the prompt’s text is not inside'}",
+        "",
+        f"{DICTIONARY:20}every table and column: type, unit, meaning, what NULL means",
+        f"{LOAD:20}reads all tables with pandas",
+        f"{bundle.MANIFEST:20}settings, and the sha256 of each table",
+        "*.parquet           the tables",
+        "",
+        "`routesparse ingest FILE.zip` shows the run on another machine's dashboard.",
+    ]
+    return "\n".join(visible(line) for line in lines) + "\n"
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary sibling that becomes the target when the block succeeds, and is removed when it does not.
+
+    Errors: DiskFullError, InputError where the target can't be written.
+    """
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        yield partial
+        os.replace(partial, target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"the disk is full: {target} was not written, and nothing half made is left; free space and retry"
+            ) from error
+        raise InputError(
+            f"{target} cannot be written ({error.strerror or error}); check its folder, or name another file"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _copy(archive: zipfile.ZipFile, folder: Path, manifest: Manifest, name: str) -> None:
+    """A file of the bundle, a part at a time, held to its checksum once more."""
+    digest = hashlib.sha256()
+    with open_plain(folder / name, follow_links=False) as source:
+        size = os.fstat(source.fileno()).st_size
+        with archive.open(_entry(manifest, name), "w", force_zip64=size >= zipfile.ZIP64_LIMIT) as sink:
+            while chunk := source.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                sink.write(chunk)
+    if digest.hexdigest() != manifest.files.get(name, manifest.digest):
+        raise BundleError(f"{folder.name}/{name} changed while it was exported; export it again")
+
+
+def _without_text(folder: Path, manifest: Manifest) -> dict[str, bytes]:
+    """The files that differ where the text is left out: the next tokens, and the manifest that names what is there."""
+    files = {
+        name: dict(entry) for name, entry in manifest.values["files"].items() if name != "prompt.parquet"
+    }
+    changed: dict[str, bytes] = {}
+    if "answer.parquet" in files:
+        answers = bundle.read_table(folder, "answer")
+        field = answers.schema.field("text")
+        place = answers.schema.get_field_index("text")
+        answers = answers.set_column(place, field, pa.nulls(answers.num_rows, field.type))
+        sink = pa.BufferOutputStream()
+        pq.write_table(answers, sink, compression="zstd")
+        content = changed["answer.parquet"] = sink.getvalue().to_pybytes()
+        files["answer.parquet"] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    values = {**manifest.values, "files": files}
+    changed[bundle.MANIFEST] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
+    return changed
+
+
+def _entry(manifest: Manifest, name: str) -> zipfile.ZipInfo:
+    """Fixed times make equal bundles equal files; Parquet is compressed already, texts are small."""
+    return zipfile.ZipInfo(f"{manifest.run_id}/{name}")

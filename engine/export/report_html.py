@@ -1,0 +1,67 @@
+"""Pieces of HTML for the report. Every text is escaped here, and what would hide or reorder it becomes a mark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
+
+from routesparse.engine.export.plain_text import visible
+
+
+def text(value: object) -> str:
+    """Text from anywhere as HTML."""
+    return escape(visible(str(value), " "))
+
+
+def isolated(value: object) -> str:
+    """A name from anywhere, whose writing direction changes nothing around it."""
+    return f"<bdi>{text(value)}</bdi>"
+
+
+def section(title: str, *parts: str) -> str:
+    """A section of the page."""
+    return f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>"
+
+
+def note(words: str) -> str:
+    """A quiet paragraph."""
+    return f'<p class="mute">{text(words)}</p>'
+
+
+def facts(boxes: Iterable[tuple[str, str, str]]) -> str:
+    """Boxes of name, value and note."""
+    items = "".join(
+        f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd><dd>{text(told)}</dd></div>"
+        for name, value, told in boxes
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[int] = (0,)
+) -> str:
+    """A table whose first column names the row; columns in ``left`` are words, the others numbers."""
+    head = "".join(
+        f'<th scope="col"{" class=left" if place in left else ""}>{text(name)}</th>'
+        for place, name in enumerate(heads)
+    )
+    body = "".join(
+        "<tr>"
+        + f'<th scope="row">{isolated(first)}</th>'
+        + "".join(
+            f"<td{' class=left' if place in left else ''}>{isolated(value)}</td>"
+            for place, value in enumerate(rest, 1)
+        )
+        + "</tr>"
+        for first, *rest in rows
+    )
+    # Focusable, so that a wide one can be scrolled by keyboard.
+    return (
+        f'<div class="wide" tabindex="0" role="group" aria-label="{text(caption)}"><table>'
+        f"<caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def figure(title: str, picture: str) -> str:
+    """A drawing with its title."""
+    return f"<figure><figcaption><h3>{text(title)}</h3></figcaption>{picture}</figure>"

@@ -1,0 +1,126 @@
+"""A run as a ZIP: everything is explained, loads without RouteSparse, and keeps the prompt's text in. No GPU."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from routesparse.engine.errors import BundleError, DiskFullError
+from routesparse.engine.export import archive, columns
+from routesparse.engine.store import bundle, tables
+
+SECRET = "the code of Oslo is 4417"
+
+
+@pytest.fixture(scope="module")
+def folder(factory, tmp_path_factory):
+    record = factory.make_record("5a11a11a11a1", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+    assert SECRET in record.prompt.text
+    return bundle.write_bundle(record, tmp_path_factory.mktemp("bundles"))
+
+
+def unpacked(file, place):
+    with zipfile.ZipFile(file) as packed:
+        packed.extractall(place)
+    (inside,) = place.iterdir()
+    return inside
+
+
+def test_every_column_of_every_table_is_explained():
+    """A new column needs its meaning, and what NULL means in it where it may be NULL."""
+    assert set(columns.TABLES) == set(columns.COLUMNS) == set(tables.TABLES)
+    for table in tables.TABLES:
+        schema = tables.arrow_schema(table)
+        assert set(columns.COLUMNS[table]) == set(schema.names), table
+        for field in schema:
+            entry = columns.COLUMNS[table][field.name]
+            assert entry.meaning.endswith("."), (table, field.name)
+            assert bool(entry.null) == field.nullable, (table, field.name)
+
+
+def test_the_dictionary_has_a_row_with_type_and_meaning_for_each_column():
+    parts = archive.dictionary().split("\n## ")[1:]
+    assert [part.partition(".parquet")[0] for part in parts] == list(tables.TABLES)
+    for part, table in zip(parts, tables.TABLES, strict=True):
+        lines = [line for line in part.splitlines() if line.startswith("| `")]
+        rows = list(csv.reader((line.replace("\\|", "¦") for line in lines), delimiter="|"))
+        assert [row[1].strip(" `") for row in rows] == tables.arrow_schema(table).names
+        assert all(len(row) == 7 and row[2].strip() and row[4].strip() for row in rows)
+
+
+def test_the_snippet_reads_the_unpacked_run_without_routesparse(folder, tmp_path):
+    inside = unpacked(archive.write(folder, tmp_path / "a.zip", text=False), tmp_path / "out")
+    code = "import sys; sys.modules['routesparse'] = None; import runpy; runpy.run_path('load.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=inside, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5a11a11a11a1" in done.stdout and "mass_audited" in done.stdout
+
+
+def test_the_text_is_in_the_zip_only_where_it_was_asked_for(folder, tmp_path):
+    without = unpacked(archive.write(folder, tmp_path / "a.zip", text=False), tmp_path / "without")
+    full = unpacked(archive.write(folder, tmp_path / "b.zip", text=True), tmp_path / "full")
+    assert not (without / "prompt.parquet").exists()
+    assert pd.read_parquet(without / "answer.parquet")["text"].isna().all()
+    assert "not inside" in (without / "README.txt").read_text()
+    assert SECRET in pd.read_parquet(full / "prompt.parquet")["text"][0]
+    assert pd.read_parquet(full / "answer.parquet")["text"].notna().all()
+    for name in ("run", "head_choice", "audit"):
+        assert (without / f"{name}.parquet").read_bytes() == (folder / f"{name}.parquet").read_bytes()
+
+
+def test_both_zips_hold_a_bundle_that_can_be_taken_in_and_the_full_one_is_the_same(folder, tmp_path):
+    for text in (False, True):
+        inside = unpacked(archive.write(folder, tmp_path / f"{text}.zip", text=text), tmp_path / str(text))
+        for extra in (archive.README, archive.DICTIONARY, archive.LOAD):
+            (inside / extra).unlink()
+        same = bundle.verify_bundle(inside).digest == bundle.verify_bundle(folder).digest
+        assert same == text and bundle.extra_entries(inside, bundle.verify_bundle(inside)) == []
+
+
+def test_equal_runs_are_equal_files_and_files_are_copied_in_parts(folder, tmp_path, monkeypatch):
+    whole = archive.write(folder, tmp_path / "a.zip", text=False).read_bytes()
+    monkeypatch.setattr(archive, "_CHUNK_BYTES", 100)
+    assert archive.write(folder, tmp_path / "b.zip", text=False).read_bytes() == whole
+
+
+def test_a_full_disk_is_told_and_leaves_what_was_there(folder, tmp_path, monkeypatch):
+    (tmp_path / "a.zip").write_bytes(b"earlier")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(archive, "_copy", full)
+    with pytest.raises(DiskFullError, match=r"disk is full: .*a\.zip was not written.*free space"):
+        archive.write(folder, tmp_path / "a.zip", text=True)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.zip", b"earlier")]
+
+
+def test_a_file_that_changes_while_it_is_copied_is_not_exported(folder, tmp_path, monkeypatch):
+    manifest = bundle.verify_bundle(folder)
+    wrong = replace(manifest, files={**manifest.files, "audit.parquet": "0" * 64})
+    monkeypatch.setattr(bundle, "verify_bundle", lambda _: wrong)
+    with pytest.raises(BundleError, match=r"audit\.parquet changed while it was exported"):
+        archive.write(folder, tmp_path / "a.zip", text=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_from_elsewhere_stays_one_line_of_the_readme(factory, tmp_path):
+    record = factory.make_record("b1d1", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+    hostile = replace(record, run=replace(record.run, prompt_name="a\u2028text      inside\u202e\nb"))
+    inside = unpacked(
+        archive.write(bundle.write_bundle(hostile, tmp_path), tmp_path / "a.zip", text=False),
+        tmp_path / "out",
+    )
+    told = (inside / "README.txt").read_text()
+    assert not set("\u2028\u202e") & set(told)
+    assert sum(line.startswith("text ") for line in told.splitlines()) == 1

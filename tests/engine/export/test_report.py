@@ -1,0 +1,196 @@
+"""A run as one HTML page: parsed, what it says is the run's; hostile text stays text; nothing is fetched. No GPU."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+import typer
+
+from routesparse.engine.cli.main import app
+from routesparse.engine.export import palette, report_page, report_settings
+from routesparse.engine.export.report_map import Colors, routing_map
+from routesparse.engine.store import bundle
+from routesparse.engine.verdict import SIGNS, WORDS, of_record
+
+SECRET = "the code of Oslo is 4417"
+HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">\u2028\u202e\u0000&amp;'
+VOID = {"meta", "img", "br", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Elements, attributes, text by element, and tables as lists of rows."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: dict[str, list[str]] = {}
+        self.tables: list[list[list[str]]] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []  # every element is closed, in order
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        for tag in set(self.open):
+            self.words.setdefault(tag, []).append(data)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+
+    def text(self, tag: str = "body") -> str:
+        return "".join(self.words.get(tag, ()))
+
+    def table(self, head: str) -> list[list[str]]:
+        return next(rows for rows in self.tables if rows[0][0] == head)
+
+
+@pytest.fixture(scope="module")
+def record(factory):
+    return factory.make_record(
+        "7a71e0f1", layers=4, heads=4, segments=2, tokens=4096, probe_columns=32, hardness=0.9
+    )
+
+
+@pytest.fixture(scope="module")
+def page(record):
+    return Page(report_page.page(record, words=False))
+
+
+def test_the_verdict_and_every_finding_stand_on_the_page(record, page):
+    found = of_record(record)
+    assert f"{SIGNS[found.level]} {WORDS[found.level]}. {found.sentence}." in page.text()
+    assert all(finding.text in page.text() for finding in found.findings)
+
+
+def test_each_segment_has_a_map_with_a_letter_for_every_unit(record, page):
+    maps = [
+        e for e in page.elements if e[0] == "svg" and (e[1].get("aria-label") or "").startswith("Routing map")
+    ]
+    assert len(maps) == record.run.segments
+    cells = [c for c in record.choices if c.segment == 1]
+    drawn = ElementTree.fromstring(
+        routing_map(
+            cells,
+            record.run.layers,
+            record.run.heads,
+            record.run.tau,
+            Colors({c.pattern for c in cells}),
+            "x",
+        )
+    )
+    written = "".join(drawn.itertext())
+    for pattern in {c.pattern for c in cells}:
+        assert written.count(palette.letter(pattern)) >= sum(c.pattern == pattern for c in cells)
+    assert "head →" in written and "layer ↓" in written
+
+
+def test_tables_hold_the_numbers_of_the_run(record, page):
+    times = page.table("layer")
+    assert [row[0] for row in times[1:]] == [f"layer {row.layer}" for row in record.layers]
+    ended = {row[0]: row[1] for row in page.table("how it ended")[1:]}
+    assert int(ended["dense by fallback"]) == record.run.dense_fallback_units
+    assert int(ended["expanded"]) == record.run.expanded_units
+    reasons = page.table("reason")[1:]
+    assert sum(int(row[2]) for row in reasons) == len(record.fallbacks)
+    claims = {row[0]: row for row in page.table("claim")[1:]}
+    audited = [audit for audit in record.audits if audit.covered is not None]
+    assert claims["in-prompt, of a head"][3] == str(len(audited))
+    assert claims["in-prompt, of a head"][4] == f"{100 * record.run.coverage:.1f} %"
+
+
+def test_everything_is_on_the_page_and_nothing_is_fetched(record):
+    source = report_page.page(record, words=True)
+    page = Page(source)
+    assert {"script", "img", "link", "iframe", "object", "base"}.isdisjoint(tag for tag, _ in page.elements)
+    assert not any({"src", "href", "style", "onerror"} & set(attributes) for _, attributes in page.elements)
+    policy = next(a["content"] for t, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(page.text("style").encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert page.elements.count(("h1", {})) == 1 and ("html", {"lang": "en"}) in page.elements
+    assert all("scope" in attributes for tag, attributes in page.elements if tag == "th")
+    assert all(a.get("aria-label") or a.get("aria-hidden") for t, a in page.elements if t == "svg")
+
+
+def test_words_of_the_prompt_are_there_only_where_they_were_asked_for(record, tmp_path):
+    folder = bundle.write_bundle(record, tmp_path)
+    assert "No word of the prompt" in report_page.of_bundle(folder, words=False)
+    assert "harbour" not in report_page.of_bundle(folder, words=False)
+    assert "harbour" in report_page.of_bundle(folder, words=True)
+
+
+def test_hostile_names_and_texts_stay_text(record):
+    answers = tuple(replace(row, text=HOSTILE) for row in record.answers)
+    text = (HOSTILE * (1 + len(record.prompt.text) // len(HOSTILE)))[: len(record.prompt.text)]
+    run = replace(
+        record.run,
+        **dict.fromkeys(
+            ("prompt_name", "model", "device", "domain", "calibration", "profile", "git_commit"), HOSTILE
+        ),
+        versions_json='{"<b>x</b>": "\\u2028<script>"}',
+        calibration_mismatch=HOSTILE,
+    )
+    hostile = replace(record, run=run, answers=answers, prompt=replace(record.prompt, text=text))
+    source = report_page.page(hostile, words=True)
+    page = Page(source)
+    assert not set("\u2028\u2029\u202e\u0000") & set(source)
+    assert {tag for tag, _ in page.elements} == {
+        tag for tag, _ in Page(report_page.page(record, words=True)).elements
+    }
+    assert (
+        page.text("h1")
+        == '</title><script>alert(1)</script><img src=x onerror="alert(2)">⟨U+2028⟩⟨U+202E⟩␀&amp;'
+    )
+
+
+def test_the_command_is_one_that_the_command_line_reads(record):
+    words = shlex.split(report_settings.command(record))
+    assert words[:2] == ["routesparse", "analyze"]
+    context = typer.main.get_command(app).commands["analyze"].make_context("analyze", words[2:])
+    assert (context.params["policy"], context.params["seed"]) == (record.run.policy, record.run.seed)
+    assert context.params["tau"] == record.run.tau
+
+
+@pytest.mark.parametrize("kept", ["bare", "untouched", "priced"])
+def test_a_run_with_less_in_it_has_a_page_too(factory, record, kept):
+    small = {"layers": 2, "heads": 2, "segments": 1, "tokens": 2048, "probe_columns": 16}
+    if kept == "bare":
+        poor = factory.make_record("b0", **small, audit=False, dense=False, probe=False, prompt=False)
+        told = "Not audited"
+    elif kept == "untouched":
+        empty = dict.fromkeys(("choices", "fallbacks", "audits", "worst_rows", "layers"), ())
+        run = replace(record.run, routed=False, units=0, density=None, versions_json="{}", calibration=None)
+        poor, told = replace(record, run=run, **empty), "below break-even"
+    else:
+        poor, told = factory.priced(factory.make_record("b1", hardness=0.9)), "in-prompt, of a layer's mean"
+    assert told in Page(report_page.page(poor, words=True)).text()
+
+
+def test_a_map_of_a_large_model_is_drawn_once_for_light_and_dark(factory):
+    record = factory.make_record(
+        "128b", layers=32, heads=32, segments=1, tokens=8192, probe=False, prompt=False
+    )
+    source = report_page.page(record, words=False)
+    assert len(source) < 600_000
+    Page(source)
