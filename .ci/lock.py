@@ -132,7 +132,7 @@ def make() -> int:
         subprocess.run([*uv, *options, str(wanted), "-o", str(out)], check=True)
         locked = entries(out.read_text("utf-8"))
     version = re.match(r"torch==([\w.]+)", locked["torch"])
-    for digest in CPU_BUILDS.get(version[1] if version else "", ()):
+    for digest in set(CPU_BUILDS.get(version[1] if version else "", ())) - hashes(locked["torch"]):
         locked["torch"] = f"{locked['torch'].rstrip()} \\\n    --hash=sha256:{digest}\n"
     LOCK.write_text(HEADER.format(python=LEAST_PYTHON) + "".join(locked.values()), "utf-8")
     return 0

@@ -349,9 +349,8 @@ class ContinuationRow:
 
     run_id: str
     batch_index: int
-    same_tokens: int  # leading tokens that are the same
-    dense_tokens: bytes  # int32 little endian, token ids
-    routed_tokens: bytes
+    tokens: int  # of the longer side
+    same_tokens: int  # leading ones that are the same
     same_text: str | None  # of the tokens that are the same; None, like the next two, where no text is kept
     dense_text: str | None
     routed_text: str | None

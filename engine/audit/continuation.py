@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from routesparse.engine.rows import ContinuationRow
@@ -47,9 +46,8 @@ def continuation_row(
     return ContinuationRow(
         run_id=run_id,
         batch_index=0,
+        tokens=max(len(routed), len(dense)),
         same_tokens=same,
-        dense_tokens=np.asarray(dense, "<i4").tobytes(),
-        routed_tokens=np.asarray(routed, "<i4").tobytes(),
         same_text=None if text_of is None else text_of(list(dense[:same])),
         dense_text=None if text_of is None else text_of(list(dense)),
         routed_text=None if text_of is None else text_of(list(routed)),

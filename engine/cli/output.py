@@ -173,6 +173,10 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
                 {name: value for name, value in vars(row).items() if name != "run_id"}
                 for row in record.answers
             ],
+            "continuations": [
+                {name: value for name, value in vars(row).items() if name != "run_id"}
+                for row in record.continuations
+            ],
         },
         "bundle": str(bundle),
     }

@@ -28,6 +28,8 @@ from routesparse.engine.store import bundle, tables
 from routesparse.engine.store.bundle import Manifest
 
 README, DICTIONARY, LOAD = "README.txt", "DATA_DICTIONARY.md", "load.py"
+# What is left out with the prompt's text, besides the prompt.
+_TEXTS = {"answer": ("text",), "continuation": ("same_text", "dense_text", "routed_text")}
 _CHUNK_BYTES = 1 << 20
 _TYPES = {
     pa.string(): "text",
@@ -174,20 +176,24 @@ def _copy(archive: zipfile.ZipFile, folder: Path, manifest: Manifest, name: str)
 
 
 def _without_text(folder: Path, manifest: Manifest) -> dict[str, bytes]:
-    """The files that differ where the text is left out: the next tokens, and the manifest that names what is there."""
+    """The files that differ where the text is left out: how the prompt goes on, and the manifest of what is there."""
     files = {
         name: dict(entry) for name, entry in manifest.values["files"].items() if name != "prompt.parquet"
     }
     changed: dict[str, bytes] = {}
-    if "answer.parquet" in files:
-        answers = bundle.read_table(folder, "answer")
-        field = answers.schema.field("text")
-        place = answers.schema.get_field_index("text")
-        answers = answers.set_column(place, field, pa.nulls(answers.num_rows, field.type))
+    for table, texts in _TEXTS.items():
+        name = f"{table}.parquet"
+        if name not in files:
+            continue
+        data = bundle.read_table(folder, table)
+        for column in texts:
+            place = data.schema.get_field_index(column)
+            field = data.schema.field(place)
+            data = data.set_column(place, field, pa.nulls(data.num_rows, field.type))
         sink = pa.BufferOutputStream()
-        pq.write_table(answers, sink, compression="zstd")
-        content = changed["answer.parquet"] = sink.getvalue().to_pybytes()
-        files["answer.parquet"] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        pq.write_table(data, sink, compression="zstd")
+        content = changed[name] = sink.getvalue().to_pybytes()
+        files[name] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     values = {**manifest.values, "files": files}
     changed[bundle.MANIFEST] = (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
     return changed

@@ -29,6 +29,7 @@ TABLES: dict[str, str] = {
     "block_reads": "One row for each audited unit: what its plan reads of each group of KV blocks.",
     "probe": "One row for each unit: the probe's attention by key block, as a picture.",
     "answer": "One row for each token that may come next, by dense attention and by this run.",
+    "continuation": "How the prompt goes on, decoded greedily from the cache of either prefill. One row a prompt.",
     "prompt": "The prompt's text. One row; the file is missing where the text was not kept or was left out.",
 }
 
@@ -268,6 +269,16 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "routed": Column("Probability by this run.", "share"),
         "dense_rank": Column("Rank by dense attention, 1 the most probable."),
         "routed_rank": Column("Rank by this run, 1 the most probable."),
+    },
+    "continuation": {
+        "run_id": _UNIT["run_id"],
+        "batch_index": _UNIT["batch_index"],
+        "tokens": Column("Tokens of the longer side.", "count"),
+        "same_tokens": Column("Leading tokens that are the same.", "count"),
+        **{
+            f"{side}_text": Column(f"{whose} text.", null="the prompt's text was not kept, or was left out")
+            for side, whose in (("same", "Their"), ("dense", "Dense attention's"), ("routed", "This run's"))
+        },
     },
     "prompt": {
         "run_id": _UNIT["run_id"],

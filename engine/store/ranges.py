@@ -193,8 +193,8 @@ SCHEMA: dict[str, dict[str, Rule]] = {
     "continuation": {
         "run_id": _ID,
         "batch_index": Whole(),
+        "tokens": Whole(1, 1 << 16),
         "same_tokens": Whole(0, 1 << 16),
-        **dict.fromkeys(("dense_tokens", "routed_tokens"), Blob(4)),
         # Shown escaped.
         **dict.fromkeys(("same_text", "dense_text", "routed_text"), Text(10_000, lines=True)),
     },
@@ -249,7 +249,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     if "block_reads" in tables:
         _sized("block_reads", tables["block_reads"], {"reads": 1, "mass": 2, "lost": 2}, "cells")
     if "continuation" in tables:
-        _continuations(tables["continuation"])
+        _pairs("continuation", tables["continuation"], "same_tokens", "tokens")
     if "prompt" in tables:
         _prompt(tables["prompt"], run["tokens"])
 
@@ -374,16 +374,6 @@ def _worst_rows(rows: pa.Table, tokens: int, block_k: int) -> None:
         outside = ~((values >= low) & (values <= high))
         if outside.any():
             raise FieldError(f"worst_row.{name}", float(values[outside][0]), f"from {low} to {high}")
-
-
-def _continuations(rows: pa.Table) -> None:
-    """Both sides have tokens, and as many leading ones are the same as the row says."""
-    for row in rows.to_pylist():
-        dense, routed, same = row["dense_tokens"], row["routed_tokens"], 4 * row["same_tokens"]
-        if not dense or not routed or dense[:same] != routed[:same] or same > min(len(dense), len(routed)):
-            raise FieldError(
-                "continuation.same_tokens", row["same_tokens"], "how many leading tokens are equal"
-            )
 
 
 def _sized(name: str, table: pa.Table, widths: Mapping[str, int], *counts: str) -> None:

@@ -60,13 +60,14 @@ def _continuation(store: OwnerView, run: RunRow, batch_index: int) -> None:
 
 def continuation_html(row: ContinuationRow) -> str:
     """One sentence, and both texts with what differs marked; the sentence alone where no text was kept."""
-    most = max(len(row.dense_tokens), len(row.routed_tokens)) // 4
-    told = f"Tokens that are the same after both prefills, from the first on: {row.same_tokens} of {most}."
+    told = (
+        f"Tokens that are the same after both prefills, from the first on: {row.same_tokens} of {row.tokens}."
+    )
     told = f'<div class="rs-sub">{told}</div>'
     if row.same_text is None:
         return f'{told}<div class="rs-note">Its text was not kept.</div>'
     sides = [("both", row.dense_text)]
-    if row.same_tokens < most:
+    if row.same_tokens < row.tokens:
         sides = [("dense", row.dense_text), ("this run", row.routed_text)]
     lines = (
         f'<tr><th class=l scope=row>{side}</th><td class="l say"><code>{_differing(text, row.same_text)}</code>'

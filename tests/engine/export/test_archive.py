@@ -71,9 +71,12 @@ def test_the_text_is_in_the_zip_only_where_it_was_asked_for(folder, tmp_path):
     full = unpacked(archive.write(folder, tmp_path / "b.zip", text=True), tmp_path / "full")
     assert not (without / "prompt.parquet").exists()
     assert pd.read_parquet(without / "answer.parquet")["text"].isna().all()
+    goes_on = pd.read_parquet(without / "continuation.parquet")
+    assert goes_on[["same_text", "dense_text", "routed_text"]].isna().all(axis=None)
     assert "not inside" in (without / "README.txt").read_text()
     assert SECRET in pd.read_parquet(full / "prompt.parquet")["text"][0]
     assert pd.read_parquet(full / "answer.parquet")["text"].notna().all()
+    assert pd.read_parquet(full / "continuation.parquet")["dense_text"].notna().all()
     for name in ("run", "head_choice", "audit"):
         assert (without / f"{name}.parquet").read_bytes() == (folder / f"{name}.parquet").read_bytes()
 
