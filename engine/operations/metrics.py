@@ -20,7 +20,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.operations.retention import size_bytes
+from routesparse.engine.operations.sizes import size_bytes
 from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.store.spool import REJECTED
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.operations.sizes import size_bytes
 from routesparse.engine.store.duckdb_store import Store, compact
 
 DAY_S = 86_400.0
@@ -75,14 +76,3 @@ def seconds(created_at: str) -> float:
     """A run's time (ISO 8601) as seconds since 1970."""
     made = datetime.fromisoformat(created_at)
     return (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()
-
-
-def size_bytes(folder: Path) -> int:
-    """Bytes of all plain files below a folder; what vanishes meanwhile counts as nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
-        except OSError:  # deleted since it was listed
-            continue
-    return total

@@ -10,10 +10,13 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import BundleError
 from routesparse.engine.store import bundle
-from routesparse.engine.store.duckdb_store import Store
+
+if TYPE_CHECKING:
+    from routesparse.engine.store.duckdb_store import Store
 
 KEPT_DAYS = 7
 
