@@ -50,13 +50,13 @@ class JobQueue(OwnerJobs):
         """Take the oldest waiting job for lease_s seconds, or None. Two workers never get the same attempt."""
         if not self._database.rows("SELECT 1 FROM job WHERE state = 'queued' LIMIT 1"):
             return None  # an idle worker takes no write lock
-        now = time.time()
         with self._database.transaction() as connection:
             row = connection.execute(
                 "SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1"
             ).fetchone()
             if row is None:
                 return None
+            now = time.time()  # under the lock: jobs start in the order in which they are taken
             connection.execute(
                 "UPDATE job SET state = 'running', attempt = attempt + 1, worker = ?, lease_until = ?, "
                 "started_at = ? WHERE seq = ?",
