@@ -40,8 +40,8 @@ class Check:
     detail: str
 
 
-def checks(model: str) -> Iterator[Check]:
-    """All checks, cheap ones first; torch is imported half way."""
+def checks(model: str, deep: bool = False) -> Iterator[Check]:
+    """All checks, cheap ones first; torch is imported half way. deep: the model against the oracle as well."""
     yield Check("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield _packages()
     yield _name_clash()
@@ -50,6 +50,8 @@ def checks(model: str) -> Iterator[Check]:
     yield from _torch()
     yield from _model(model)
     yield _calibrations()
+    if deep:
+        yield from _deep(model)
 
 
 def _packages() -> Check:
@@ -176,3 +178,33 @@ def _calibrations() -> Check:
         return Check("calibrations", "problem", str(error))
     names = ", ".join(file.stem for file in files)
     return Check("calibrations", "ok", names or "none bundled; the in-prompt certificate needs none")
+
+
+def _deep(name: str) -> Iterator[Check]:
+    """A few layers of the model, routed on this device, against float64 attention on the same keys."""
+    from routesparse.engine.deep_check import check_model
+    from routesparse.engine.models.load import load_model
+
+    try:
+        found, windowed = check_model(load_model(name))
+    except RouteSparseError as error:
+        yield Check("oracle", "problem", str(error))
+        return
+    for check in found:
+        text = (
+            f"layer {check.layer}, {check.tokens:,} tokens: error {check.error:.1e} ({check.limit:.0e} is rounding), "
+            f"{check.density:.2f} of the keys read, {check.routed_ms:.0f} ms with deciding, "
+            f"dense {check.dense_ms:.0f} ms"
+        )
+        if not check.right:
+            text += "; do not trust runs of this model here, and report this line"
+        yield Check("oracle", "ok" if check.right else "problem", text)
+    if windowed:
+        layers = ", ".join(map(str, windowed))
+        yield Check(
+            "oracle", "note", f"layers with a sliding window are never routed and were not checked: {layers}"
+        )
+    if found and all(check.routed_ms > check.dense_ms for check in found):
+        yield Check(
+            "oracle", "note", "at this length dense attention is faster, so runs take it; longer prompts gain"
+        )

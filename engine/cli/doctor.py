@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import typer
 
@@ -13,11 +14,17 @@ from routesparse.engine.doctor import checks
 _STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
-def doctor(model: ModelName = "demo", json_output: JsonFlag = False) -> None:
+def doctor(
+    model: ModelName = "demo",
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also compare a few layers of the model with exact attention here.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
     """Say what this machine offers, and what is missing or broken."""
     Reporter().line("checking; loading the model takes a few seconds")
     found, console = [], out_console()
-    for check in checks(model):
+    for check in checks(model, deep):
         found.append(check)
         if not json_output:
             console.print(f"{check.status:<8}", style=_STYLES[check.status], end="")

@@ -75,7 +75,16 @@ def module(name: str, path: Path) -> ModuleType:
 def browser(address: str) -> ClientConnection:
     """A session of the dashboard, as a browser opens it."""
     stream = address.replace("http", "ws") + "/_stcore/stream"
-    return connect(stream, origin=address, subprotocols=["streamlit"], max_size=None, proxy=None)
+    # A reader that pauses leaves what pages send by themselves unread: unbounded, and without pings of its own.
+    return connect(
+        stream,
+        origin=address,
+        subprotocols=["streamlit"],
+        max_size=None,
+        max_queue=None,
+        ping_interval=None,
+        proxy=None,
+    )
 
 
 def read(address: str, stop: threading.Event, pause: float, seed: int, seen: Seen) -> None:
