@@ -38,6 +38,7 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
+from routesparse.engine.operations import backup
 from routesparse.engine.prompts import read_prompt
 from routesparse.engine.store import bundle, ranges, tables, thumbnail
 
@@ -343,6 +344,11 @@ TARGETS: dict[str, Target] = {
         json_bytes(_MANIFEST),
         _written(bundle.MANIFEST, lambda file: bundle.verify_bundle(file.parent)),
         (errors.BundleError,),
+    ),
+    "backup": Target(
+        json_bytes({"version": 1, "made_at": "", "runs": 0, "jobs": 0, "files": {"backup.json": "0" * 64}}),
+        _written(backup.MANIFEST, lambda file: backup.restore(file.parent, file.parent / "home")),
+        (errors.InputError, errors.StoreError),
     ),
     "request": Target(
         json_bytes(json.loads(RunRequest().to_json())).map(
