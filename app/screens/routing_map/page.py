@@ -90,7 +90,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
             "dense not measured"
             if speedup is None
-            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}",
+            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}, each measured once",
         ),
         (
             "Dense by fallback",
