@@ -72,7 +72,7 @@ def test_a_deleted_run_is_asked_about_and_undone_after_a_reload(address, context
     page.get_by_text("kept for 7 days").wait_for()
     page.locator(f".st-key-restore-{SECOND} button").click()
     page.get_by_text("1 run", exact=True).wait_for()
-    assert page.locator(f".st-key-restore-{SECOND}").count() == 0
+    page.locator(f".st-key-restore-{SECOND}").wait_for(state="detached")
     assert context.failures == []
 
 
