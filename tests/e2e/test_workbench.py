@@ -1,4 +1,4 @@
-"""Runs as a workbench in a browser: name, tag, pin, delete, reload, undo; and what Compare concludes. Two people."""
+"""Runs as a workbench in a browser: name, tag, pin, delete, reload, undo; and what Compare concludes."""
 
 from __future__ import annotations
 
