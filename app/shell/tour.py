@@ -25,7 +25,7 @@ STEPS = (
     (
         "audit",
         "the audit",
-        "The truth: random rows compared with dense attention. Errors must lie below their bounds, and certificates "
+        "The truth: audited rows compared with dense attention. Errors must lie below their bounds, and certificates "
         "below the audited mass. The worst heads stand at the end.",
     ),
     (

@@ -41,8 +41,8 @@ TERMS: dict[str, str] = {
     "layer_certificate": "Lower bound on the mean retained mass over all heads and body rows of one layer, from the "
     "random rows of all heads together; heads that run dense count as 1. It is a mean: single heads and rows may lose "
     "far more, and a rare row everything. Policy priced only (ours).",
-    "raised": "How many budgets dearer than the router's choice the heads of a layer run, because the layer's "
-    "certificate was below τ layer; past the last allowed one the layer is dense (ours).",
+    "raised": "By how many levels all heads of a layer were moved to larger budgets than the router chose, because the "
+    "layer's certificate was below τ layer; past the last allowed one the layer is dense (ours).",
     "gate_statistic": "g = min(m̂, recent mean): the probe's mean retained mass over the routing rows or over the "
     "last 64 rows, whichever is smaller (equation 4 has m̂ alone).",
     "gate_threshold": "λ: the gate statistic g that a sparse candidate must reach to be considered. One for all heads, "

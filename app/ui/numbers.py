@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from routesparse.engine.export.numbers import (
     NOT_MEASURED,
     bound,
@@ -37,6 +39,7 @@ __all__ = [
     "rounded_down",
     "several",
     "share",
+    "share_passed",
     "short_limit",
     "size",
     "small",
@@ -47,6 +50,11 @@ __all__ = [
     "uncertified",
     "uncertified_layers",
 ]
+
+
+def share_passed(value: Any) -> str:
+    """The share of what passed, rounded down: "100 %" means all of them."""
+    return NOT_MEASURED if is_missing(value) else f"{100 * rounded_down(value, 2):.0f} %"
 
 
 def duration(seconds: float) -> str:

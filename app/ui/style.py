@@ -135,7 +135,8 @@ _STYLE = """
 .rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
-@media (max-width: 1100px) { .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
+@media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
+  .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
   justify-content: center; font: 600 .75rem/1 sans-serif; }

@@ -103,7 +103,7 @@ def candidate_reason(decision: Decision, unit: int, place: int, tau: float) -> s
     for test in decision.certified.tests:
         if test.unit == unit and test.candidate == place:
             if test.passed:
-                return "left for a dearer level with its layer"
+                return "passed, but its layer needed larger budgets"
             return f"certificate {_down(test.lower_mass)} < τ {tau:.3f}"
     g, cost = float(scores.gate_statistic[unit, place]), float(scores.kernel_us[unit, place])
     paid = float(scores.kernel_us[unit, chosen])

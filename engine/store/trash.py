@@ -29,13 +29,17 @@ def sweep(store: Store) -> None:
 
 
 def sync(store: Store) -> None:
-    """List every bundle of the trash folder, and nothing else."""
+    """List every bundle of the trash folder, and nothing else; words on runs that are gone for good go too."""
     listed = {row[0] for row in store.rows("SELECT run_id FROM trashed_run")}
     there = {path.name: path for path in store.trash.iterdir() if path.is_dir()}
     missing = [(path, path.lstat().st_mtime) for name, path in there.items() if name not in listed]
+    labelled = {row[0] for row in store.rows("SELECT DISTINCT run_id FROM run_label")} - store.run_ids()
+    gone = [name for name in labelled - there.keys() if not (store.bundles / name).exists()]
     with store.writing("the trash was not listed") as cursor:
         for run_id in listed - there.keys():
             cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [run_id])
+        for run_id in gone:
+            cursor.execute("DELETE FROM run_label WHERE run_id = ?", [run_id])
         for path, changed in missing:
             try:
                 run = bundle.read_table(path, "run").to_pylist()[0]

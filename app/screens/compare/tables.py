@@ -114,8 +114,9 @@ def sides_html(sides: Sides, verdicts: Mapping[str, Verdict], times: Mapping[str
         for side, made in zip(sides.all, cells, strict=True)
     ]
     head = "".join(heads[name] for name in shown)
-    alike = " · ".join(f"{name} {cells[0][name].partition('>')[2].removesuffix('</td>')}" for name in same)
-    note = f'<div class="rs-note">The same for all: {alike}</div>' if same else ""
+    told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
+    alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
+    note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""
     return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>{note}'
 
 

@@ -90,7 +90,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
             numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
             "dense not measured"
             if speedup is None
-            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}",
+            else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}, each measured once",
         ),
         (
             "Dense by fallback",
@@ -100,7 +100,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         ),
         (
             f"Certified ≥ {numbers.threshold(run.tau)}",
-            numbers.share(certified, 0),
+            numbers.share_passed(certified),
             "of sparse units, each alone",
             "certificate",
         )
@@ -127,7 +127,7 @@ def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None
     heads = (
         ""
         if heads_certified is None
-        else f" · {numbers.share(heads_certified, 0)} of heads above their floor"
+        else f" · {numbers.share_passed(heads_certified)} of heads above their floor"
     )
     value = (
         f"{int(shown.sum() - uncertified.sum())} of {int(shown.sum())}" if shown.any() else "does not apply"

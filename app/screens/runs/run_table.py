@@ -39,7 +39,6 @@ SHOWN = (
     "tokens",
     "density",
     "kl",
-    "error",
     "worst_row",
     "certified",
     "fallback",
@@ -207,7 +206,7 @@ def columns() -> dict[str, Any]:
         "tags": (column.TextColumn, 70, None),
         "settings": (
             column.TextColumn,
-            150,
+            120,
             "Policy with its price, what a certificate must reach, audit depth",
         ),
         "calibration": (column.TextColumn, 62, TERMS["calibration"]),

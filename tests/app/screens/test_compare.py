@@ -279,9 +279,9 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
         ([3000.0, 3100.0], [2000.0], "−1.05 s; one run, noise not measured"),
         ([3000.0, 3100.0], [2990.0, 3050.0], "−30.0 ms; within the noise, 100.0 ms over 2 and 2 runs"),
         (
-            [3000.0, 3100.0],
+            [3000.0, 3200.0],
             [2000.0, 1950.0, 2010.0],
-            "−1.05 s, 1.53× as fast; medians of 2 and 3 runs, noise 100.0 ms",
+            "−1.10 s, 1.55× as fast; medians of 2 and 3 runs, noise 200.0 ms",
         ),
     ],
 )

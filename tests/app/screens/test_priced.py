@@ -149,7 +149,7 @@ def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, ope
 
 def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
     html = text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
-    assert "<th>price</th>" in html and "<td>per head</td><td>0.3</td>" in html
+    assert '<th class="l">price</th>' in html and '<td class="l">per head</td><td class="l">0.3</td>' in html
 
 
 def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(

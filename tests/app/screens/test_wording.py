@@ -63,6 +63,15 @@ def test_a_tau_keeps_its_digits(tau, shown):
     assert numbers.threshold(tau) == shown
 
 
+def test_a_hundred_percent_passed_means_all():
+    assert [numbers.share_passed(v) for v in (1.0, 0.999, 0.57, None)] == [
+        "100 %",
+        "99 %",
+        "57 %",
+        "not measured",
+    ]
+
+
 @pytest.mark.parametrize("page", ["audit", "fallbacks"])
 def test_a_run_that_was_not_routed_speaks_of_no_filter(home, record, open_page, page):
     empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())

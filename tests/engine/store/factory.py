@@ -341,7 +341,7 @@ def _priced_score(row, rows, choice, failed):
     if row.candidate == choice.candidate:
         reason = "chosen"
     elif left is not None and left.scope == "layer":
-        reason = "left for a dearer level with its layer"
+        reason = "passed, but its layer needed larger budgets"
     elif left is not None:
         reason = f"certificate {left.lower_mass:.3f} < τ {TAU_HEAD:.3f}"
     elif _g(row) < gate:

@@ -127,14 +127,16 @@ def test_an_emptied_trash_holds_neither_bundle_nor_words(runs, store, small):
 
 
 def test_what_an_older_version_deleted_is_listed_and_what_is_gone_is_not(runs, store, small):
-    runs.delete_run(small.run.run_id)
-    runs.delete_run("0badcafe0badcafe")
+    for run_id in (small.run.run_id, "0badcafe0badcafe"):
+        runs.set_label(run_id, Label("words"))
+        runs.delete_run(run_id)
     with store.writing("") as cursor:
         cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [small.run.run_id])
     shutil.rmtree(store.trash / "0badcafe0badcafe")
     (store.trash / "no-bundle").mkdir()
     trash.sync(store)
     assert label_queries.trash(runs)["run_id"].tolist() == [small.run.run_id]
+    assert store.rows("SELECT run_id FROM run_label") == [(small.run.run_id,)], "words go with their run"
 
 
 def test_the_trash_forgets_after_its_days(runs, store, small):

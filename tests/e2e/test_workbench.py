@@ -1,0 +1,125 @@
+"""Runs as a workbench in a browser: name, tag, pin, delete, reload, undo; and what Compare concludes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from routesparse.engine.store import bundle
+
+pytestmark = pytest.mark.timeout(180)
+FIRST, SECOND = "3f9a1c20d4e5b678", "77771c20aaaa5679"
+
+
+@pytest.fixture(scope="module")
+def address(serve, factory, tmp_path_factory):
+    """A dashboard with one prompt under two settings; the second run's answer is dense's as well."""
+    home = tmp_path_factory.mktemp("workbench")
+    for run_id, tau, hardness in ((FIRST, 0.9, 0.9), (SECOND, 0.85, 0.4)):
+        made = factory.make_record(run_id, layers=4, heads=4, tokens=4096, hardness=hardness, seed=3)
+        config = json.dumps({**json.loads(made.run.config_json), "tau": tau})
+        run = replace(made.run, tau=tau, config_json=config, top1_agreement=1.0, kl_nats=0.002)
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+    with serve.dashboard(home) as running:
+        yield running
+
+
+def ready(page) -> None:
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(400)
+
+
+def tick(page, row: int) -> None:
+    """The table is a canvas: tick boxes are at its left, rows 35 pixels high below the header."""
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+    ready(page)
+    page.locator("[data-testid=stDataFrame]").click(position={"x": 17, "y": 48 + 35 * row})
+
+
+def test_a_name_and_a_tag_survive_a_reload_and_name_the_tab(address, context, page):
+    page.goto(f"{address}/runs?q={FIRST[-8:]}")
+    tick(page, 0)
+    page.get_by_role("button", name="Name, notes, tags").click()
+    page.get_by_label("Name", exact=True).fill("careful <b>one</b>")
+    tags = page.get_by_role("combobox", name="Tags")
+    tags.fill("keep")
+    tags.press("Enter")
+    page.get_by_role("textbox", name="Notes", exact=True).fill("the one to show")
+    page.get_by_role("button", name="Save").click()
+    ready(page)
+    page.goto(f"{address}/runs?q=the+one+to+show")
+    page.get_by_text("1 run", exact=True).wait_for()
+    page.goto(f"{address}/head?run={FIRST[-8:]}&layer=3&head=2")
+    page.get_by_text("careful <b>one</b>").wait_for()
+    page.wait_for_function("document.title === 'L3 H2 · careful <b>one</b> · RouteSparse'")
+    assert context.failures == []
+
+
+def test_a_deleted_run_is_asked_about_and_undone_after_a_reload(address, context, page):
+    page.goto(f"{address}/runs?q={SECOND[-8:]}")
+    tick(page, 0)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_text("Move run aaaa5679 to the trash?").wait_for()
+    page.get_by_role("button", name="Keep").click()
+    page.get_by_text("Move run").wait_for(state="detached")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Move to the trash").click()
+    page.get_by_text("No run passes the filter").wait_for()
+    page.reload()
+    page.get_by_text("Trash: ").click()
+    page.get_by_text("kept for 7 days").wait_for()
+    page.locator(f".st-key-restore-{SECOND} button").click()
+    page.get_by_text("1 run", exact=True).wait_for()
+    page.locator(f".st-key-restore-{SECOND}").wait_for(state="detached")
+    assert context.failures == []
+
+
+def test_a_pin_a_group_and_columns_come_back_with_a_reload_and_in_another_tab(address, context, page):
+    page.goto(f"{address}/runs?q={SECOND[-8:]}")
+    tick(page, 0)
+    page.get_by_role("button", name="Pin as baseline").click()
+    page.get_by_text("Baseline:").wait_for()
+    page.goto(f"{address}/runs")
+    page.get_by_text("Baseline:").wait_for()
+    page.get_by_text("Group by prompt").click()
+    page.wait_for_url("**grouped=true**")
+    page.reload()
+    ready(page)
+    assert page.get_by_role("switch").is_checked()
+    page.get_by_role("button", name="Unpin").click()
+    page.get_by_text("Baseline:").wait_for(state="detached")
+    assert context.failures == []
+
+
+def test_compare_begins_with_a_conclusion_against_the_first_ticked(address, context, page):
+    page.goto(f"{address}/runs")
+    tick(page, 1)
+    page.get_by_text("1 ticked").wait_for()
+    tick(page, 0)
+    page.get_by_text("2 ticked").wait_for()
+    ready(page)
+    page.get_by_role("button", name="Compare", exact=True).click()
+    page.wait_for_url("**/compare?runs=*")
+    told = page.locator(".rs-concludes")
+    told.wait_for()
+    # Both are of the same second: the larger id stands on top, the lower row was ticked first.
+    first = page.url.split("runs=")[1].split("%2C")[0].split(",")[0]
+    text = told.inner_text()
+    assert first == FIRST[-8:]
+    assert "τ 0.85 reads" in text and "less than careful <b>one</b>" in text
+    assert "The next token is dense’s in both, at a KL of 0.002 nats" in text
+    page.wait_for_function("document.title.startsWith('Compare · τ 0.85 against careful')")
+    assert context.failures == []
+
+
+@pytest.mark.parametrize("width", [1024, 1280])
+def test_a_narrow_window_shows_every_verdict(address, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{address}/compare?runs={FIRST[-8:]},{SECOND[-8:]}")
+    cells = page.locator(".st-key-card-sides td:nth-child(2)")
+    cells.first.wait_for()
+    for cell in cells.all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= width
