@@ -16,7 +16,7 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.request import RunRequest
 
-_NOTHING = "none"
+_NOTHING = "nothing"
 _MOST_CHARACTERS = 400
 
 

@@ -31,7 +31,7 @@ def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> An
     errors, costs = list(rows[error.column]), list(rows[COSTS[by]])
     measured = rows[rows[error.column].notna() & rows[COSTS[by]].notna()]
     if measured.empty:
-        return Answer(f"No setting has {_article(error)} yet, so none can be named.")
+        return Answer(f"No setting has a measured {error.noun} yet, so none can be named.")
     values = measured[error.column]
     if below is None:
         span = f"from {error.text(values.min())} to {error.text(values.max())}"
@@ -44,7 +44,7 @@ def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> An
         assert nearest is not None  # something was measured
         row = rows.iloc[nearest]
         return Answer(
-            f"No setting keeps the {_noun(error)} below {error.text(below)}. The closest is {_setting(row, error)}.",
+            f"No setting keeps the {error.noun} below {error.text(below)}. The closest is {_setting(row, error)}.",
             str(row["letter"]),
         )
     row = rows.iloc[place]
@@ -62,14 +62,6 @@ def _setting(row: pd.Series, error: Error) -> str:
         "" if numbers.is_missing(row["speedup"]) else f", dense takes {numbers.times(row['speedup'])} as long"
     )
     return (
-        f"<b>{row['letter']}, {escape(str(row['setting']))}</b>: {_noun(error)} {error.text(row[error.column])}, reads "
+        f"<b>{row['letter']}, {escape(str(row['setting']))}</b>: {error.noun} {error.text(row[error.column])}, reads "
         f"{numbers.share(row['density'])} of the causal area, prefill {numbers.millis(row['total_ms'])}{faster}"
     )
-
-
-def _noun(error: Error) -> str:
-    return error.name[0].lower() + error.name[1:] if error.column != "kl_nats" else error.name
-
-
-def _article(error: Error) -> str:
-    return f"a measured {_noun(error)}"

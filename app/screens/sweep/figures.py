@@ -108,14 +108,13 @@ def _axes(chart: go.Figure, rows: pd.DataFrame, error: Error, ends: tuple[float,
             **settings,
         }
     low, high = ends
-    unit = f"{error.name.lower()},{error.unit}" if error.unit else error.name.lower()
     if log:
         pad = _ROOM * np.log10(high / low)
         limits = [np.log10(low) - pad, np.log10(high) + pad]
         chart.update_yaxes(type="log", range=limits, **design.log_ticks(low, high))
     else:
         chart.update_yaxes(range=[-_ROOM * (high or 1.0), (high or 1.0) * (1 + _ROOM)])
-    chart.update_yaxes(title={"text": unit, "standoff": 6}, fixedrange=True, automargin=True)
+    chart.update_yaxes(title={"text": error.label, "standoff": 6}, fixedrange=True, automargin=True)
 
 
 def _hover(row: dict[str, Any], error: Error) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 import pandas as pd
@@ -147,14 +148,17 @@ def _results(opened: Access, named: str, rows: pd.DataFrame, pending: bool) -> N
     with st.container(border=True, key="card-cheapest", gap="xsmall"):
         st.html('<div class="rs-h">The cheapest setting</div>')
         with st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="cheapest-row"):
-            below = st.number_input(
-                f"{error.name} below{',' if error.unit else ''}{error.unit}",
+            below = _below()
+            # The address decides; a bound field that appears late in a session is dropped from it.
+            st.session_state["below-choice"] = below
+            st.number_input(
+                f"Accepted {error.label}",
                 min_value=0.0,
                 value=None,
                 step=0.001,
                 format="%.4g",
-                key="below",
-                bind="query-params",
+                key="below-choice",
+                on_change=_accept,
                 placeholder="such as 0.01",
                 width=210,
                 help=glossary.TERMS[error.term],
@@ -172,6 +176,23 @@ def _results(opened: Access, named: str, rows: pd.DataFrame, pending: bool) -> N
     _front_card(named, rows, error, below, found.letter)
 
 
+def _below() -> float | None:
+    """The accepted error of the address; None where there is none, or another text."""
+    try:
+        below = float(st.query_params.get("below", ""))
+    except ValueError:
+        return None
+    return below if 0 <= below < math.inf else None
+
+
+def _accept() -> None:
+    below = st.session_state["below-choice"]
+    if below is None:
+        st.query_params.pop("below", None)
+    else:
+        view.write(below=str(below))
+
+
 def _front_card(
     named: str, rows: pd.DataFrame, error: settings.Error, below: float | None, letter: str | None
 ) -> None:
@@ -186,7 +207,7 @@ def _front_card(
                 ]
             else:
                 why = [
-                    f"No run of this sweep has a measured {error.name}. Turn on “Always run dense too”, or choose an "
+                    f"No run of this sweep has a measured {error.noun}. Turn on “Always run dense too”, or choose an "
                     "audit, on New run."
                 ]
             states.empty("Nothing to draw", why)
@@ -200,8 +221,8 @@ def _front_card(
         line = f" · dotted: dense, median of {numbers.several(dense, 'run')}" if dense else ""
         exports.chart_foot(
             f"sweep-{named[:8]}",
-            f"{numbers.several(len(drawn), 'setting')}, one run each · {error.name}{',' if error.unit else ''}"
-            f"{error.unit}: {error.counts} · filled, with the line: the front{line}{missing} · source: run",
+            f"{numbers.several(len(drawn), 'setting')}, one run each · {error.label}: "
+            f"{error.counts} · filled, with the line: the front{line}{missing} · source: run",
             exported(rows, error),
             "front",
             chart="fronts",

@@ -44,7 +44,19 @@ class Error:
 
     def text(self, value: Any) -> str:
         """A value with its unit, with digits enough to tell it from a limit."""
-        return numbers.NOT_MEASURED if numbers.is_missing(value) else f"{value:.3g}{self.unit}"
+        if numbers.is_missing(value):
+            return numbers.NOT_MEASURED
+        return f"{value:.3g}{self.unit}" if value < 1000 else f"{value:,.0f}{self.unit}"
+
+    @property
+    def noun(self) -> str:
+        """The name within a sentence."""
+        return self.name if self.name.startswith("KL") else self.name[0].lower() + self.name[1:]
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, for an axis or a field."""
+        return f"{self.noun},{self.unit}" if self.unit else self.noun
 
 
 ERRORS = {

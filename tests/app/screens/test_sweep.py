@@ -242,7 +242,7 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     page = open_page("sweep", sweep=measured)
     assert not page.exception
     assert "from 0.001 nats to 0.03 nats" in text_of(page)
-    page.number_input(key="below").set_value(0.01).run()
+    page.number_input(key="below-choice").set_value(0.01).run()
     html = text_of(page)
     assert (
         "The cheapest by area below 0.01 nats is <b>B, price 0.5</b>: KL of the next token 0.004 nats" in html
@@ -253,6 +253,12 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     assert "The cheapest by time below 0.01 nats is <b>C, price 0.6</b>" in text_of(page)
     page = open_page("sweep", sweep=measured, below="0.05", error="audited")
     assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
+
+
+@pytest.mark.parametrize("below", ["soon", "-1", "nan", "inf", "9" * 400])
+def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
+    page = open_page("sweep", sweep=measured, below=below)
+    assert not page.exception and "Type the error that you accept" in text_of(page)
 
 
 def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_page):
