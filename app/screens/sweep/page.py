@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from html import escape
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -222,7 +224,7 @@ def _front_card(
         exports.chart_foot(
             f"sweep-{named[:8]}",
             f"{numbers.several(len(drawn), 'setting')}, one run each · {error.label}: "
-            f"{error.counts} · filled, with the line: the front{line}{missing} · source: run",
+            f"{error.counted(rows)} · filled, with the line: the front{line}{missing} · source: run",
             exported(rows, error),
             "front",
             chart="fronts",
@@ -245,8 +247,9 @@ def _table_card(opened: Access, named: str, rows: pd.DataFrame) -> None:
         error = settings.ERRORS[settings.error_of(rows, st.query_params.get("error"))]
         exports.chart_foot(
             f"sweep-{named[:8]}-settings",
-            f"n = {numbers.several(len(rows), 'setting')} of one prompt, one run each · KL: one next token · audited "
-            "error: mean over the audited rows · source: run and jobs",
+            f"n = {numbers.several(len(rows), 'setting')} of one prompt, one run each · "
+            + "".join(f"{one.noun}: {one.counted(rows)} · " for one in settings.ERRORS.values())
+            + "source: run and jobs",
             exported(rows, error),
             "settings",
         )
@@ -258,7 +261,7 @@ def _table_html(opened: Access, rows: pd.DataFrame) -> str:
         + glossary.heading("kept", "density")
         + glossary.heading("KL, nats", "answer")
         + glossary.heading("audited error", "error")
-        + '<th>audited</th><th>prefill</th><th>dense</th><th>speedup</th><th class="l">open</th>'
+        + '<th>prefill</th><th>dense</th><th>speedup</th><th class="l">open</th>'
     )
     return (
         f'<div class="rs-table"><table><tr>{head}</tr>'
@@ -266,7 +269,8 @@ def _table_html(opened: Access, rows: pd.DataFrame) -> str:
     )
 
 
-def _row_html(opened: Access, row: dict[str, object]) -> str:
+def _row_html(opened: Access, row: dict[Hashable, Any]) -> str:
+    row = {name: None if numbers.is_missing(value) else value for name, value in row.items()}
     first = f'<td class="l"><b>{row["letter"]}</b></td><td class="l">{escape(str(row["setting"]))}</td>'
     links = []
     if row["run_id"]:
@@ -279,13 +283,12 @@ def _row_html(opened: Access, row: dict[str, object]) -> str:
     last = f'<td class="l">{" · ".join(links)}</td>'
     if not row["run_id"]:
         told = " · ".join(str(part) for part in (row["state"], row["failure"]) if part)
-        return f'<tr>{first}<td class="l say no" colspan="8">{escape(told)}</td>{last}</tr>'
+        return f'<tr>{first}<td class="l say no" colspan="7">{escape(told)}</td>{last}</tr>'
     error = settings.ERRORS
     cells = [
         numbers.share(row["density"]) if row["routed"] else "all, not routed",
         error["kl"].text(row["kl_nats"]).removesuffix(" nats"),
         error["audited"].text(row["mean_error"]),
-        f"{numbers.count(row['audit_rows'])} rows a unit" if row["audit_rows"] else "–",
         numbers.millis(row["total_ms"]),
         numbers.millis(row["dense_ms"]),
         numbers.times(row["speedup"]),
@@ -293,4 +296,4 @@ def _row_html(opened: Access, row: dict[str, object]) -> str:
     body = "".join(
         f"<td{' class=no' if cell == numbers.NOT_MEASURED else ''}>{escape(cell)}</td>" for cell in cells
     )
-    return f'<tr>{first}<td class="l">{escape(str(row["verdict"]))}</td>{body}{last}</tr>'
+    return f'<tr>{first}<td class="l say">{escape(str(row["verdict"]))}</td>{body}{last}</tr>'

@@ -48,6 +48,11 @@ class Error:
             return numbers.NOT_MEASURED
         return f"{value:.3g}{self.unit}" if value < 1000 else f"{value:,.0f}{self.unit}"
 
+    def counted(self, rows: pd.DataFrame) -> str:
+        """What n counts in these settings."""
+        audited = sorted({int(count) for count in rows["audit_rows"].dropna() if count})
+        return self.counts.format(rows=" or ".join(map(str, audited)) or "no")
+
     @property
     def noun(self) -> str:
         """The name within a sentence."""
@@ -64,7 +69,7 @@ ERRORS = {
         "kl_nats", "KL of the next token", " nats", "answer", "n = 1 next token a setting, against dense"
     ),
     "audited": Error(
-        "mean_error", "Audited output error", "", "error", "mean over the audited rows of every sparse unit"
+        "mean_error", "Audited output error", "", "error", "mean over {rows} rows of every sparse unit"
     ),
 }
 COSTS = {"area": "density", "time": "total_ms"}

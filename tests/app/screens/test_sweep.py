@@ -320,11 +320,25 @@ def test_a_broken_queue_leaves_the_runs_of_a_sweep_readable(measured, home, queu
     assert "Stored runs are not affected" in text_of(page) and "is <b>" in text_of(page)
 
 
+def test_what_still_runs_stands_beside_what_is_done(home, queue, submitted, record, factory, open_page):
+    done = queue.claim("worker-1")
+    made = factory.rename(factory.priced(record), done.run_id)
+    bundle.write_bundle(replace(made, run=replace(made.run, sweep=submitted)), home / "spool")
+    queue.finish(done, done.run_id)
+    queue.claim("worker-1")
+    html = text_of(open_page("sweep", sweep=submitted, below="0.01"))
+    assert "1 of 5 done, 1 running, 3 waiting" in html and "not done yet, so this may change" in html
+    table = html[html.index("<table>") : html.index("</table>")]
+    assert table.count('colspan="7">running') == 1 and table.count('colspan="7">waiting') == 3
+    assert table.count(">map</a>") == 1 and table.count(">job</a>") == 5
+    assert "nan" not in table and "not routed" not in table
+
+
 def test_failed_settings_say_why(home, queue, submitted, open_page):
     queue.fail(queue.claim("worker-1"), "out_of_memory", "out of memory; shorten it")
     queue.cancel_sweep(submitted)
     html = text_of(open_page("sweep", sweep=submitted))
-    assert "failed · out of memory; shorten it" in html and html.count('colspan="8">cancelled') == 4
+    assert "failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
 
 
 def test_a_run_links_to_its_sweep_and_others_do_not(measured, filled, queue, open_page):
