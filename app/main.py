@@ -17,6 +17,7 @@ from routesparse.app.screens.models import page as models
 from routesparse.app.screens.new_run import page as new_run
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
+from routesparse.app.screens.sweep import page as sweep
 from routesparse.app.screens.terms import page as terms
 from routesparse.app.screens.text import page as text
 from routesparse.app.shell import guard, identity, intake, menu
@@ -41,6 +42,7 @@ def main() -> None:
         "new": st.Page(new_run.render, title="New run", url_path="new"),
         "models": st.Page(models.render, title="Models", url_path="models"),
         "job": st.Page(job.render, title="Jobs", url_path="job"),
+        "sweep": st.Page(sweep.render, title="Sweep", url_path="sweep"),
         "map": st.Page(routing_map.render, title="Routing map", url_path="map"),
         "head": st.Page(head.render, title="Head", url_path="head"),
         "text": st.Page(text.render, title="Text", url_path="text"),
@@ -52,7 +54,7 @@ def main() -> None:
     }
     st.session_state["pages"] = pages
     groups = {
-        "Analyse": [pages["home"], pages["runs"], pages["new"], pages["models"], pages["job"]],
+        "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep")],
         "Run": [pages["map"], pages["head"], pages["text"]],
         "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
         "Help": [pages["terms"]],

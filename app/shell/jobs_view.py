@@ -9,13 +9,16 @@ from html import escape
 import streamlit as st
 
 from routesparse.app.shell import navigate, setting_words
+from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers, states
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, RouteSparseError
+from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 
 ALIVE_S = 20.0  # a worker reports every few seconds
+_HANDED_OVER_S = 60.0  # a done job's bundle reaches the store within seconds; later it is missing
 START_WORKER = f"{states.PROGRAM} worker"
 STATES: dict[State, str] = {
     "queued": "waiting",
@@ -141,9 +144,67 @@ def clock(seconds: float | None) -> str:
     return "–" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def changing(opened: Access, job: Job) -> bool:
+    """Whether another look may show something else: the job is active, or its run not yet in the store."""
+    if job.state != "done" or job.kind != "analyse":
+        return not job.ended
+    late = job.finished_at is not None and time.time() - job.finished_at > _HANDED_OVER_S
+    late = late and opened.taking_in() is None  # its bundle may stand behind many others
+    return not late and job.run_id not in opened.store.run_ids()
+
+
+def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
+    """A sweep as one line: how many of its settings are done, and a button that cancels the others. jobs: all of one
+    sweep, oldest first."""
+    latest = [point.job for point in sweep.points(jobs)]
+    states_of = [job.state for job in latest]
+    parts = [f"{states_of.count('done')} of {len(latest)} done"]
+    parts += [
+        f"{states_of.count(state)} {STATES[state]}"
+        for state in ("running", "queued", "failed", "cancelled")
+        if state in states_of
+    ]
+    sweep_id = str(jobs[0].sweep)
+    with st.container(
+        horizontal=True, vertical_alignment="center", gap="small", key=f"quiet-sweep-{sweep_id}"
+    ):
+        style = ' class="rs-warn"' if "failed" in states_of else ""
+        st.html(
+            f"<div><b>{escape(jobs[0].label)}</b> <span{style}>· sweep, {escape(', '.join(parts))}</span> "
+            f'<span class="rs-note">· {clock(jobs[0].created_at)[:16]}</span></div>',
+            width="stretch",
+        )
+        if not all(job.ended for job in latest):
+            st.button(
+                "Cancel all",
+                key=f"cancel-{sweep_id}",
+                disabled=all(job.ended or job.cancel_requested for job in latest),
+                on_click=_cancel_sweep,
+                args=(queue, sweep_id),
+                help="What waits ends at once, what runs after the layer that it is in; finished settings stay",
+            )
+        if link:
+            navigate.link("Open sweep", "sweep", sweep=sweep_id)
+    for line in st.session_state.pop(f"problems-{sweep_id}", []):
+        states.field_error(line)
+
+
+def _cancel_sweep(queue: JobQueue, sweep_id: str) -> None:
+    try:
+        queue.cancel_sweep(sweep_id)
+    except RouteSparseError as error:
+        st.session_state[f"problems-{sweep_id}"] = [str(error)]
+
+
 def table(queue: JobQueue, jobs: list[Job]) -> None:
-    """One line per job with a link to its page. Labels come from users: they are text."""
+    """One line per job with a link to its page, and one per sweep. Labels come from users: they are text."""
+    drawn: set[str] = set()
     for job in jobs:
+        if job.sweep is not None:
+            if job.sweep not in drawn:
+                sweep_line(queue, queue.sweep(job.sweep))
+            drawn.add(job.sweep)
+            continue
         with st.container(
             horizontal=True, vertical_alignment="center", gap="small", key=f"quiet-job-{job.id}"
         ):

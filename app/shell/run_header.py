@@ -70,6 +70,8 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         )
         export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
+    if run.sweep is not None:
+        navigate.link("One setting of a sweep: see the others", "sweep", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))
 
 

@@ -132,6 +132,10 @@ TERMS: dict[str, str] = {
     "the risk with weight β and no certificate (equation 4).",
     "cost_model": "How many sparse tiles a dense tile costs, which decides what is cheapest; on a machine with "
     "another ratio other candidates are selected and δ does not apply (section 3.5).",
+    "sweep": "One prompt under several values of one setting, submitted together: a job and a run for each value, "
+    "and a page that shows what each reads, how far off it is and how long it takes (ours).",
+    "front": "The settings of a sweep that no other one beats: none is at most as dear and at most as far off, and "
+    "better in one of the two (ours).",
     "drift": "How unlike the calibration's prompts this one is, as a conformal p-value of its entropy, local band "
     "and agreement; an alarm voids the conformal claim and no other (section 3.5).",
     "folds": "Fold A of the calibration documents fits λ, α and e, which are then frozen; fold B measures δ. A "

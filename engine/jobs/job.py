@@ -64,6 +64,7 @@ class Job:
     run_id: str | None  # of a done job: "<job id>-<attempt>", which is the run of an analysis
     result: str | None  # of a done job that made no run: the name of the profile or the calibration
     failure: Failure | None
+    sweep: str | None = None  # the id that jobs of one sweep share (sweep.py); None: a job of its own
 
     @property
     def ended(self) -> bool:
@@ -99,6 +100,7 @@ class Job:
             run_id=row["run_id"],
             result=row["result"],
             failure=failure,
+            sweep=row["sweep"],
         )
 
 
@@ -122,6 +124,7 @@ class Claim:
     label: str
     kind: Kind = "analyse"
     has_content: bool = True  # a prompt or documents came with the job
+    sweep: str | None = None
 
     @property
     def run_id(self) -> str:

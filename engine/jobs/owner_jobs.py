@@ -9,19 +9,20 @@ import copy
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from routesparse.engine import paths
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import ConfigError, InputError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.database import Database
 from routesparse.engine.jobs.job import ENDED, Job, State, WorkerSeen
 from routesparse.engine.jobs.kinds import read_request
 from routesparse.engine.jobs.prompt_files import PromptFiles
-from routesparse.engine.jobs.request import Request
+from routesparse.engine.jobs.request import Request, RunRequest
+from routesparse.engine.jobs.sweep import check_size
 
 FILE = "jobs.sqlite3"
 BUSY_TIMEOUT_S = 5.0
@@ -53,43 +54,65 @@ class OwnerJobs:
         When this returns, the job survives a power cut. Errors: PromptError (empty, binary, not UTF-8), ConfigError,
         QueueBusyError, StoreError; nothing is queued then.
         """
-        # Every kind is a dataclass, which the base class can't say.
-        request = replace(request, owner=self.owner)  # type: ignore[type-var]
+        return self._insert((request,), content, None)[0]
+
+    def submit_sweep(self, requests: Sequence[RunRequest], content: bytes | str) -> str:
+        """Queue one prompt under several settings, all or none, in this order; the sweep's id.
+
+        Errors: ConfigError for fewer than two requests, too many, or two that are equal, and those of ``submit``.
+        """
+        check_size(len(requests))
+        if len(set(requests)) < len(requests):
+            raise ConfigError("two settings of the sweep are the same; leave one out")
+        sweep_id = secrets.token_hex(8)
+        self._insert(requests, content, sweep_id)
+        return sweep_id
+
+    def _insert(self, requests: Sequence[Request], content: bytes | str, sweep_id: str | None) -> list[str]:
         raw = content.encode() if isinstance(content, str) else content
-        request.check_content(raw)
-        job_id = secrets.token_hex(8)
-        if raw:
-            self.prompts.write(job_id, raw)
+        requests[0].check_content(raw)
+        digest = hashlib.sha256(raw).hexdigest()
+        # Every kind is a dataclass, which the base class can't say.
+        owned: list[Request] = [replace(one, owner=self.owner) for one in requests]  # type: ignore[type-var]
+        jobs = [(secrets.token_hex(8), request) for request in owned]
         try:
+            for job_id, _ in jobs if raw else ():
+                self.prompts.write(job_id, raw)
             with self._database.transaction() as connection:
-                connection.execute(
+                connection.executemany(
                     "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
-                    "created_at, owner) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        job_id,
-                        request.kind,
-                        request.title,
-                        request.to_json(),
-                        hashlib.sha256(raw).hexdigest(),
-                        len(raw),
-                        request.keeps_content,
-                        time.time(),
-                        self.owner,
-                    ),
+                    "created_at, owner, sweep) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
+                    [
+                        (
+                            job_id,
+                            request.kind,
+                            request.title,
+                            request.to_json(),
+                            digest,
+                            len(raw),
+                            request.keeps_content,
+                            time.time(),
+                            self.owner,
+                            sweep_id,
+                        )
+                        for job_id, request in jobs
+                    ],
                 )
         except BaseException:
-            self.prompts.remove(job_id)
+            for job_id, _ in jobs:
+                self.prompts.remove(job_id)
             raise
-        return job_id
+        return [job_id for job_id, _ in jobs]
 
     def retry(self, job_id: str) -> str:
-        """Submit a failed or cancelled job's request and content again, as a new job; its id.
+        """Submit a failed or cancelled job's request and content again, as a new job of the same sweep; its id.
 
         Errors: InputError for an unknown job, PromptError when its text was not kept.
         """
         job = self._known(job_id)
+        request = read_request(job.kind, job.request_json)
         content = self.prompts.read(job_id) if job.prompt_bytes else b""
-        return self.submit(read_request(job.kind, job.request_json), content)
+        return self._insert((request,), content, job.sweep)[0]
 
     def job(self, job_id: str) -> Job | None:
         """One job, or None when there is none (any more). Errors: StoreError."""
@@ -101,6 +124,19 @@ class OwnerJobs:
         wanted = tuple(states) if states is not None else ("queued", "running", *ENDED)
         marks = ", ".join("?" * len(wanted))
         return self._mine(f"state IN ({marks}) ORDER BY seq DESC LIMIT ?", (*wanted, limit))
+
+    def sweep(self, sweep_id: str) -> list[Job]:
+        """The jobs of one sweep, oldest first; empty where there is none. Errors: StoreError."""
+        return self._mine("sweep = ? ORDER BY seq", (sweep_id,))
+
+    def sweeps(self, limit: int = 50) -> list[str]:
+        """The ids of sweeps, the newest first. Errors: StoreError."""
+        rows = self._database.rows(
+            "SELECT sweep FROM job WHERE owner IS ? AND sweep IS NOT NULL "
+            "GROUP BY sweep ORDER BY min(seq) DESC LIMIT ?",
+            (self.owner, limit),
+        )
+        return [row["sweep"] for row in rows]
 
     def position(self, job_id: str) -> int | None:
         """1 for the job that is next, 2 for the one after it; None for a job that doesn't wait.
@@ -119,17 +155,28 @@ class OwnerJobs:
 
         Returns the state after the call: "running" means asked. An ended job stays as it is. Errors: InputError.
         """
-        self._known(job_id)
-        with self._database.transaction() as connection:
-            connection.execute(
-                "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
-                (time.time(), job_id),
-            )
-            connection.execute(
-                "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job_id,)
-            )
-        self._drop_prompt(job_id)
+        self._cancel([self._known(job_id)])
         return self._known(job_id).state
+
+    def cancel_sweep(self, sweep_id: str) -> None:
+        """Cancel every job of a sweep that has not ended, as ``cancel`` does, all or none. Errors: InputError."""
+        jobs = self.sweep(sweep_id)
+        if not jobs:
+            raise InputError(f"no sweep is called {sweep_id!r}; its jobs may have been deleted")
+        self._cancel(jobs)
+
+    def _cancel(self, jobs: Sequence[Job]) -> None:
+        with self._database.transaction() as connection:
+            for job in jobs:
+                connection.execute(
+                    "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
+                    (time.time(), job.id),
+                )
+                connection.execute(
+                    "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job.id,)
+                )
+        for job in jobs:
+            self._drop_prompt(job.id)
 
     def delete(self, job_id: str) -> None:
         """Forget an ended job and its prompt; its run stays. Errors: InputError while it waits or runs."""

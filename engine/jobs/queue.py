@@ -69,6 +69,7 @@ class JobQueue(OwnerJobs):
             row["label"],
             row["kind"],
             row["prompt_bytes"] > 0,
+            row["sweep"],
         )
 
     def heartbeat(

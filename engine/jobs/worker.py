@@ -220,7 +220,7 @@ class _Worker:
     def _analyse(self, claim: Claim, request: RunRequest, report: Report) -> None:
         prompt = decode_prompt(self._queue.prompts.read(claim.job_id), request.label)
         record = self._analyze(request, prompt, claim.run_id, report)
-        record = replace(record, run=replace(record.run, owner=request.owner))
+        record = replace(record, run=replace(record.run, owner=request.owner, sweep=claim.sweep))
         report("write", 0, 1)
         staging.stage(self._queue, record)
 

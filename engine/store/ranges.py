@@ -88,6 +88,7 @@ SCHEMA: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("tau", "gate_threshold", "tau_layer", "coverage", "top1_agreement"), _SHARE),
         "confidence": Number(0.0, 1.0),
         "price": Number(*PRICES),
+        "sweep": Text(64, r"^[0-9A-Za-z-]+$"),
         "seed": Whole(-INT64 - 1, INT64),
         "batch": Whole(1, 1 << 16),
         "tokens": Whole(1, _TOKENS),

@@ -25,6 +25,7 @@ PAGES = [
     ("compare", {"runs": GOOD}),
     ("calibration", {}),
     ("new_run", {}),
+    ("sweep", {}),
     ("routing_map", {"run": GOOD}),
     ("head", {"run": GOOD, "layer": "0", "head": "0"}),
 ]

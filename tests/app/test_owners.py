@@ -17,10 +17,11 @@ APP = Path(__file__).resolve().parents[2] / "app"
 ANN = {"is_logged_in": True, "iss": "https://login.example", "sub": "ann"}
 BOB = {"is_logged_in": True, "iss": "https://login.example", "sub": "bob"}
 ANNS, BOBS, THIRD = "3f9a1c20d4e5b678", "c0de17aa90e1f003", "7777777790e1f007"
+SWEEP = "5eeb5eeb5eeb5eeb"  # of both: a link to it leads each to their own
 # What is Ann's alone; none of it may reach Bob's browser.
 MARKS = ("anns-ledger", "anns-domain", "anns-profile", "anns-device", "d4e5b678", "tonnage", "anns-job")
 OF_A_RUN = ("routing_map", "head", "text", "audit", "fallbacks")
-PAGES = ("runs", "new_run", "job", *OF_A_RUN, "compare", "calibration", "terms")
+PAGES = ("runs", "new_run", "job", "sweep", *OF_A_RUN, "compare", "calibration", "terms")
 
 
 def digest(claims):
@@ -40,10 +41,11 @@ def shared(home, record, factory, login):
     bobs = factory.make_record(
         BOBS, name="bobs.txt", domain="code", layers=4, heads=4, tokens=4096, probe_columns=32, prompt=False
     )
-    bundle.write_bundle(replace(bobs, run=replace(bobs.run, owner=digest(BOB))), home / "spool")
+    bundle.write_bundle(replace(bobs, run=replace(bobs.run, owner=digest(BOB), sweep=SWEEP)), home / "spool")
     run = replace(
         record.run,
         owner=digest(ANN),
+        sweep=SWEEP,
         prompt_name="anns-ledger.txt",
         domain="anns-domain",
         profile="anns-profile",
@@ -70,7 +72,7 @@ def test_page_of_bob_s_holds_nothing_of_ann_s(shared, open_page, name):
     assert [mark for mark in MARKS if mark in shown] == []
 
 
-@pytest.mark.parametrize("name", [*OF_A_RUN, "runs", "job"])
+@pytest.mark.parametrize("name", [*OF_A_RUN, "runs", "job", "sweep"])
 def test_the_same_page_shows_ann_hers(shared, open_page, name):
     """So that the test above can't pass because marks are never shown."""
     page = open_page(name, ANN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -22,7 +21,6 @@ from routesparse.engine.store import queries
 
 EVERY_S = 1.0
 _LIST_EVERY_S = 2.0
-_HANDED_OVER_S = 60.0  # a done job's bundle reaches the store within seconds; later it is missing
 _LISTED = 50
 
 
@@ -49,7 +47,7 @@ def render() -> None:
         f"{jobs_view.clock(job.created_at)}{f' · {numbers.size(job.prompt_bytes)}' if job.prompt_bytes else ''}</div>"
     )
     # After the job has ended the page no longer refreshes itself.
-    boundary.timed(_watch, EVERY_S if _changing(opened, job) else None)(job.id)
+    boundary.timed(_watch, EVERY_S if jobs_view.changing(opened, job) else None)(job.id)
 
 
 def _list() -> None:
@@ -61,9 +59,11 @@ def _list() -> None:
         states.empty("No jobs yet", ["Choose a prompt on the New run page; its job appears here."])
         navigate.link("New run", "new")
         return
+    # A sweep is one line, among the active ones until its last job has ended.
+    going = {j.sweep for j in jobs if not j.ended} - {None}
     for title, wanted in (
-        ("Active", [j for j in jobs if not j.ended]),
-        ("Ended", [j for j in jobs if j.ended]),
+        ("Active", [j for j in jobs if not j.ended or j.sweep in going]),
+        ("Ended", [j for j in jobs if j.ended and j.sweep not in going]),
     ):
         if wanted:
             with st.container(border=True, key=f"card-jobs-{title}", gap="xsmall"):
@@ -81,7 +81,7 @@ def _watch(job_id: str) -> None:
     if job is None:
         st.rerun()
     was = st.session_state.get("watched")
-    now = (job.id, job.state, _changing(opened, job))
+    now = (job.id, job.state, jobs_view.changing(opened, job))
     st.session_state["watched"] = now
     if was is not None and was != now and not now[2]:
         # The whole page once more, without a timer.
@@ -110,15 +110,6 @@ def _watch(job_id: str) -> None:
     elif job.ended:
         _failed(opened, job)
     _log(opened, job)
-
-
-def _changing(opened: Access, job: Job) -> bool:
-    """Whether another look may show something else: the job is active, or its run not yet in the store."""
-    if job.state != "done" or job.kind != "analyse":
-        return not job.ended
-    late = job.finished_at is not None and time.time() - job.finished_at > _HANDED_OVER_S
-    late = late and opened.taking_in() is None  # its bundle may stand behind many others
-    return not late and job.run_id not in opened.store.run_ids()
 
 
 def _bar(job: Job) -> str:
@@ -192,7 +183,7 @@ def _done(opened: Access, job: Job) -> None:
             if st.button("Open the routing map", key="open-map", type="primary"):
                 navigate.go("map", run=queries.short_id(opened.store, str(job.run_id)))
             navigate.link("All runs", "runs")
-    elif _changing(opened, job):
+    elif jobs_view.changing(opened, job):
         st.html('<div class="rs-sub">Finished; the store is taking the run in.</div>')
     else:
         states.problem(

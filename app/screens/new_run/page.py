@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, prompt_input, what_it_takes
+from routesparse.app.screens.new_run import problems, prompt_input, vary, what_it_takes
 from routesparse.app.shell import identity, model_checks, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
@@ -21,11 +21,9 @@ from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.files import DEMO, offered, resolve, revision_of
+from routesparse.engine.models.files import DEMO, offered, resolve
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
-
-_NO_CALIBRATION = "none"
 
 
 def render() -> None:
@@ -42,17 +40,23 @@ def render() -> None:
             chosen = prompt_input.choose()
         with st.container(border=True, key="card-settings", gap="small"):
             st.html('<div class="rs-h">Settings</div>')
-            request, found = _request()
+            requests, varied, found = _requests()
     with right, st.container(border=True, key="card-take", gap="small"):
         st.html('<div class="rs-h">What it will take</div>')
-        chosen, size, wrong = _sized(chosen, request.model if request else DEMO)
-        _submit(opened, chosen, request, [*wrong, *found, *_take(opened, chosen, request, size)])
+        chosen, size, wrong = _sized(chosen, requests[0].model if requests else DEMO)
+        found = [*wrong, *found, *_take(opened, chosen, requests, varied, size)]
+        _submit(opened, chosen, requests, found)
 
 
-def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
-    """The settings, which live in the address, so that a link repeats them, and all that is wrong with them."""
+def _requests() -> tuple[list[RunRequest], vary.Varied | None, list[problems.Problem]]:
+    """The settings, which live in the address, so that a link repeats them: one request, or with something varied one
+    for each value; and all that is wrong with them."""
     wishes: dict[str, Any] = {}
-    one, two, three = st.columns(3)
+    grid, switches, row = st.container(), st.container(), vary.row()
+    with row:
+        taken = vary.choose()  # first, because it takes the place of a field of the grid
+    with grid:
+        one, two, three = st.columns(3)
     with one:
         models = offered()
         named = st.selectbox(
@@ -79,9 +83,15 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
             key="calibration",
             bind="query-params",
             help=TERMS["calibration"],
+            disabled=taken == "calibration",
         )
         limit = st.text_input(
-            "Time limit Tℓ", key="limit", bind="query-params", placeholder="none", help=TERMS["time_limit"]
+            "Time limit Tℓ",
+            key="limit",
+            bind="query-params",
+            placeholder="varied" if taken == "time limit" else "none",
+            help=TERMS["time_limit"],
+            disabled=taken == "time limit",
         )
         wishes["domain"] = (
             st.text_input(
@@ -112,8 +122,9 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
                 format="%.3g",
                 key="price",
                 bind="query-params",
-                placeholder=f"{RouterConfig.price:g}",
+                placeholder="varied" if taken == "price" else f"{RouterConfig.price:g}",
                 help=TERMS["price"],
+                disabled=taken == "price",
             )
         wishes["segment"] = st.number_input(
             "Segment, tokens",
@@ -133,7 +144,7 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
             placeholder="predicted",
             help=TERMS["break_even"],
         )
-    with st.container(horizontal=True, gap="large", vertical_alignment="center"):
+    with switches, st.container(horizontal=True, gap="large", vertical_alignment="center"):
         wishes["keep_text"] = st.toggle(
             "Keep the text",
             True,
@@ -152,21 +163,25 @@ def _request() -> tuple[RunRequest | None, list[problems.Problem]]:
         wishes["probe"] = st.selectbox(
             "Probe", PROBE_MODES, key="probe_mode", bind="query-params", width=130, help=TERMS["probe"]
         )
-    wishes["calibration"] = None if calibration == _NO_CALIBRATION else calibration
+    wishes["calibration"] = None if calibration == problems.NO_CALIBRATION else calibration
     wishes["budget"] = limit.strip() or None
+    if taken is not None:
+        with row:
+            varied = vary.values(taken, _calibrations(wishes["model"]))
+        requests, found = vary.requests(varied, wishes)
+        return requests, varied, found
     found = problems.of_settings(wishes)
     if found:
-        return None, found
+        return [], None, found
     request = RunRequest(**wishes)
-    try:
-        if request.calibration is not None:
-            load_calibration(request.calibration, identity.owner()).check(
-                revision_of(resolve(request.model)[0]), request.config()
-            )
-    except InputError as error:
-        without = problems.Fix("Run without a calibration", {"calibration": _NO_CALIBRATION})
-        return replace(request, calibration=None), [problems.Problem(str(error), (without,))]
-    return request, []
+    wrong = problems.of_calibration(request)
+    if wrong is not None:
+        return (
+            [replace(request, calibration=None)],
+            None,
+            [problems.Problem(wrong, (problems.UNCALIBRATED,))],
+        )
+    return [request], None, []
 
 
 def _policies() -> list[str]:
@@ -177,7 +192,7 @@ def _policies() -> list[str]:
 def _calibrations(model: str) -> list[str]:
     """The bundled ones, and those made here that are for this model."""
     bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
-    return [_NO_CALIBRATION, *sorted({*bundled, *_made_for(model)})]
+    return [problems.NO_CALIBRATION, *sorted({*bundled, *_made_for(model)})]
 
 
 def _made_for(model: str) -> list[str]:
@@ -235,7 +250,11 @@ def _sized(
 
 
 def _take(
-    opened: Access, chosen: prompt_input.Chosen | None, request: RunRequest | None, size: PromptSize | None
+    opened: Access,
+    chosen: prompt_input.Chosen | None,
+    requests: list[RunRequest],
+    varied: vary.Varied | None,
+    size: PromptSize | None,
 ) -> list[problems.Problem]:
     """Tokens, time, memory and the least time limit, before anything runs; what would make the job fail later."""
     if chosen is None or size is None:
@@ -249,26 +268,32 @@ def _take(
     ]
     note = "Memory: runtime, weights and one layer in float32."
     seen = None
-    if request is not None and size.tokens <= size.max_tokens:
-        seen = what_it_takes.outlook(request, size)
+    if requests and size.tokens <= size.max_tokens:
+        # What is varied changes neither the break-even nor the least limit.
+        seen = what_it_takes.outlook(requests[0], size)
         took, source = what_it_takes.time(
-            opened, request, len(chosen.content), size.tokens, seen.routes(size.tokens)
+            opened, requests, len(chosen.content), size.tokens, seen.routes(size.tokens)
         )
         note = f"{source} {note}"
-        facts_shown.insert(3, ("estimated time", took))
+        several = f", {len(requests)} settings" if varied else ""
+        facts_shown.insert(3, (f"estimated time{several}", took))
         if seen.least and seen.routes(size.tokens):
             own = seen.least[0]
             least = f"{numbers.share(own.share)} of dense, {numbers.micros(own.limit_us)}"
             facts_shown.append(("least Tℓ, above", least, "time_limit"))
     st.html(facts.lines_html(facts_shown) + f'<div class="rs-note">{escape(note)}</div>')
-    return [] if request is None or seen is None else _ahead(request, size, seen)
+    return [] if seen is None else _ahead(requests, varied, size, seen)
 
 
-def _ahead(request: RunRequest, size: PromptSize, seen: what_it_takes.Outlook) -> list[problems.Problem]:
+def _ahead(
+    requests: list[RunRequest], varied: vary.Varied | None, size: PromptSize, seen: what_it_takes.Outlook
+) -> list[problems.Problem]:
     """What doesn't match this prompt, model or machine."""
     found: list[problems.Problem] = []
     if seen.routes(size.tokens):
-        found += problems.of_limit(request, seen.least)
+        for budget in dict.fromkeys(request.budget for request in requests):
+            instead = (varied.leave_out(budget),) if varied and varied.field == "budget" else ()
+            found += problems.of_limit(replace(requests[0], budget=budget), seen.least, instead)
     else:
         source = f"break-even, {seen.break_even:,} tokens as set"
         if seen.device is not None:
@@ -277,16 +302,19 @@ def _ahead(request: RunRequest, size: PromptSize, seen: what_it_takes.Outlook) -
         anyway = problems.Fix("Route it anyway", {"break_even": 0})
         text = f"Below {source}: dense attention will run untouched."
         found.append(problems.Problem(text, (anyway,), blocks=False))
-    if request.calibration is not None and not _calibrated(request, size):
-        without = problems.Fix("Run without a calibration", {"calibration": _NO_CALIBRATION})
+    for name in dict.fromkeys(request.calibration for request in requests):
+        if name is None or _calibrated(replace(requests[0], calibration=name), size):
+            continue
+        left = varied is not None and varied.field == "calibration"
+        without = varied.leave_out(name) if varied and left else problems.UNCALIBRATED
         text = (
-            f"Calibration {request.calibration} has no δ for {size.tokens:,} tokens: only the in-prompt certificate "
+            f"Calibration {name} has no δ for {size.tokens:,} tokens: only the in-prompt certificate "
             "and the row statement will be given."
         )
         found.append(problems.Problem(text, (without,), blocks=False))
     if not seen.profiled:
         text = (
-            f"No latency profile for heads of size {size.head_dim} with probe {request.probe} is stored: the job "
+            f"No latency profile for heads of size {size.head_dim} with probe {requests[0].probe} is stored: the job "
             "measures this machine first."
         )
         found.append(problems.Problem(text, blocks=False))
@@ -305,19 +333,27 @@ def _calibrated(request: RunRequest, size: PromptSize) -> bool:
 def _submit(
     opened: Access,
     chosen: prompt_input.Chosen | None,
-    request: RunRequest | None,
+    requests: list[RunRequest],
     found: list[problems.Problem],
 ) -> None:
-    """Every problem at once, and the button, which works once none blocks."""
+    """Every problem at once, and the button, which works once none blocks: it queues all requests or none."""
     worker_note(opened.queue)
     problems.show(found)
-    ready = chosen is not None and request is not None and not any(problem.blocks for problem in found)
-    pressed = st.button("Analyse", type="primary", key="submit", disabled=not ready, width="stretch")
-    if not (pressed and chosen and request):
+    ready = chosen is not None and requests and not any(problem.blocks for problem in found)
+    label = f"Analyse with {len(requests)} settings" if len(requests) > 1 else "Analyse"
+    pressed = st.button(label, type="primary", key="submit", disabled=not ready, width="stretch")
+    if not (pressed and chosen and requests):
         return
+    named = [replace(request, label=chosen.prompt.name) for request in requests]
     try:
-        job_id = opened.queue.submit(replace(request, label=chosen.prompt.name), chosen.content)
+        if len(named) > 1:
+            sweep_id = opened.queue.submit_sweep(named, chosen.content)
+        else:
+            job_id = opened.queue.submit(named[0], chosen.content)
     except (InputError, StoreError) as error:
         states.field_error(f"{error}. Nothing was queued; what you entered is still here.")
         return
-    navigate.go("job", job=job_id)
+    if len(named) > 1:
+        navigate.go("sweep", sweep=sweep_id)
+    else:
+        navigate.go("job", job=job_id)

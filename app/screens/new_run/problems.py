@@ -8,15 +8,17 @@ from typing import Any
 
 import streamlit as st
 
-from routesparse.app.shell import view
+from routesparse.app.shell import identity, view
 from routesparse.app.ui import numbers, states
+from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import resolve, revision_of
 from routesparse.engine.models.token_count import PromptSize
 from routesparse.engine.profiles.limits import LeastLimit
 
-_EXAMPLE_LIMIT = "0.35"
+EXAMPLE_LIMIT = "0.35"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Fix:
 
     label: str
     changes: dict[str, Any]
+
+
+# The first of the calibrations that New run offers.
+NO_CALIBRATION = "none"
+UNCALIBRATED = Fix("Run without a calibration", {"calibration": NO_CALIBRATION})
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
     priced = wishes["policy"] == "priced"
     tau = RouterConfig.tau_layer if priced else RouterConfig.tau
     fixes = {
-        "budget": Fix(f"Set Tℓ to {numbers.limit(_EXAMPLE_LIMIT)}", {"limit": _EXAMPLE_LIMIT})
+        "budget": Fix(f"Set Tℓ to {numbers.limit(EXAMPLE_LIMIT)}", {"limit": EXAMPLE_LIMIT})
         if wishes["policy"] == "strict"
         else Fix("Run without a limit", {"limit": ""}),
         "tau": Fix(f"Use {tau:.2f}", {"tau": None}),
@@ -55,12 +62,12 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         fixes["segment"] = Fix(f"Use {near:,} tokens", {"segment": near})
     found = []
     for name, fix in fixes.items():
-        alone = {"policy": wishes["policy"], "budget": _EXAMPLE_LIMIT, name: wishes.get(name)}
+        alone = {"policy": wishes["policy"], "budget": EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
             found.append(Problem(text, (fix,)))
     default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
     if wishes["budget"] is None and (text := _error({"policy": wishes["policy"]})):
-        limited = Fix(f"Set Tℓ to {numbers.limit(_EXAMPLE_LIMIT)}", {"limit": _EXAMPLE_LIMIT})
+        limited = Fix(f"Set Tℓ to {numbers.limit(EXAMPLE_LIMIT)}", {"limit": EXAMPLE_LIMIT})
         found.append(Problem(text, (limited, default)))
     if not found and (text := _error(wishes)):
         found.append(Problem(text, (default,)))
@@ -85,10 +92,13 @@ def take_fixes(tokens: int) -> tuple[Fix, ...]:
     )
 
 
-def of_limit(request: RunRequest, least: Sequence[LeastLimit]) -> Iterator[Problem]:
+def of_limit(
+    request: RunRequest, least: Sequence[LeastLimit], instead: tuple[Fix, ...] = ()
+) -> Iterator[Problem]:
     """A time limit that the probe alone uses up: the job would fail at its first layer.
 
     least: by each stored profile. The worker may run on any of their devices, so all of them must say so.
+    instead: buttons in place of those that set one limit.
     """
     budget = request.config().budget
     if budget is None or not least or any(limit.leaves(budget) for limit in least):
@@ -99,11 +109,25 @@ def of_limit(request: RunRequest, least: Sequence[LeastLimit]) -> Iterator[Probl
     yield Problem(
         f"Tℓ {numbers.limit(str(budget))} is below what the probe takes, {numbers.micros(own.limit_us)} a layer "
         f"({numbers.share(own.share)} of dense): no plan would fit.",
-        (
+        instead
+        or (
             Fix(f"Set Tℓ to {above} % of dense", {"limit": f"{int(above) / 100:g}"}),
             Fix("Run without a limit", {"limit": ""}),
         ),
     )
+
+
+def of_calibration(request: RunRequest) -> str | None:
+    """Why the request's calibration does not fit its model and settings; None where it does, or there is none."""
+    if request.calibration is None:
+        return None
+    try:
+        load_calibration(request.calibration, identity.owner()).check(
+            revision_of(resolve(request.model)[0]), request.config()
+        )
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def show(problems: list[Problem]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,19 +58,21 @@ def outlook(request: RunRequest, size: PromptSize) -> Outlook:
 
 
 def time(
-    opened: Access, request: RunRequest, prompt_bytes: int, tokens: int, routed: bool
+    opened: Access, requests: Sequence[RunRequest], prompt_bytes: int, tokens: int, routed: bool
 ) -> tuple[str, str]:
-    """An estimate and where it comes from: jobs and runs of this model on one device, equally audited and routed."""
+    """An estimate of all requests one after another, and where it comes from: jobs and runs of this model on one
+    device, equally audited and routed. The requests differ in settings that past jobs are not told apart by."""
+    request, count = requests[0], len(requests)
     runs = _alike(opened, request, routed)
     past = job_estimate(opened.queue, request, prompt_bytes, set(runs["run_id"]))
     if past is not None:
         source = f"An estimate, from {numbers.several(past.jobs, 'earlier job')} like this on this device."
-        return numbers.span(past.low_s, past.high_s), source
+        return numbers.span(count * past.low_s, count * past.high_s), source
     pairs = [(int(n), ms / 1000) for n, ms in zip(runs["tokens"], runs["total_ms"], strict=True)]
     prefill = scaled(pairs, tokens)
     if prefill is not None:
         return (
-            f"{numbers.span(prefill.low_s, prefill.high_s)} + loading",
+            f"{numbers.span(count * prefill.low_s, count * prefill.high_s)} + loading",
             f"An estimate: prefill of {numbers.several(prefill.jobs, 'stored run')} like this on "
             f"{numbers.device(runs['device'].iloc[0])}; loading and audit come on top.",
         )

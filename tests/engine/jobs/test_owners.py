@@ -20,10 +20,12 @@ from routesparse.engine.store import bundle
 ANN, BOB = "a" * 32, "b" * 32
 # What pages ask of a job, with the arguments beside the job's id.
 OF_A_JOB = {"retry", "job", "position", "cancel", "delete"}
-OF_ALL_JOBS = {"jobs", "made"}
+OF_ALL_JOBS = {"jobs", "made", "sweeps"}
+OF_A_SWEEP = {"sweep", "cancel_sweep"}
 # Workers serve everybody; ``of`` and ``submit`` say whose, ``workers`` is about processes.
 NOT_SCOPED = {
-    "of", "submit", "close", "workers", "claim", "heartbeat", "finish", "fail", "cancelled", "release", "requeue_lost",
+    "of", "submit", "submit_sweep", "close", "workers",
+    "claim", "heartbeat", "finish", "fail", "cancelled", "release", "requeue_lost",
     "seen", "sweep_workers", "goodbye", "unpublished", "mark_published", "current_runs", "sweep_prompts",
 }  # fmt: skip
 
@@ -40,7 +42,7 @@ def snapshot(queue):
 
 def test_every_method_of_the_queue_is_known_here():
     methods = {name for name, _ in inspect.getmembers(JobQueue, inspect.isfunction) if name[0] != "_"}
-    assert methods == OF_A_JOB | OF_ALL_JOBS | NOT_SCOPED, "say whose jobs a new method is about"
+    assert methods == OF_A_JOB | OF_ALL_JOBS | OF_A_SWEEP | NOT_SCOPED, "say whose jobs a new method is about"
 
 
 @pytest.mark.parametrize("name", sorted(OF_A_JOB))

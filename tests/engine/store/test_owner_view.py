@@ -49,6 +49,7 @@ ARGUMENTS = {
     "order": lambda run_id: "mass",
     "profile": lambda run_id: f"profile-{run_id}",
     "calibrations": lambda run_id: [f"calibration-{run_id}"],
+    "sweep_id": lambda run_id: f"sweep-{run_id}",
 }
 
 
@@ -83,6 +84,7 @@ def make(factory, run_id, owner):
         calibration=f"calibration-{run_id}",
         profile=f"profile-{run_id}",
         device=f"device-{run_id}",
+        sweep=f"sweep-{run_id}",
         tau_layer=0.7,
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)

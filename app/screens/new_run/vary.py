@@ -1,0 +1,151 @@
+"""Vary: several values of one setting, for a sweep of one job each; every value is checked like a single one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from routesparse.app.screens.new_run import problems
+from routesparse.app.screens.new_run.problems import Fix, Problem
+from routesparse.app.ui.glossary import TERMS
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.jobs import sweep
+from routesparse.engine.jobs.request import RunRequest
+
+_NOTHING = "nothing"
+_MOST_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class _Kind:
+    field: str  # of RunRequest
+    key: str  # of the widget with the values, and their name in the address
+    label: str
+    example: str
+    stand_in: Any  # a value that fits every policy, to check the other settings while there is none
+
+
+_KINDS = {
+    "price": _Kind("price", "prices", "Prices", "0.25, 0.5, 1", None),
+    "time limit": _Kind("budget", "limits", "Time limits Tℓ", "0.25, 0.5, none", problems.EXAMPLE_LIMIT),
+    "calibration": _Kind("calibration", "calibrations", "Calibrations", "two or more", None),
+}
+
+
+@dataclass(frozen=True)
+class Varied:
+    """What a sweep varies, and its values as they were entered."""
+
+    kind: str
+    texts: tuple[str, ...]
+
+    @property
+    def field(self) -> str:
+        """The field of RunRequest."""
+        return _KINDS[self.kind].field
+
+    def leave_out(self, value: Any) -> Fix:
+        """The button that takes a value out of the entered ones, a text that is none included."""
+        left = [text for text in self.texts if text != value and not self._is(text, value)]
+        key = _KINDS[self.kind].key
+        return Fix("Leave it out", {key: left if self.kind == "calibration" else ", ".join(left)})
+
+    def _is(self, text: str, value: Any) -> bool:
+        try:
+            return sweep.value_of(self.field, text) == value
+        except ConfigError:
+            return False
+
+
+def row() -> DeltaGenerator:
+    """Where the choice and its values stand."""
+    return st.container(horizontal=True, gap="medium", vertical_alignment="bottom", key="vary-row")
+
+
+def choose() -> str | None:
+    """Draw the choice of what is varied, which lives in the address; None for nothing."""
+    chosen = st.segmented_control(
+        "Vary",
+        [_NOTHING, *_KINDS],
+        key="vary",
+        bind="query-params",
+        default=_NOTHING,
+        required=True,
+        help=TERMS["sweep"],
+    )
+    return chosen if chosen in _KINDS else None
+
+
+def values(chosen: str, calibrations: list[str]) -> Varied:
+    """Draw the field with the values, which live in the address. chosen: what ``choose`` returned."""
+    kind = _KINDS[chosen]
+    if chosen == "calibration":
+        ticked = st.multiselect(
+            kind.label,
+            calibrations,
+            key=kind.key,
+            bind="query-params",
+            placeholder=kind.example,
+            width="stretch",
+        )
+        return Varied(chosen, tuple(ticked))
+    typed = st.text_input(
+        kind.label,
+        key=kind.key,
+        bind="query-params",
+        placeholder=f"two to {sweep.MOST_POINTS}, such as {kind.example}",
+        max_chars=_MOST_CHARACTERS,
+        width="stretch",
+    )
+    # "800 us" is one value.
+    texts = re.split(r"[,;]|\s+(?!us\b)", typed.strip())
+    return Varied(chosen, tuple(text.strip() for text in texts if text.strip()))
+
+
+def requests(varied: Varied, wishes: dict[str, Any]) -> tuple[list[RunRequest], list[Problem]]:
+    """A request for each value, in the order entered, and everything that is wrong with values and other settings."""
+    kind = _KINDS[varied.kind]
+    values, found = _values(varied, wishes["policy"])
+    wishes = {**wishes, kind.field: values[0] if values else kind.stand_in}
+    found += problems.of_settings(wishes)
+    if found:
+        return [], found
+    asked = sweep.with_values(RunRequest(**wishes), kind.field, values)
+    for request in asked if kind.field == "calibration" else asked[:1]:
+        wrong = problems.of_calibration(request)
+        if wrong is not None:
+            left = varied.leave_out(request.calibration) if kind.field == "calibration" else None
+            found.append(Problem(wrong, (left or problems.UNCALIBRATED,)))
+    return ([], found) if found else (asked, [])
+
+
+def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
+    """The values as requests take them, and what is wrong with each."""
+    field = varied.field
+    if field == "price" and policy != "priced":
+        fixes = (Fix("Use policy priced", {"with_policy": "priced"}), Fix("Vary nothing", {"vary": _NOTHING}))
+        return [], [Problem(f"Policy {policy} reads no price, so there is nothing to vary.", fixes)]
+    values: list[Any] = []
+    found = []
+    for text in varied.texts[: sweep.MOST_POINTS]:
+        try:
+            value = sweep.value_of(field, text)
+            alone: dict[str, Any] = {"policy": policy, "budget": problems.EXAMPLE_LIMIT, field: value}
+            RunRequest(**alone)
+        except ConfigError as error:
+            told = str(error) if text in str(error) else f"{text}: {error}"
+            found.append(Problem(told, (varied.leave_out(text),)))
+            continue
+        if value in values:
+            found.append(Problem(f"{text} repeats a value that stands before it; change or delete it."))
+        values.append(value)
+    try:
+        sweep.check_size(len(varied.texts))
+    except ConfigError as error:
+        nothing = () if varied.texts else (Fix("Vary nothing", {"vary": _NOTHING}),)
+        found.append(Problem(f"{_KINDS[varied.kind].label}: {error}", nothing))
+    return values, found

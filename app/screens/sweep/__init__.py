@@ -1,0 +1,1 @@
+"""The page Sweep: ``page.render`` draws it; the other modules serve it alone."""

@@ -1,0 +1,125 @@
+"""The picture of a sweep: error over the area that is read and over time, every setting a letter, the front a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from routesparse.app.screens.sweep.settings import COSTS, Error
+from routesparse.app.ui import design, numbers
+from routesparse.engine.stats.front import front
+
+_LOG_FROM = 10.0  # times between the smallest and the largest error
+_ROOM = 0.08  # of the axis, beside the outermost points
+_PANELS = {"area": ("x", [0.0, 0.465]), "time": ("x2", [0.535, 1.0])}
+_TITLES = {"area": "share of the causal area read", "time": "prefill, ms"}
+
+
+def on_front(rows: pd.DataFrame, error: Error) -> dict[str, np.ndarray]:
+    """bool [settings] for each cost: which settings are on the front of this error and that cost."""
+    return {cost: front(rows[column], rows[error.column]) for cost, column in COSTS.items()}
+
+
+def fronts(
+    rows: pd.DataFrame, error: Error, below: float | None, named: str | None, theme: design.Theme
+) -> go.Figure:
+    """rows: settings whose error was measured; below: the accepted error, None for no line; named: the letter of the
+    setting that the page names, ringed."""
+    chart = go.Figure()
+    errors = rows[error.column]
+    lowest, highest = float(errors.min()), float(errors.max())
+    log = lowest > 0 and highest / lowest > _LOG_FROM
+    for cost, (axis, _) in _PANELS.items():
+        column = COSTS[cost]
+        known = rows[rows[column].notna()]
+        best = front(known[column], known[error.column])
+        line = known[best].sort_values([column, error.column])
+        chart.add_scatter(
+            x=line[column],
+            y=line[error.column],
+            xaxis=axis,
+            mode="lines",
+            line={"color": theme.accent, "width": 1.6, "shape": "hv"},
+            hoverinfo="skip",
+        )
+        chart.add_scatter(
+            x=known[column],
+            y=known[error.column],
+            xaxis=axis,
+            mode="markers+text",
+            marker={
+                "size": 22,
+                "color": [theme.accent if one else theme.panel for one in best],
+                "line": {
+                    "color": [
+                        theme.ink if row.letter == named else theme.accent for row in known.itertuples()
+                    ],
+                    "width": [3.0 if row.letter == named else 1.4 for row in known.itertuples()],
+                },
+            },
+            text=[f"<b>{letter}</b>" for letter in known["letter"]],
+            textfont={
+                "color": [design.text_on(theme.accent) if one else theme.ink for one in best],
+                "size": 11,
+            },
+            customdata=[_hover(row, error) for row in known.to_dict("records")],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+    dense = rows["dense_ms"].dropna()
+    if len(dense):
+        middle = float(dense.median())
+        chart.add_vline(x=middle, line={"color": theme.mute, "width": 1.2, "dash": "dot"}, row=None, col=None)
+        chart.layout.shapes[-1].update(xref="x2")
+        chart.add_annotation(
+            x=middle, y=1, xref="x2", yref="paper", text="dense", showarrow=False, xanchor="right", yanchor="top",
+            font={"color": theme.mute, "size": 11},
+        )  # fmt: skip
+    if below is not None and (below > 0 or not log):
+        chart.add_hline(y=below, line={"color": theme.warn, "width": 1.3, "dash": "dash"})
+        lowest, highest = min(lowest, below), max(highest, below)
+    _axes(chart, rows, error, (lowest, highest), log)
+    chart.update_layout(
+        template=design.template(theme),
+        height=340,
+        showlegend=False,
+        hovermode="closest",
+        dragmode=False,
+        margin={"l": 64, "r": 10, "t": 10, "b": 42},
+    )
+    return chart
+
+
+def _axes(chart: go.Figure, rows: pd.DataFrame, error: Error, ends: tuple[float, float], log: bool) -> None:
+    for cost, (axis, domain) in _PANELS.items():
+        values = rows[COSTS[cost]].dropna()
+        if cost == "time":
+            values = pd.concat([values, pd.Series([float(rows["dense_ms"].median())]).dropna()])
+        most = float(values.max()) if len(values) else 1.0
+        settings: dict[str, Any] = {"tickformat": ".0%"} if cost == "area" else {"tickformat": ",~g"}
+        chart.layout[f"{axis[0]}axis{axis[1:]}"] = {
+            "domain": domain,
+            "title": {"text": _TITLES[cost]},
+            "range": [0, most * (1 + _ROOM)],
+            "fixedrange": True,
+            "anchor": "y",
+            **settings,
+        }
+    low, high = ends
+    if log:
+        pad = _ROOM * np.log10(high / low)
+        limits = [np.log10(low) - pad, np.log10(high) + pad]
+        chart.update_yaxes(type="log", range=limits, **design.log_ticks(low, high))
+    else:
+        chart.update_yaxes(range=[-_ROOM * (high or 1.0), (high or 1.0) * (1 + _ROOM)])
+    chart.update_yaxes(title={"text": error.label, "standoff": 6}, fixedrange=True, automargin=True)
+
+
+def _hover(row: dict[str, Any], error: Error) -> str:
+    return (
+        f"<b>{row['letter']} · {row['setting']}</b><br>{error.name} {error.text(row[error.column])}<br>reads "
+        f"{numbers.share(row['density'])} of the causal area<br>prefill {numbers.millis(row['total_ms'])}, dense "
+        f"{numbers.millis(row['dense_ms'])}"
+    )

@@ -1,0 +1,64 @@
+"""A sweep: one prompt under several values of one setting, submitted together; one job, and one run, for each value.
+
+The jobs are ordinary ones that share a sweep id. What is varied is a field of ``RunRequest``, checked by its rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from routesparse.engine.config import LatencyBudget
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.jobs.job import Job
+from routesparse.engine.jobs.request import RunRequest
+
+MOST_POINTS = 12
+VARIED = ("price", "budget", "calibration")  # fields of RunRequest
+NONE = "none"  # as a value: no time limit, no calibration
+
+
+def value_of(name: str, text: str) -> float | str | None:
+    """A typed value of the varied field ``name`` as RunRequest takes it. Errors: ConfigError for no number or limit."""
+    text = text.strip()
+    if name == "price":
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(f"price {text!r} is no number; pass one such as 0.5") from None
+    if text.lower() == NONE:
+        return None
+    return str(LatencyBudget.parse(text)) if name == "budget" else text
+
+
+def check_size(count: int) -> None:
+    """Errors: ConfigError for fewer than two settings, or more than MOST_POINTS."""
+    if not 2 <= count <= MOST_POINTS:
+        raise ConfigError(f"a sweep of {count} settings: pass from 2 to {MOST_POINTS} different ones")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of a sweep, with its newest job: a failed one may have been tried again."""
+
+    job: Job
+    request: RunRequest
+
+
+def points(jobs: Sequence[Job]) -> list[Point]:
+    """The settings of a sweep in the order of submission. jobs: all of one sweep, oldest first."""
+    newest: dict[str, Job] = {}
+    for job in jobs:
+        newest[job.request_json] = job
+    return [Point(job, RunRequest.from_json(asked)) for asked, job in newest.items()]
+
+
+def varied_in(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The fields of VARIED that differ among settings that have all of them."""
+    return [name for name in VARIED if len({one[name] for one in settings}) > 1]
+
+
+def with_values(request: RunRequest, name: str, values: Sequence[Any]) -> list[RunRequest]:
+    """The request once for each value of the field ``name``. Errors: ConfigError."""
+    return [replace(request, **{name: value}) for value in values]

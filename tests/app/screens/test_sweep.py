@@ -1,0 +1,365 @@
+"""Sweeps on the pages: submitted on New run, grouped on Jobs, judged on Sweep; filled, empty, in error. No GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from routesparse.app.screens.sweep import figures, settings
+from routesparse.app.screens.sweep.page import exported
+from routesparse.app.shell import identity
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs import sweep
+from routesparse.engine.jobs.prompt_files import PromptFiles
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import bundle, sweep_queries
+
+CALIBRATIONS = Path(__file__).resolve().parents[3] / "data" / "calibrations"
+TEXT = "The harbour master writes a ledger of vessels. " * 40
+# price -> area, KL, error, prefill: a front of three by area; .6 is beaten by .5, and 2 was not compared.
+MEASURED = {
+    0.1: (0.40, 0.001, 0.02, 900.0),
+    0.5: (0.20, 0.004, 0.04, 700.0),
+    0.6: (0.25, 0.008, 0.05, 650.0),
+    1.0: (0.10, 0.030, 0.08, 500.0),
+    2.0: (0.05, None, None, 400.0),
+}
+
+
+def text_of(page) -> str:
+    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
+
+
+def paste(page, text=TEXT):
+    return page.text_area(key="pasted").set_value(text).run()
+
+
+def fix(page, label):
+    """Press the first button of this label."""
+    next(button for button in page.button if button.label == label).click().run()
+    assert not page.exception
+
+
+def asked(queue):
+    return [RunRequest.from_json(job.request_json) for job in reversed(queue.jobs())]
+
+
+@pytest.fixture
+def submitted(queue):
+    """A sweep of five prices, all of them waiting."""
+    requests = sweep.with_values(RunRequest(label="<b>ledger.txt"), "price", list(MEASURED))
+    return queue.submit_sweep(requests, TEXT)
+
+
+@pytest.fixture
+def measured(home, queue, submitted, record, factory):
+    """The same sweep with its runs stored."""
+    for price, (area, kl, error, prefill) in MEASURED.items():
+        claim = queue.claim("worker-1")
+        made = factory.rename(factory.priced(record), claim.run_id)
+        run = replace(
+            made.run,
+            sweep=submitted,
+            price=price,
+            density=area,
+            kl_nats=kl,
+            mean_error=error,
+            top1_agreement=None if kl is None else 1.0,
+            total_ms=prefill,
+            dense_ms=None if kl is None else 1400.0,
+        )
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+        queue.finish(claim, claim.run_id)
+    return submitted
+
+
+def rows_of(queue, sweep_id):
+    opened = access()
+    opened.look_into_spool()
+    return settings.table(queue.sweep(sweep_id), sweep_queries.runs_of(opened.store, sweep_id))
+
+
+# New run
+
+
+@pytest.mark.parametrize(
+    ("address", "field", "values"),
+    [
+        ({"vary": "price", "prices": "0.5, 0.25 1"}, "price", [0.5, 0.25, 1.0]),
+        ({"vary": "time limit", "limits": "0.5; 800 us, none"}, "budget", ["0.5", "800us", None]),
+    ],
+    ids=["prices", "limits"],
+)
+def test_one_press_queues_a_job_for_each_value_in_order(
+    demo_home, open_page, queue, went, address, field, values
+):
+    page = paste(open_page("new_run", source="Paste", tau="0.2", price="0.7", **address))
+    assert page.button(key="submit").label == "Analyse with 3 settings"
+    assert "estimated time, 3 settings" in text_of(page)
+    page.button(key="submit").click().run()
+    assert not page.exception
+    requests = asked(queue)
+    assert [getattr(request, field) for request in requests] == values
+    assert {request.tau for request in requests} == {0.2}, "the other settings stay"
+    ((name, query),) = went
+    assert name == "sweep" and [job.sweep for job in queue.sweep(query["sweep"])] == [query["sweep"]] * 3
+
+
+def test_calibrations_are_ticked_and_one_that_does_not_fit_is_named(
+    demo_home, open_page, queue, went, make_calibration
+):
+    folder = demo_home.parent / "data" / "calibrations"
+    make_calibration("other", 0.95, 0.02, revision="another").save(folder)
+    (folder / "prose.json").symlink_to(CALIBRATIONS / "prose.json")
+    page = paste(open_page("new_run", source="Paste", vary="calibration"))
+    page.multiselect(key="calibrations").set_value(["none", "prose", "other"]).run()
+    assert page.button(key="submit").disabled and "another" in text_of(page)
+    fix(page, "Leave it out")
+    assert page.multiselect(key="calibrations").value == ["none", "prose"]
+    page.button(key="submit").click().run()
+    assert [request.calibration for request in asked(queue)] == [None, "prose"]
+
+
+def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_page, queue):
+    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, cheap, -1, 0.50, 2"))
+    html = text_of(page)
+    assert "price 'cheap' is no number" in html and "price -1" in html and "0.50 repeats a value" in html
+    assert page.button(key="submit").disabled
+    fix(page, "Leave it out")
+    fix(page, "Leave it out")
+    assert page.text_input(key="prices").value == "0.5, 0.50, 2"
+    page.text_input(key="prices").set_value("0.5, 2").run()
+    assert not page.button(key="submit").disabled and queue.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ({"vary": "price"}, "Prices: a sweep of 0 settings: pass from 2 to 12"),
+        ({"vary": "price", "prices": "0.5"}, "a sweep of 1 settings"),
+        ({"vary": "price", "prices": ",".join(f"0.{i}" for i in range(10, 24))}, "a sweep of 14 settings"),
+        ({"vary": "time limit", "limits": "0.5, none", "with_policy": "strict"}, "needs a latency limit"),
+        ({"vary": "price", "prices": "0.5, 1", "with_policy": "certified"}, "certified reads no price"),
+        ({"vary": "price", "prices": "0.5, 1", "segment": "1000"}, "multiple of 128"),
+    ],
+    ids=["none", "one", "fourteen", "limit", "policy", "another setting"],
+)
+def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, message):
+    page = paste(open_page("new_run", source="Paste", **address))
+    assert not page.exception and message in text_of(page)
+    assert page.button(key="submit").disabled
+
+
+def test_the_policy_that_reads_a_price_is_one_press_away(demo_home, open_page):
+    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1", with_policy="certified"))
+    fix(page, "Use policy priced")
+    assert not page.button(key="submit").disabled
+
+
+def test_nothing_is_queued_and_nothing_lost_when_the_queue_fails(demo_home, open_page, queue, monkeypatch):
+    page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1"))
+
+    def full(*_):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(PromptFiles, "write", full)
+    page.button(key="submit").click().run()
+    assert "Nothing was queued" in text_of(page) and queue.jobs() == []
+    assert page.text_input(key="prices").value == "0.5, 1"
+
+
+# Jobs
+
+
+def test_jobs_show_a_sweep_as_one_line_and_cancel_it_whole(home, queue, submitted, open_page):
+    alone = queue.submit(RunRequest(label="alone.txt"), TEXT)
+    done = queue.claim("worker-1")
+    queue.finish(done, done.run_id)
+    page = open_page("job")
+    html = text_of(page)
+    assert html.count("ledger.txt") == 1 and "1 of 5 done, 4 waiting" in html and "alone.txt" in html
+    assert f"sweep?sweep={submitted}" in html and "<b><b>" not in " ".join(
+        str(element.proto.body) for element in page.get("html")
+    )
+    page.button(key=f"cancel-{submitted}").click().run()
+    assert [job.state for job in queue.sweep(submitted)] == ["done", *["cancelled"] * 4]
+    assert queue.job(alone).state == "queued"
+    assert "1 of 5 done, 4 cancelled" in text_of(page)
+
+
+def test_another_s_sweep_is_not_shown(home, queue, open_page, login):
+    login()
+    ann, bob = (
+        {"is_logged_in": True, "iss": "https://login.example", "sub": name} for name in ("ann", "bob")
+    )
+    requests = sweep.with_values(RunRequest(label="anns.txt"), "price", [0.5, 1.0])
+    sweep_id = queue.of(identity._digest("sub", ann["iss"], "ann")).submit_sweep(requests, TEXT)
+    assert "0 of 2 done" in text_of(open_page("sweep", ann, sweep=sweep_id))
+    html = text_of(open_page("sweep", bob, sweep=sweep_id))
+    assert "This link leads nowhere" in html and "anns.txt" not in html
+    assert "anns.txt" not in text_of(open_page("job", bob))
+    assert "No sweeps yet" in text_of(open_page("sweep", bob))
+
+
+# Sweep
+
+
+def test_no_sweep_says_how_to_make_one(home, open_page):
+    page = open_page("sweep")
+    assert not page.exception
+    html = text_of(page)
+    assert "No sweeps yet" in html and "new?vary=price" in html
+
+
+def test_an_unknown_sweep_is_explained(home, open_page):
+    page = open_page("sweep", sweep="<i>nothing")
+    assert not page.exception and "This link leads nowhere" in text_of(page)
+
+
+def test_a_sweep_that_waits_lists_its_settings_and_no_result(home, queue, submitted, open_page):
+    page = open_page("sweep", sweep=submitted)
+    assert not page.exception
+    html = text_of(page)
+    assert "0 of 5 done, 5 waiting" in html and "No worker is running" in html
+    assert all(f"price {price:g}" in html for price in MEASURED)
+    assert not page.number_input and not page.get("plotly_chart")
+
+
+def test_the_newest_sweep_is_opened_without_an_address(home, queue, submitted, open_page):
+    newer = queue.submit_sweep(sweep.with_values(RunRequest(), "budget", ["0.5", None]), TEXT)
+    page = open_page("sweep")
+    assert "Tℓ 50 % of dense" in text_of(page) and page.query_params["sweep"] in (newer, [newer])
+
+
+def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
+    page = open_page("sweep", sweep=measured)
+    assert not page.exception
+    assert "from 0.001 nats to 0.03 nats" in text_of(page)
+    page.number_input(key="below-choice").set_value(0.01).run()
+    html = text_of(page)
+    assert (
+        "The cheapest by area below 0.01 nats is <b>B, price 0.5</b>: KL of the next token 0.004 nats" in html
+    )
+    assert "reads 20.0 % of the causal area" in html and "3 of 4 measured settings stay below it" in html
+    assert "This is one prompt" in html and "single run" in html
+    page = open_page("sweep", sweep=measured, below="0.01", by="time")
+    assert "The cheapest by time below 0.01 nats is <b>C, price 0.6</b>" in text_of(page)
+    page = open_page("sweep", sweep=measured, below="0.05", error="audited")
+    assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
+
+
+@pytest.mark.parametrize("below", ["soon", "-1", "nan", "inf", "9" * 400])
+def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
+    page = open_page("sweep", sweep=measured, below=below)
+    assert not page.exception and "Type the error that you accept" in text_of(page)
+
+
+def test_where_no_setting_keeps_the_error_the_closest_is_named(measured, open_page):
+    html = text_of(open_page("sweep", sweep=measured, below="0.001"))
+    assert (
+        "No setting keeps the KL of the next token below 0.001 nats. The closest is <b>A, price 0.1</b>"
+        in html
+    )
+
+
+def test_what_was_not_measured_is_said_and_neither_drawn_nor_zero(measured, open_page, queue):
+    page = open_page("sweep", sweep=measured)
+    html = text_of(page)
+    assert "not drawn, error not measured: E" in html and "n = 1 next token a setting" in html
+    last = html[html.index("<b>E</b>") :]
+    assert last.count("not measured") == 4, "KL, audited error, dense time and speedup"
+    rows = rows_of(queue, measured)
+    assert np.isnan(rows["kl_nats"].iloc[4]) and np.isnan(rows["dense_ms"].iloc[4])
+    out = exported(rows, settings.ERRORS["kl"])
+    assert out["front_area"].tolist() == [True, True, False, True, False]
+    assert out["front_time"].tolist() == [True, True, True, True, False]
+    assert out["price"].tolist() == list(MEASURED)
+
+
+def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured, queue):
+    rows = rows_of(queue, measured)
+    error = settings.ERRORS["kl"]
+    drawn = rows[rows["kl_nats"].notna()]
+    chart = figures.fronts(drawn, error, 0.01, "B", design.LIGHT)
+    lines = [list(trace.x) for trace in chart.data if trace.mode == "lines"]
+    assert lines == [[0.1, 0.2, 0.4], [500.0, 650.0, 700.0, 900.0]]
+    points = [trace for trace in chart.data if trace.mode != "lines"]
+    assert [trace.text for trace in points] == [tuple(f"<b>{letter}</b>" for letter in "ABCD")] * 2
+    assert chart.layout.yaxis.type == "log"
+    zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
+    assert figures.fronts(zero, error, None, None, design.DARK).layout.yaxis.type is None, (
+        "0 is on no log axis"
+    )
+
+
+def test_runs_without_jobs_are_a_sweep_too(measured, queue, open_page):
+    """A sweep whose bundles came from another machine, or whose jobs were deleted."""
+    with_jobs = rows_of(queue, measured)
+    without = settings.table([], sweep_queries.runs_of(access().store, measured))
+    same = ["setting", "price", "density", "kl_nats", "run_id", "verdict"]
+    assert (
+        without.sort_values("price")[same]
+        .reset_index(drop=True)
+        .equals(with_jobs.sort_values("price")[same].reset_index(drop=True))
+    )
+
+
+def test_a_broken_queue_leaves_the_runs_of_a_sweep_readable(measured, home, queue, open_page):
+    rows_of(queue, measured)
+    queue.close()
+    (home / "jobs.sqlite3").write_bytes(b"no database, but long enough to be looked at" * 50)
+    page = open_page("sweep", sweep=measured, below="0.01")
+    assert not page.exception
+    assert "Stored runs are not affected" in text_of(page) and "is <b>" in text_of(page)
+
+
+def test_what_still_runs_stands_beside_what_is_done(home, queue, submitted, record, factory, open_page):
+    done = queue.claim("worker-1")
+    made = factory.rename(factory.priced(record), done.run_id)
+    bundle.write_bundle(replace(made, run=replace(made.run, sweep=submitted)), home / "spool")
+    queue.finish(done, done.run_id)
+    queue.claim("worker-1")
+    html = text_of(open_page("sweep", sweep=submitted, below="0.01"))
+    assert "1 of 5 done, 1 running, 3 waiting" in html and "not done yet, so this may change" in html
+    table = html[html.index("<table>") : html.index("</table>")]
+    assert table.count('colspan="7">running') == 1 and table.count('colspan="7">waiting') == 3
+    assert table.count(">map</a>") == 1 and table.count(">job</a>") == 5
+    assert "nan" not in table and "not routed" not in table
+
+
+def test_failed_settings_say_why(home, queue, submitted, open_page):
+    queue.fail(queue.claim("worker-1"), "out_of_memory", "out of memory; shorten it")
+    queue.cancel_sweep(submitted)
+    html = text_of(open_page("sweep", sweep=submitted))
+    assert "failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
+
+
+def test_a_run_links_to_its_sweep_and_others_do_not(measured, filled, queue, open_page):
+    rows = rows_of(queue, measured)
+    assert f"sweep?sweep={measured}" in text_of(open_page("routing_map", run=rows["run_id"].iloc[0]))
+    assert "sweep?" not in text_of(open_page("routing_map", run="3f9a1c20"))
+
+
+def test_runs_that_ran_dense_say_so(home, queue, submitted, record, factory, open_page):
+    for _ in MEASURED:
+        claim = queue.claim("worker-1")
+        empty = replace(record, choices=(), candidates=(), fallbacks=(), audits=(), probes=())
+        made = factory.rename(empty, claim.run_id)
+        totals = {"units": 0, "density": None, "kl_nats": None, "mean_error": None, "routed": False}
+        run = replace(made.run, sweep=submitted, **totals)
+        bundle.write_bundle(replace(made, run=run), home / "spool")
+        queue.finish(claim, claim.run_id)
+    html = text_of(open_page("sweep", sweep=submitted, below="0.01"))
+    assert "Dense attention ran untouched" in html and "all, not routed" in html
+    assert "No setting has a measured KL" in html
+
+
+def test_nothing_of_a_sweep_has_no_rows():
+    assert settings.table([], pd.DataFrame({"run_id": []})).empty
