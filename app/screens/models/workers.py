@@ -11,7 +11,6 @@ from routesparse.app.shell import jobs_view
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.jobs.job import WorkerSeen
-from routesparse.engine.jobs.queue import JobQueue
 
 
 def memory_bytes() -> int:
@@ -21,10 +20,8 @@ def memory_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def card(queue: JobQueue, alive: list[WorkerSeen]) -> None:
-    """Draw the card."""
-    st.html('<div class="rs-h">Where jobs run</div>')
-    jobs_view.worker_note(queue)
+def card(alive: list[WorkerSeen]) -> None:
+    """The live workers, and how to start others."""
     for worker in alive:
         device = worker.device
         what = "device not known yet"
