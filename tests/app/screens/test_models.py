@@ -401,6 +401,16 @@ def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibrati
         assert ("mine" in said(page)) is offered
 
 
+@pytest.mark.parametrize("page", ["calibration", "compare"])
+def test_an_address_names_no_calibration_by_its_file(tiny, make_calibration, open_page, filled, page):
+    calibrated(tiny, make_calibration, "other")
+    calibrated(tiny, make_calibration, owner="a" * 32)
+    file = own_folder("a" * 32) / "mine.json"
+    for name in (f"of-{'a' * 32}/mine", str(file)):
+        shown = said(open_page(page, names=name, calibrations=f"{name},other", run="3f9a1c20"))
+        assert "no calibration" in shown
+
+
 def test_new_run_needs_no_preparation_where_nothing_is_missing(tiny, make_calibration, open_page):
     calibrated(tiny, make_calibration)
     profile_of(tiny, CPU)
