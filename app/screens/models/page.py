@@ -107,7 +107,7 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
     st.html(
         '<div class="rs-h">Calibrate on your texts</div><div class="rs-note">The worker cuts prompts from the texts, '
         "some to fit on and others to take δ from; no text is in both. The calibration holds for prompts like these "
-        "texts. The texts are deleted when the job is done.</div>"
+        "texts. The texts are deleted when the job is done; those of a failed one stay for another try.</div>"
     )
     found = texts.choose()
     wishes = texts.settings(max_tokens)
@@ -125,7 +125,7 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
         states.field_error(f"{problem.rstrip('.')}.")
     if request is not None:
         takes = _takes(opened, request) or (
-            "no estimate yet: each prompt takes about as long as an audited analysis of its length"
+            "no estimate yet, each takes about as long as an audited analysis of its length"
         )
         st.html(
             f'<div class="rs-note">{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} '
