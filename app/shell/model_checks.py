@@ -140,7 +140,7 @@ def _context(size: PromptSize) -> Check:
 
 def _memory(model: str, size: PromptSize, devices: Sequence[Device], memory_bytes: int) -> Check:
     """The usual length must fit on a worker's device; the whole context may not."""
-    places = {device.name: device for device in devices} or {"": Device("this machine", False, memory_bytes)}
+    places = {device.name: device for device in devices} or {"": Device("This machine", False, memory_bytes)}
     usual, whole = size_of(model, min(_USUAL_TOKENS, size.max_tokens)), size_of(model, size.max_tokens)
     said, states = [], set()
     for device in places.values():

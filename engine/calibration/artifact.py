@@ -264,8 +264,22 @@ def load_calibration(name: str, owner: str | None = None) -> Calibration:
             raise CalibrationError(
                 f"calibration {name!r} is corrupt{file}: {error}; restore the file or calibrate again"
             ) from None
-    here = ", ".join(sorted(p.stem for p in (paths.DATA / "calibrations").glob("*.json"))) or "none"
-    raise CalibrationError(f"no calibration {name!r}; bundled ones: {here}; a path must end in .json")
+    raise CalibrationError(f"{_unknown(name)}; a path must end in .json")
+
+
+def load_known(name: str, owner: str | None = None) -> Calibration:
+    """The same by name only: a page's address must not name a file, such as another owner's.
+
+    Errors: CalibrationError.
+    """
+    if name not in known(owner):
+        raise CalibrationError(_unknown(name))
+    return load_calibration(name, owner)
+
+
+def _unknown(name: str) -> str:
+    here = ", ".join(sorted(path.stem for path in (paths.DATA / "calibrations").glob("*.json"))) or "none"
+    return f"no calibration {shortened(name)!r}; bundled ones: {here}"
 
 
 def _read(path: Path, name: str) -> Calibration:

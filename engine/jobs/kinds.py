@@ -24,6 +24,7 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.documents import unpack
 from routesparse.engine.jobs.job import Kind
 from routesparse.engine.jobs.request import Request, RunRequest, check_fields, check_model
+from routesparse.engine.prompts import clean_label
 
 CALIBRATED: tuple[Policy, ...] = ("priced", "certified")
 _MOST_PROMPTS = 10_000
@@ -64,7 +65,7 @@ class ProfileRequest(Request):
     @property
     def title(self) -> str:
         """See ``Request.title``."""
-        return "latency profile"
+        return f"latency profile for {clean_label(self.model)}"
 
     def check_content(self, content: bytes) -> None:
         """There is none. Errors: ConfigError."""

@@ -109,12 +109,13 @@ def adopt(hub_id: str) -> str:
     if snapshot is None:
         raise ModelError(f"model {hub_id!r} is not downloaded on this machine; download it first")
     name = hub_id.replace("/", "--")
-    target, partial = paths.models() / name, paths.models() / f".{name}.partial"
+    target, partial = paths.models() / name, paths.home() / f".{name}.partial"
     if target.exists():
         raise ModelError(f"models/{name} is there already; choose it in the list, or move it away first")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
+        paths.models().mkdir(exist_ok=True)
         for file in snapshot.iterdir():
             if file.is_file() and any(fnmatch(file.name, pattern) for pattern in HUB_FILES):
                 (partial / file.name).symlink_to(file.resolve())

@@ -21,6 +21,7 @@ PAGES = {
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
     "calibration": "/calibration?names=prose,code",
     "new": "/new?source=Sample&sample=needles.txt",
+    "models": "/models",
     "jobs": "/job",
     "terms": "/terms",
 }

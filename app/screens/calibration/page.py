@@ -11,7 +11,7 @@ from routesparse.app.screens.calibration import figures, profile_card, wording
 from routesparse.app.shell import identity, navigate, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states
-from routesparse.engine.calibration.artifact import Calibration, known, load_calibration
+from routesparse.engine.calibration.artifact import Calibration, known, load_known
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -87,7 +87,7 @@ def _chosen() -> list[Calibration]:
     loaded = []
     for name in wanted:
         try:
-            loaded.append(load_calibration(name, identity.owner()))
+            loaded.append(load_known(name, identity.owner()))
         except CalibrationError as error:
             states.field_error(f"{error}. The others are shown.")
     return loaded

@@ -16,7 +16,7 @@ import streamlit as st
 from routesparse.app.shell import identity, setting_words
 from routesparse.app.ui import numbers
 from routesparse.app.ui.plain_text import visible
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.artifact import Calibration, load_known
 from routesparse.engine.calibration.replay import replay
 from routesparse.engine.errors import CalibrationError, InputError
 from routesparse.engine.rows import RunRow
@@ -139,7 +139,7 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
     candidates = compare_queries.candidates_of_run(store, run.run_id)
     for name in wanted:
         try:
-            calibration = load_calibration(name, identity.owner())
+            calibration = load_known(name, identity.owner())
             rows = replay(candidates, calibration, run.tokens, run.confidence)
         except (CalibrationError, InputError) as error:
             problems.append(str(error))

@@ -42,7 +42,9 @@ def render() -> None:
                 _calibrate(opened, model, checked.size.max_tokens)
     with right:
         with st.container(border=True, key="card-workers", gap="small"):
-            workers.card(opened.queue, alive)
+            st.html('<div class="rs-h">Where jobs run</div>')
+            jobs_view.worker_note(opened.queue)
+            workers.card(alive)
         with st.container(border=True, key="card-add", gap="small"):
             sources.card()
 
@@ -73,27 +75,23 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
     if not checked.usable or checked.size is None:
         states.field_error("A line marked ✗ must be mended before this model can be analysed.")
         return
+    quick, full = ProfileRequest(model, quick=True), ProfileRequest(model)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if st.button("Analyse with this model", type="primary", key="analyse-with"):
             navigate.go("new", with_model=name)
-        _profile_button(
-            opened, ProfileRequest(model, quick=True), "Measure a quick profile", "seconds on a CPU or a GPU"
-        )
-        _profile_button(opened, ProfileRequest(model), "Measure a full profile", "a minute or more on a CPU")
+        if st.button("Measure a quick profile", key="profile-quick"):
+            _submit(opened, quick, b"")
+        if st.button("Measure a full profile", key="profile-full"):
+            _submit(opened, full, b"")
+    seconds, minutes = _takes(opened, quick) or "seconds", _takes(opened, full) or "a minute or more on a CPU"
+    st.html(
+        f'<div class="rs-note">A profile is a job of the worker. Quick: {escape(seconds)}; full: {escape(minutes)}. It '
+        "takes less than 0.1 MB and replaces an earlier one of the same device and head size.</div>"
+    )
     if checked.fitting:
         navigate.link(
             "Show its calibrations", "calibration", names=",".join(one.name for one in checked.fitting[:2])
         )
-
-
-def _profile_button(opened: Access, request: ProfileRequest, label: str, usual: str) -> None:
-    takes = _takes(opened, request) or f"usually takes {usual}"
-    if st.button(
-        label,
-        key=f"profile-{'quick' if request.quick else 'full'}",
-        help=f"A job on the worker: {takes}, less than 0.1 MB. It replaces an earlier one of this device and shape.",
-    ):
-        _submit(opened, request, b"")
 
 
 def _takes(opened: Access, request: ProfileRequest | CalibrateRequest) -> str | None:
@@ -109,14 +107,15 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
     st.html(
         '<div class="rs-h">Calibrate on your texts</div><div class="rs-note">The worker cuts prompts from the texts, '
         "some to fit on and others to take δ from; no text is in both. The calibration holds for prompts like these "
-        "texts. The texts are deleted when the job is done.</div>"
+        "texts. The texts are deleted when the job is done; those of a failed one stay for another try.</div>"
     )
     found = texts.choose()
     wishes = texts.settings(max_tokens)
     problems = [*found.problems]
     request = None
     try:
-        request = CalibrateRequest(model=model, **wishes)
+        # Everything else is checked, and its cost told, before the domain has a name.
+        request = CalibrateRequest(model=model, **{**wishes, "name": wishes["name"] or "unnamed"})
     except InputError as error:
         problems.append(str(error))
     if request is not None:
@@ -126,13 +125,15 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
         states.field_error(f"{problem.rstrip('.')}.")
     if request is not None:
         takes = _takes(opened, request) or (
-            "no estimate yet: each prompt takes about as long as an audited analysis of its length"
+            "no estimate yet, each takes about as long as an audited analysis of its length"
         )
         st.html(
             f'<div class="rs-note">{request.prompts:,} prompts of {request.least_tokens:,} to {request.most_tokens:,} '
             f"tokens at most: {escape(takes)}; the result takes about 0.2 MB.</div>"
         )
-    ready = request is not None and not problems and found.documents
+    if not (found.documents and wishes["name"]):
+        st.html('<div class="rs-note">Upload texts and name their domain to begin.</div>')
+    ready = request is not None and not problems and found.documents and wishes["name"]
     pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
     if pressed and ready and request is not None:
         _submit(opened, request, found.packed())

@@ -20,7 +20,7 @@ def card() -> None:
         '<div class="rs-note">A folder: link or copy it into the models folder, then reload. The page opens no other '
         "folder; ROUTESPARSE_HOME moves it.</div>"
     )
-    st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/NAME", language="bash", wrap_lines=True)
+    st.code(f"mkdir -p {place} && ln -s /path/to/model {place}/NAME", language=None, wrap_lines=True)
     wanted = st.text_input("A hub id", key="hub-id", placeholder="org/name").strip()
     try:
         cached = downloaded()
@@ -34,7 +34,7 @@ def card() -> None:
             f"{wanted} is not on this machine. Download it with the command below, which needs the network, then "
             "reload; offline, copy its folder from a machine that has it."
         )
-        st.code(f"hf download {shlex.quote(wanted)}", language="bash")
+        st.code(f"hf download {shlex.quote(wanted)}", language=None)
     elif wanted:
         st.button("Add it", key="add-typed", on_click=_add, args=(wanted,))
     there = folders()

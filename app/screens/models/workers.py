@@ -11,7 +11,6 @@ from routesparse.app.shell import jobs_view
 from routesparse.app.ui import numbers
 from routesparse.engine import paths
 from routesparse.engine.jobs.job import WorkerSeen
-from routesparse.engine.jobs.queue import JobQueue
 
 
 def memory_bytes() -> int:
@@ -21,10 +20,8 @@ def memory_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def card(queue: JobQueue, alive: list[WorkerSeen]) -> None:
-    """Draw the card."""
-    st.html('<div class="rs-h">Where jobs run</div>')
-    jobs_view.worker_note(queue)
+def card(alive: list[WorkerSeen]) -> None:
+    """The live workers, and how to start others."""
     for worker in alive:
         device = worker.device
         what = "device not known yet"
@@ -37,9 +34,9 @@ def card(queue: JobQueue, alive: list[WorkerSeen]) -> None:
     with st.expander("Start another worker", key="another-worker"):
         home = shlex.quote(str(paths.home()))
         st.html('<div class="rs-note">On this machine, such as for its second GPU:</div>')
-        st.code(f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}", language="bash")
+        st.code(f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}", language=None)
         st.html(
             '<div class="rs-note">On a GPU host, run the dashboard and its worker there, and look at it from here. The '
             "queue is a file that two machines can’t write at once, not even in a shared folder.</div>"
         )
-        st.code("ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language="bash")
+        st.code("ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language=None)

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.app.shell import model_checks
+from routesparse.app.shell import identity, model_checks
 from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.folders import own_folder
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ModelError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.documents import unpack
+from routesparse.engine.jobs.estimate import job_estimate, preparation_estimate
 from routesparse.engine.jobs.job import WorkerSeen
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.presence import Device
@@ -188,8 +190,6 @@ def test_a_broken_profile_says_so(tiny):
 
 def calibrated(tiny, make_calibration, name="mine", owner=None, **changes):
     made = make_calibration(name, 0.9, 0.02, files.revision_of(tiny))
-    from routesparse.engine.calibration.artifact import stamp_of
-
     made = replace(made, gate_threshold=None, stamp=stamp_of(RouterConfig()), model="tiny", **changes)
     made.save(own_folder(owner))
     return made
@@ -297,7 +297,7 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
             "Only 0 of 2 documents",
         ),
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
-        (several(), "", "is no name"),
+        (several(), "", "name their domain to begin"),
         (several(), "a/b", "is no name"),
     ],
 )
@@ -388,6 +388,29 @@ def test_new_run_offers_the_home_s_calibrations_for_the_chosen_model(
     assert "mine" not in other.selectbox(key="calibration").options
 
 
+def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibration, open_page, login):
+    login()
+    ada, bob = ({"is_logged_in": True, "iss": "https://login.example", "sub": sub} for sub in ("ada", "bob"))
+    calibrated(tiny, make_calibration, owner=identity._digest("sub", "https://login.example", "ada"))
+    for user, offered in ((ada, True), (bob, False)):
+        page = open_page("new_run", user, with_model="tiny")
+        assert ("mine" in page.selectbox(key="calibration").options) is offered
+        page = open_page("models", user, model="tiny")
+        assert ("mine (4,096" in said(page)) is offered
+        page = open_page("calibration", user)
+        assert ("mine" in said(page)) is offered
+
+
+@pytest.mark.parametrize("page", ["calibration", "compare"])
+def test_an_address_names_no_calibration_by_its_file(tiny, make_calibration, open_page, filled, page):
+    calibrated(tiny, make_calibration, "other")
+    calibrated(tiny, make_calibration, owner="a" * 32)
+    file = own_folder("a" * 32) / "mine.json"
+    for name in (f"of-{'a' * 32}/mine", str(file)):
+        shown = said(open_page(page, names=name, calibrations=f"{name},other", run="3f9a1c20"))
+        assert "no calibration" in shown
+
+
 def test_new_run_needs_no_preparation_where_nothing_is_missing(tiny, make_calibration, open_page):
     calibrated(tiny, make_calibration)
     profile_of(tiny, CPU)
@@ -436,8 +459,6 @@ def test_a_failed_preparation_leads_back_to_its_model(demo_home, open_page, queu
 
 
 def test_the_estimate_is_from_jobs_of_the_same_kind(demo_home, queue):
-    from routesparse.engine.jobs.estimate import job_estimate, preparation_estimate
-
     queue.submit(ProfileRequest("tiny"))
     claim = queue.claim("w")
     queue.finish(claim, claim.run_id, "p")

@@ -147,7 +147,12 @@ def test_a_result_appears_in_the_home_when_its_job_is_done(queue, home, work):
     job_id = queue.submit(ProfileRequest())
     work()
     job = queue.job(job_id)
-    assert (job.kind, job.state, job.result, job.label) == ("profile", "done", "made", "latency profile")
+    assert (job.kind, job.state, job.result, job.label) == (
+        "profile",
+        "done",
+        "made",
+        "latency profile for demo",
+    )
     assert (home / "profiles" / "made.json").read_text() == "profile 0"
     assert list((home / "spool" / staging.STAGED).iterdir()) == []
     assert queue.unpublished() == []
