@@ -25,7 +25,7 @@ def mass(value: Any, digits: int = 3) -> str:
     return NOT_MEASURED if is_missing(value) else f"{value:.{digits}f}"
 
 
-def threshold(value: float) -> str:
+def threshold(value: Any) -> str:
     """A τ with all its digits, two at least: 0.9 is "0.90", 0.895 is "0.895"."""
     short = f"{value:.2f}"
     return short if float(short) == value else f"{value:g}"

@@ -83,7 +83,8 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     ``fallback_limit``; and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and
     ``pinned``. verdicts.py judges such rows."""
     limits = limits or RunFilter()
-    where, values = ["true"], []
+    where = ["true"]
+    values: list[Any] = []
     if limits.text.strip():
         where.append(
             "(contains(lower(concat_ws(chr(10), prompt_name, name, notes, array_to_string(tags, chr(10)))), ?) "
