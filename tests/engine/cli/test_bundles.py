@@ -107,7 +107,7 @@ def damage_schema(folder):
     ("damage", "message"),
     [
         (damage_file, "run-a/head_choice.parquet doesn't match its checksum; copy the bundle again"),
-        (damage_schema, "run-a has schema 99, this version reads 3; upgrade RouteSparse"),
+        (damage_schema, "run-a has schema 99, this version reads 4; upgrade RouteSparse"),
         (lambda folder: (folder / "run.parquet").unlink(), "run-a/run.parquet is missing"),
         (lambda folder: (folder / "manifest.json").unlink(), "run-a/manifest.json is missing"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "run-a/manifest.json can't be read"),
@@ -380,3 +380,11 @@ def test_the_database_is_never_opened(home, bundle, tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, bundle(), tmp_path / "a.zip"], check=True)
     assert (home / "routesparse.duckdb").read_bytes() == b"held by the web process"
+
+
+def test_names_with_line_separators_are_escaped_in_json(run, home, bundle):
+    """JSON may hold them raw, JavaScript and many tools break lines there."""
+    run("ingest", bundle(prompt_name="a\u2028b\u2029c"))
+    out = run("runs", "--json")[1]
+    assert "\\u2028" in out and not {"\u2028", "\u2029"} & set(out)
+    assert json.loads(out)["runs"][0]["prompt_name"] == "a\u2028b\u2029c"
