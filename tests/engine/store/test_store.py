@@ -253,7 +253,7 @@ def test_file_that_is_no_database_is_refused_and_untouched(home):
 
 def test_migrations_are_numbered_and_recorded(store):
     numbers = [number for number, _, _ in migrations()]
-    assert numbers == sorted(set(numbers)) and numbers[0] == 1
+    assert numbers == list(range(1, len(numbers) + 1))
     assert store.rows("SELECT max(version) FROM schema_migration") == [(numbers[-1],)]
 
 
