@@ -19,7 +19,7 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
         st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
         if chart is not None:
-            picture_export.buttons(chart, name)
+            picture_export.buttons(chart, name, note)
         downloads(name, rows, key)
 
 

@@ -17,6 +17,7 @@ _CSS = """
 .rs-picture button { all: unset; cursor: pointer; font-size: .86rem; color: var(--rs-ink); padding: 0 .2rem; }
 .rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
 """
+_ADVICE = ("click ", "drag ")  # parts of a note that speak of the page
 _buttons = st.components.v2.component(
     "routesparse_picture",
     html=_HTML,
@@ -26,7 +27,8 @@ _buttons = st.components.v2.component(
 )
 
 
-def buttons(chart: str, name: str) -> None:
-    """Offer the chart with this widget key under a file name without its ending."""
-    data = {"chart": chart, "name": name, "background": design.current_theme().panel}
+def buttons(chart: str, name: str, note: str) -> None:
+    """Offer the chart with this widget key under a file name without its ending; ``note`` stands below the picture."""
+    shown = " · ".join(part for part in note.split(" · ") if not part.startswith(_ADVICE))
+    data = {"chart": chart, "name": name, "note": shown, "background": design.current_theme().panel}
     _buttons(key=f"picture-{chart}", data=data, width="content")

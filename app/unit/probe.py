@@ -83,6 +83,7 @@ def figure(
             "range": [rows - 0.5, -0.5],
             "showticklabels": False,
             "ticks": "",
+            "title": {"text": "probe row", "standoff": 2},
             "showgrid": False,
             "zeroline": False,
         },
@@ -96,7 +97,7 @@ def figure(
         },
         height=height,
         showlegend=False,
-        margin={"l": 4, "r": 6, "t": 4, "b": 38},
+        margin={"l": 20, "r": 6, "t": 4, "b": 38},
     )
 
 
@@ -106,7 +107,8 @@ def ring_row(picture: go.Figure, heatmap: Heatmap, position: int | None, theme: 
     if position is not None and len(found):
         place = {"xref": "paper", "x0": 0, "x1": 1, "y0": float(found[0]) - 0.9, "y1": float(found[0]) + 0.9}
         picture.update_layout(
-            shapes=[{"type": "rect", **place, "line": {"color": theme.warn, "width": 1.5}}], overwrite=False
+            shapes=[{"type": "rect", "name": "picked", **place, "line": {"color": theme.warn, "width": 1.5}}],
+            overwrite=False,
         )
 
 

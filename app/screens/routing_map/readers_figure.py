@@ -19,10 +19,7 @@ def figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked
         "width": (readers["blocks"] * block_tokens * 0.9).tolist(),
         "offset": 0,
         "marker": {
-            "color": [
-                theme.warn if block == picked else theme.null if nothing else plain
-                for block, nothing in zip(readers["key_block"], unknown, strict=True)
-            ],
+            "color": [theme.null if nothing else plain for nothing in unknown],
             "line": {"width": 0},
         },
         "customdata": [
@@ -34,10 +31,30 @@ def figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked
     return design.chart(
         theme,
         [bars],
-        yaxis={"range": [0, 1.02], "tickformat": ".0%", "nticks": 3, "fixedrange": True},
+        yaxis={
+            "range": [0, 1.02],
+            "tickformat": ".0%",
+            "nticks": 3,
+            "fixedrange": True,
+            "title": {"text": "heads that read it"},
+        },
         xaxis={"tickformat": ",", "title": {"text": "key token"}, "fixedrange": True, "showgrid": False},
         height=150,
-        margin={"l": 44, "r": 6, "t": 6, "b": 38},
+        margin={"l": 62, "r": 6, "t": 6, "b": 38},
+        shapes=[
+            {
+                "type": "rect",
+                "name": "picked",  # left out of saved pictures
+                "x0": row.key_block * block_tokens,
+                "x1": (row.key_block + 0.9 * row.blocks) * block_tokens,
+                "y0": 0,
+                "y1": row.height,
+                "fillcolor": theme.warn,
+                "line": {"width": 0},
+            }
+            for row in readers.assign(height=bars["y"]).itertuples()
+            if row.key_block == picked
+        ],
         bargap=0,
         barcornerradius=0,
     )
