@@ -10,6 +10,9 @@ import streamlit as st
 
 from routesparse.app.ui import picture_export
 
+# Columns that pages need apart from those of the choice, under the names that they have in the bundle's tables.
+_NAMES = {"audited_error": "mean_error", "audited_max_error": "max_error"}
+
 
 def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | None = None) -> None:
     """Say what a chart shows, offer its rows, and the chart with widget key ``chart`` as SVG and PNG.
@@ -25,6 +28,7 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
 
 def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     """Two quiet buttons, CSV and Parquet."""
+    rows = rows.rename(columns=_NAMES)
     st.download_button(
         "CSV",
         lambda: rows.to_csv(index=False).encode(),

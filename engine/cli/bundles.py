@@ -95,7 +95,7 @@ def runs(
         density = "-" if row["density"] is None else f"{row['density']:.3f}"
         names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
         fell_back = f"{row['dense_fallback_units']} of {row['units']}"
-        uncertified = f"{row['uncertified']} of {row['units']}"
+        uncertified = f"{row['uncertified_units']} of {row['units']}"
         if row["uncertified_layers"]:
             uncertified += f", layers {row['uncertified_layers']}"
         # Of a priced run the layer's: its heads' own is only a floor.
@@ -197,7 +197,7 @@ def _runs() -> Iterator[dict[str, Any]]:
             missed = [
                 is_layer_uncertified(each.lower_mass, row.tau_layer, each.layer in sparse) for each in layers
             ]
-            known = {**dataclasses.asdict(row), "uncertified": uncertified}
+            known = {**dataclasses.asdict(row), "uncertified_units": uncertified}
             known["uncertified_layers"] = None if row.tau_layer is None else sum(missed)
             yield {**known, "place": place, "bundle": str(path)}
 

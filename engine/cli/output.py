@@ -124,7 +124,7 @@ def analysis_object(record: RunRecord, bundle: Path) -> dict[str, Any]:
         "tau": run.tau,
         "tau_layer": run.tau_layer,
         "price": run.price,
-        "uncertified": len(record.uncertified),
+        "uncertified_units": len(record.uncertified),
         "uncertified_layers": None if run.tau_layer is None else len(record.uncertified_layers),
         "layer_certificates": None
         if run.tau_layer is None

@@ -53,11 +53,14 @@ run = tables["run"].iloc[0]
 
 # Every unit (a head of a layer in a segment) with its audit, where it was audited: NULL is "not measured", never 0.
 unit = ["run_id", "batch_index", "layer", "head", "segment"]
-units = tables["head_choice"].merge(tables["audit"], on=unit, how="left", suffixes=("", "_audited"))
+audit = tables["audit"].drop(columns="lower_mass").rename(
+    columns={"rows": "audit_rows", "mass": "audited_mass", "min_mass": "audited_min_mass"}
+)
+units = tables["head_choice"].merge(audit, on=unit, how="left")
 
 if __name__ == "__main__":
     print(run["run_id"], run["prompt_name"], f"{run['tokens']} tokens, {run['layers']} layers, {run['heads']} heads")
-    print(units.groupby("pattern")[["density", "lower_mass", "mass_audited", "mean_error"]].mean())
+    print(units.groupby("pattern")[["density", "lower_mass", "audited_mass", "mean_error"]].mean())
 '''
 
 

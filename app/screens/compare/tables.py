@@ -59,26 +59,26 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "side": side.label,
                 "run_id": None if replayed else run.run_id,
                 "baseline": side is sides.baseline,
-                "prompt": run.prompt_name,
+                "prompt_name": run.prompt_name,
                 "domain": run.domain,
                 "tokens": run.tokens,
                 "calibration": side.key if side.calibration else run.calibration,
-                "lambda": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
+                "gate_threshold": side.calibration.gate_threshold if side.calibration else run.gate_threshold,
                 "price": None if replayed else run.price,
-                "kept": conclusion.kept(side),
+                "density": conclusion.kept(side),
                 "sparse_units": len(sparse),
                 "units": len(side.choices),
-                "planned_us": float(side.choices["kernel_us"].sum()),
+                "kernel_us": float(side.choices["kernel_us"].sum()),
                 # tau_head would make a priced run look better than the others.
                 "conformal_at_tau": None
                 if run.tau_layer is not None
                 else _share(sparse["conformal_lower_mass"], run.tau),
-                "dense_fallback": None if replayed or not run.units else run.dense_fallback_units / run.units,
-                "uncertified": None if replayed else int(side.choices["uncertified"].sum()),
+                "fallback_share": None if replayed or not run.units else run.dense_fallback_units / run.units,
+                "uncertified_units": None if replayed else int(side.choices["uncertified"].sum()),
                 "uncertified_layers": side.uncertified_layers,
                 "coverage": None if replayed else run.coverage,
                 "mean_error": None if replayed else run.mean_error,
-                "prefill_ms": None if replayed else run.total_ms,
+                "total_ms": None if replayed else run.total_ms,
             }
         )
     return pd.DataFrame(rows)
@@ -130,7 +130,7 @@ def _cells(
     return {
         "side": f'<td class="l">{escape(side.label)}{pin}</td>',
         "verdict": f'<td class="l">{"–" if judged is None else escape(verdict_bar.cell(judged))}</td>',
-        "kept": f"<td>{_dash(row['kept'], numbers.share)}</td>",
+        "kept": f"<td>{_dash(row['density'], numbers.share)}</td>",
         "error": f"<td>{_dash(row['mean_error'], numbers.small)}</td>",
         "prefill": f"<td>{numbers.millis(side.run.total_ms)}</td>",
         "against": f'<td class="l">{escape(times.get(side.key, "" if pin else "other prompt"))}</td>',
@@ -140,9 +140,9 @@ def _cells(
         "domain": f'<td class="l">{escape(_dash(row["domain"], str))}</td>',
         "tokens": f'<td class="l">{row["tokens"]:,}</td>',
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
-        "fallback": f"<td>{_dash(row['dense_fallback'], numbers.share)}</td>",
-        "uncertified": f"<td>{_dash(row['uncertified'], lambda _: _uncertified(row))}</td>",
-        "planned": f"<td>{numbers.micros(row['planned_us'])}</td>",
+        "fallback": f"<td>{_dash(row['fallback_share'], numbers.share)}</td>",
+        "uncertified": f"<td>{_dash(row['uncertified_units'], lambda _: _uncertified(row))}</td>",
+        "planned": f"<td>{numbers.micros(row['kernel_us'])}</td>",
         "conformal": f"<td>{_dash(row['conformal_at_tau'], numbers.share)}{void}</td>",
         "run": f'<td><a href="{escape(navigate.address("map", run=side.key))}" target="_self">'
         f"{escape(queries.label(side.run.run_id))}</a></td>",
@@ -250,16 +250,16 @@ def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme)
 
 def _lambda(row: dict[str, Any], side: Side) -> str:
     """Under the policy priced every head has its own."""
-    if numbers.is_missing(row["lambda"]):
+    if numbers.is_missing(row["gate_threshold"]):
         return "per head" if side.calibration or side.run.tau_layer is not None else "–"
-    return f"{row['lambda']:.3f}"
+    return f"{row['gate_threshold']:.3f}"
 
 
 def _uncertified(row: dict[str, Any]) -> str:
     """Units, and layers where there are any."""
     layers = row["uncertified_layers"]
     more = "" if numbers.is_missing(layers) or not layers else f", {numbers.several(int(layers), 'layer')}"
-    return f"{row['uncertified']:,}{more}"
+    return f"{row['uncertified_units']:,}{more}"
 
 
 def _side(sides: Sides, key: str) -> Side:

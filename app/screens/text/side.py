@@ -78,7 +78,7 @@ def heads_card(
             {
                 "layer": layers.ravel(),
                 "head": columns.ravel(),
-                "lost" if is_loss else "read": values.ravel(),
+                "attention_lost" if is_loss else "read_by_later_rows": values.ravel(),
                 "dropped": dropped.ravel(),
             }
         )

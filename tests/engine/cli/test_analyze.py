@@ -236,13 +236,13 @@ class TestAnalyze:
         told = "2 of 4 units ran uncertified, with a certificate below tau 0.9 (T_l left 2 of them no time to expand"
         code, out, err = run(*arguments, "--json")
         found = json.loads(out)
-        assert code == 0 and found["uncertified"] == 2
+        assert code == 0 and found["uncertified_units"] == 2
         assert [(c["head"], c["uncertified"]) for c in found["choices"]] == [(0, False), (1, True)] * 2
         warned = " ".join(err.split())
         assert f"warning: {told}" in warned and "layer 0 head 1, layer 1 head 1" in warned
         code, out, err = run(*arguments)
         assert "uncertified 2 of 4 units" in out
-        assert [row["uncertified"] for row in json.loads(run("runs", "--json")[1])["runs"]] == [2, 2]
+        assert [row["uncertified_units"] for row in json.loads(run("runs", "--json")[1])["runs"]] == [2, 2]
         assert "2 of 4" in run("runs")[1]
 
 

@@ -380,3 +380,11 @@ def test_the_database_is_never_opened(home, bundle, tmp_path):
     )
     subprocess.run([sys.executable, "-c", code, bundle(), tmp_path / "a.zip"], check=True)
     assert (home / "routesparse.duckdb").read_bytes() == b"held by the web process"
+
+
+def test_names_with_line_separators_are_escaped_in_json(run, home, bundle):
+    """JSON may hold them raw, JavaScript and many tools break lines there."""
+    run("ingest", bundle(prompt_name="a\u2028b\u2029c"))
+    out = run("runs", "--json")[1]
+    assert "\\u2028" in out and not {"\u2028", "\u2029"} & set(out)
+    assert json.loads(out)["runs"][0]["prompt_name"] == "a\u2028b\u2029c"

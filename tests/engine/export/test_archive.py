@@ -63,7 +63,7 @@ def test_the_snippet_reads_the_unpacked_run_without_routesparse(folder, tmp_path
         [sys.executable, "-c", code], cwd=inside, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "5a11a11a11a1" in done.stdout and "mass_audited" in done.stdout
+    assert "5a11a11a11a1" in done.stdout and "audited_mass" in done.stdout
 
 
 def test_the_text_is_in_the_zip_only_where_it_was_asked_for(folder, tmp_path):
