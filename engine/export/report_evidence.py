@@ -19,7 +19,7 @@ from routesparse.engine.rows import (
     WorstRow,
     is_uncertified,
 )
-from routesparse.engine.store.word_queries import Words
+from routesparse.engine.store.words import Words
 
 _MOST_WORST = 12
 _MOST_PASSAGES = 3
@@ -47,7 +47,26 @@ def answer(record: RunRecord, *, words: bool) -> str:
     ]
     heads = ("prompt: token", "rank by dense", "probability", "rank by this run", "probability")
     shown = table(f"n = {numbers.several(run.batch, 'position')}, the last of each prompt.", heads, rows)
-    return section("Answer check", note(told), shown if rows else note("The odds were not recorded."))
+    return section(
+        "Answer check",
+        note(told),
+        shown if rows else note("The odds were not recorded."),
+        _continued(record, words),
+    )
+
+
+def _continued(record: RunRecord, words: bool) -> str:
+    """How the prompt goes on by either prefill; nothing where that was not compared."""
+    if not record.continuations:
+        return ""
+    rows = [
+        (f"prompt {row.batch_index + 1}", row.same_tokens, row.tokens)
+        + ((repr(row.dense_text), repr(row.routed_text)) if words and row.dense_text is not None else ())
+        for row in record.continuations
+    ]
+    heads = ("prompt", "same leading tokens", "of", "by dense", "by this run")[: len(rows[0])]
+    told = f"n = {len(rows)} continuations, decoded greedily with dense attention from the cache of either prefill."
+    return table(told, heads, rows, (0, 3, 4))
 
 
 def fallbacks(record: RunRecord) -> str:
@@ -55,7 +74,9 @@ def fallbacks(record: RunRecord) -> str:
     if not record.choices:
         return ""
     ended = Counter(choice.outcome for choice in record.choices)
-    ends = [(name, f"{ended[name]:,}", numbers.share(ended[name] / len(record.choices))) for name in OUTCOMES]
+    ends: list[tuple[str, str, str]] = [
+        (name, f"{ended[name]:,}", numbers.share(ended[name] / len(record.choices))) for name in OUTCOMES
+    ]
     uncertified = len(record.uncertified)
     ends.append(
         ("of all: ran uncertified", f"{uncertified:,}", numbers.share(uncertified / len(record.choices)))

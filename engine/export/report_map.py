@@ -86,7 +86,8 @@ def routing_map(
     cell = min(_MOST_CELL, (_WIDTH - _LEFT) / heads)
     row = 40 if cell >= _VALUES_FROM and layers <= 16 else 20
     width, height = _LEFT + heads * cell + 2, _TOP + layers * row + 4
-    shapes, letters, values, marks = [], {}, [], []
+    letters: dict[tuple[str, float], tuple[list[str], list[str]]] = {}
+    shapes, values, marks = [], [], []
     for choice in choices:
         x, y = _LEFT + choice.head * cell, _TOP + choice.layer * row
         fill = colors.cell(choice.pattern, choice.density)

@@ -19,7 +19,7 @@ from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle, tables
 from routesparse.engine.verdict import SIGNS, WORDS, Verdict, of_record
 
-_TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "answer")
+_TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "answer", "continuation")
 
 
 def of_bundle(folder: Path, *, words: bool) -> str:

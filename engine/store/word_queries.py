@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.words import Words
 
-
-@dataclass(frozen=True)
-class Words:
-    """A kept prompt. block_starts int32 [N + 1] and token_starts int32 [tokens + 1] are characters of ``text``;
-    token_starts is None where the run was made before they were kept."""
-
-    text: str
-    block_starts: np.ndarray
-    token_starts: np.ndarray | None
-
-    def span_of_block(self, block: int, blocks: int = 1) -> tuple[int, int]:
-        """First character and end of some KV blocks, those beyond the prompt left out."""
-        last = len(self.block_starts) - 1
-        return int(self.block_starts[min(block, last)]), int(self.block_starts[min(block + blocks, last)])
-
-    def span_of_token(self, token: int, block_tokens: int) -> tuple[int, int]:
-        """First character and end of a token, or of its KV block where tokens were not kept."""
-        if self.token_starts is None:
-            return self.span_of_block(token // block_tokens)
-        last = len(self.token_starts) - 1
-        return int(self.token_starts[min(token, last)]), int(self.token_starts[min(token + 1, last)])
-
-    def blocks_of(self, start: int, end: int) -> tuple[int, int]:
-        """The first and the last KV block that characters [start, end) lie in."""
-        first, last = np.searchsorted(self.block_starts, [start, max(start, end - 1)], side="right") - 1
-        top = len(self.block_starts) - 2
-        return int(np.clip(first, 0, top)), int(np.clip(last, 0, top))
+__all__ = ["Words", "segment_of", "words", "worst_rows"]
 
 
 def words(store: OwnerView, run_id: str) -> Words | None:

@@ -138,6 +138,11 @@ def test_words_of_the_prompt_are_there_only_where_they_were_asked_for(record, tm
     assert "No word of the prompt" in report_page.of_bundle(folder, words=False)
     assert "harbour" not in report_page.of_bundle(folder, words=False)
     assert "harbour" in report_page.of_bundle(folder, words=True)
+    continued = "continuations, decoded greedily"
+    for words in (False, True):
+        source = report_page.of_bundle(folder, words=words)
+        assert continued in source
+        assert ("by this run</th>" in source.partition(continued)[2].partition("</table>")[0]) == words
 
 
 def test_hostile_names_and_texts_stay_text(record):
