@@ -122,9 +122,7 @@ class RunRow:
     price: float | None = None  # policy "priced": RouterConfig.price
     tau_layer: float | None = None  # policy "priced": what a layer's certificate must reach
     owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
-    sweep: str | None = (
-        None  # the id that runs of one sweep share (engine/jobs/sweep.py); None: a run of its own
-    )
+    sweep: str | None = None  # shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own
 
 
 @dataclass(frozen=True)

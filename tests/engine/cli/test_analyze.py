@@ -101,7 +101,7 @@ class TestAnalyze:
             "tau",
             "tau_layer",
             "price",
-            "uncertified",
+            "uncertified_units",
             "uncertified_layers",
             "layer_certificates",
             "choices",

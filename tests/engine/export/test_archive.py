@@ -46,6 +46,14 @@ def test_every_column_of_every_table_is_explained():
             assert bool(entry.null) == field.nullable, (table, field.name)
 
 
+def test_no_column_of_text_that_prompts_are_quoted_in_is_forgotten():
+    quoting = {
+        (table, c) for table in tables.TABLES for c in tables.arrow_schema(table).names if c.endswith("text")
+    }
+    left_out = {(table, column) for table, texts in archive._TEXTS.items() for column in texts}
+    assert quoting == left_out | {("prompt", "text")}
+
+
 def test_the_dictionary_has_a_row_with_type_and_meaning_for_each_column():
     parts = archive.dictionary().split("\n## ")[1:]
     assert [part.partition(".parquet")[0] for part in parts] == list(tables.TABLES)

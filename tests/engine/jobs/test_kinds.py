@@ -274,7 +274,9 @@ def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):
     job = queue.of("a" * 32).job(calibrated)
     assert (job.state, job.failure, job.result) == ("done", None, "mine")
     made = load_calibration("mine", "a" * 32)
-    assert (made.model, made.domain, made.buckets[0].prompts) == ("tiny", "mine", 2)
+    assert (made.model, made.domain) == ("tiny", "mine")
+    # Of both folds. How many have a sparse unit, which a delta needs, depends on the times that were just measured.
+    assert len(made.prompts) == 3
     with pytest.raises(InputError):
         load_calibration("mine")
     stages = [line["stage"] for line in tail(home, calibrated) if line["event"] == "stage"]

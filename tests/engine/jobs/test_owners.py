@@ -27,6 +27,7 @@ NOT_SCOPED = {
     "of", "submit", "submit_sweep", "close", "workers",
     "claim", "heartbeat", "finish", "fail", "cancelled", "release", "requeue_lost",
     "seen", "sweep_workers", "goodbye", "unpublished", "mark_published", "current_runs", "sweep_prompts",
+    "durations", "tally", "ended_before", "forget", "waiting_since",  # of whoever keeps the home (engine/operations)
 }  # fmt: skip
 
 
