@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import defaultdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def page(record: RunRecord, *, words: bool) -> str:
     style = (resources.files("routesparse.engine.export") / "report.css").read_text("utf-8") + colors.css()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    shown = words and record.prompt is not None
+    shown = words and (record.prompt is not None or any(row.text is not None for row in record.answers))
     body = (
         f"<header><h1>{isolated(run.prompt_name)}</h1>",
         note(
@@ -93,16 +94,15 @@ def _maps(record: RunRecord, colors: Colors) -> str:
         why = f"{run.tokens:,} tokens are below break-even: dense attention ran untouched, without a probe."
         return section("Routing map", note(why if not run.routed else "The run holds no decisions."))
     maps = []
-    for batch in range(run.batch):
-        for segment in range(run.segments):
-            cells = [c for c in record.choices if (c.batch_index, c.segment) == (batch, segment)]
-            if not cells:
-                continue
-            span = numbers.tokens(cells[0].first_token, cells[0].tokens)
-            name = f"segment {segment + 1} of {run.segments}, tokens {span}"
-            name += f", prompt {batch + 1} of {run.batch}" if run.batch > 1 else ""
-            drawn = routing_map(cells, run.layers, run.heads, run.tau, colors, name)
-            maps.append(figure(name[0].upper() + name[1:], drawn))
+    grouped = defaultdict(list)
+    for choice in record.choices:
+        grouped[choice.batch_index, choice.segment].append(choice)
+    for (batch, segment), cells in sorted(grouped.items()):
+        span = numbers.tokens(cells[0].first_token, cells[0].tokens)
+        name = f"segment {segment + 1} of {run.segments}, tokens {span}"
+        name += f", prompt {batch + 1} of {run.batch}" if run.batch > 1 else ""
+        drawn = routing_map(cells, run.layers, run.heads, run.tau, colors, name)
+        maps.append(figure(name[0].upper() + name[1:], drawn))
     told = (
         f"n = {len(record.choices):,} units (a head of a layer in a segment). Colour and letter: the pattern; stronger "
         "where more of the causal area is kept."

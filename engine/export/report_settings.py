@@ -133,7 +133,7 @@ def made_with(record: RunRecord) -> str:
 
 
 def command(record: RunRecord) -> str:
-    """The command line that repeats a run; what equals the default is left out."""
+    """The command line that repeats a run; what was not given is left out."""
     run = record.run
     config: dict[str, Any] = json.loads(run.config_json)
     options: dict[str, Any] = {
@@ -141,8 +141,8 @@ def command(record: RunRecord) -> str:
         "--calibration": run.calibration,
         "--policy": run.policy,
         "--budget": run.budget,
-        "--tau": f"{run.tau if run.tau_layer is None else run.tau_layer:g}",
-        "--price": None if run.price is None else f"{run.price:g}",
+        "--tau": repr(run.tau if run.tau_layer is None else run.tau_layer),
+        "--price": run.price,
         "--segment": config.get("segment_tokens"),
         "--probe": run.probe_mode,
         "--audit": run.audit_depth,
@@ -152,7 +152,12 @@ def command(record: RunRecord) -> str:
         "--bound": config.get("bound"),
         "--beta": config.get("beta"),
     }
-    parts = ["routesparse", "analyze", run.prompt_name]
+    # A name that begins with a dash would be read as an option.
+    parts = [
+        "routesparse",
+        "analyze",
+        f"./{run.prompt_name}" if run.prompt_name[:1] == "-" else run.prompt_name,
+    ]
     for name, value in options.items():
         parts += [] if value is None else [name, str(value)]
     flags = {

@@ -1,10 +1,11 @@
 """Backup and restore of a home, also while a dashboard and workers use it.
 
-What is finished moves one way only: job -> staged bundle -> spool -> database -> bundles -> trash. The backup copies in
-that order, so whatever moves meanwhile is met later, never missed; the first start on a restored home takes in what
-was caught between two places, as after a crash. SQLite copies the queue as one transaction. The database's file and its
-log of writes are copied together until neither changed meanwhile: what a killed dashboard would leave. The copy is then
-opened, and every run must have its bundle; else all is copied again.
+What is finished moves one way: job -> staged bundle -> spool -> database -> bundles -> trash; only a run restored from
+the trash goes back. The backup copies in that order, so whatever moves on is met later, never missed; the first start
+on a restored home takes in what was caught between two places, as after a crash. SQLite copies the queue as one
+transaction. The database's file and its log of writes are copied together until neither changed meanwhile: what a
+killed dashboard would leave. The copy is then opened, and every run, in the trash too, must have its bundle, and no run
+of a job that the copied queue calls running may have one; else all is copied again.
 
 Not copied: models (folder ``models``), workers' locks, links, and what is half written.
 """
@@ -112,7 +113,12 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
             home.rename(before)
         elif home.exists():
             home.rmdir()
-        partial.rename(home)
+        try:
+            partial.rename(home)
+        except OSError:
+            if before is not None:
+                before.rename(home)
+            raise
     except OSError as error:
         raise StoreError(
             f"{error.filename or home}: {error.strerror or error}; nothing was restored"
@@ -145,7 +151,7 @@ def _copy(home: Path, partial: Path, target: Path) -> Backup:
     special = {*_LEFT_OUT, *_IN_ORDER, "spool", "prompts"}
     # A prompt is written before its job and may go before it: copied on both sides of the queue, none is missed.
     _copy_tree(home / "prompts", partial / "prompts")
-    jobs = _copy_queue(home / QUEUE, partial / QUEUE)
+    jobs, running = _copy_queue(home / QUEUE, partial / QUEUE)
     _copy_tree(home / "prompts", partial / "prompts")
     _copy_tree(home / "spool" / ".staged", partial / "spool" / ".staged")
     _copy_tree(home / "spool", partial / "spool")
@@ -160,6 +166,11 @@ def _copy(home: Path, partial: Path, target: Path) -> Backup:
     for name in _IN_ORDER:
         _copy_tree(home / name, partial / name)
     runs = _check(partial, home)
+    places = ("spool", *_IN_ORDER)
+    if done := [run for run in running if any((partial / name / run).is_dir() for name in places)]:
+        raise _Moved(
+            f"{done[0]} ended after the queue was copied"
+        )  # it would run once more on the restored home
     files = {
         path.relative_to(partial).as_posix(): _digest(path)
         for path in sorted(partial.rglob("*"))
@@ -171,15 +182,17 @@ def _copy(home: Path, partial: Path, target: Path) -> Backup:
     return made
 
 
-def _copy_queue(file: Path, into: Path) -> int:
-    """One transaction's view of the queue; how many jobs it lists."""
+def _copy_queue(file: Path, into: Path) -> tuple[int, list[str]]:
+    """One transaction's view of the queue; how many jobs it lists, and the run ids that running ones will have."""
     if not file.exists():
-        return 0
+        return 0, []
     try:
         source, copy = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True), sqlite3.connect(into)
         try:
             source.backup(copy)
-            needed = copy.execute("SELECT id FROM job WHERE state IN ('queued', 'running')").fetchall()
+            active = "FROM job WHERE state IN ('queued', 'running')"
+            needed = copy.execute(f"SELECT id {active} AND prompt_bytes > 0").fetchall()  # profiles have none
+            running = copy.execute("SELECT id || '-' || attempt FROM job WHERE state = 'running'").fetchall()
             jobs = int(copy.execute("SELECT count(*) FROM job").fetchone()[0])
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
@@ -188,7 +201,7 @@ def _copy_queue(file: Path, into: Path) -> int:
     except sqlite3.Error as error:
         raise StoreError(f"{file} can't be copied ({error}); nothing was kept") from error
     _require([into.parent / "prompts" / f"{row[0]}.txt" for row in needed], file.parent / "prompts")
-    return jobs
+    return jobs, [row[0] for row in running]
 
 
 def _require(files: list[Path], source: Path) -> None:
@@ -226,9 +239,12 @@ def _check(partial: Path, home: Path) -> int:
         raise _Moved(str(error)) from error
     try:
         runs = store.run_ids()
+        trashed = [row[0] for row in store.rows("SELECT run_id FROM trashed_run")]
     finally:
         store.close()
-    lost = [run for run in runs if not any((partial / name / run).is_dir() for name in _IN_ORDER)]
+    lost = [
+        run for run in (*runs, *trashed) if not any((partial / name / run).is_dir() for name in _IN_ORDER)
+    ]
     # A bundle that the home lacks too was deleted by hand: its rows are kept, as the dashboard keeps them.
     if any((home / name / run).is_dir() for name in _IN_ORDER for run in lost):
         raise _Moved(f"the bundle of run {lost[0]} was moved")

@@ -55,7 +55,7 @@ def application(home: Path) -> Callable[..., Iterable[bytes]]:
             try:
                 kind, body = CONTENT_TYPE_LATEST, metrics.text(home)
             except StoreError as error:
-                kind, status, body = _PLAIN, "503 Service Unavailable", f"{error}\n"
+                kind, status, body = _PLAIN, "503 Service Unavailable", f"{type(error).__name__}\n"
         elif path != "/live":
             status, body = "404 Not Found", "/metrics, /live or /ready\n"
         content = body.encode()

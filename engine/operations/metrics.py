@@ -79,7 +79,7 @@ def _queue(home: Path) -> Iterator[Metric]:
         yield _gauge("worker_last_seen_timestamp_seconds", "When a worker last reported", last)
     seconds = HistogramMetricFamily(
         "routesparse_job_seconds",
-        "Seconds of the last attempt of the jobs that the queue lists",
+        "Seconds of the last attempt of the jobs that the queue lists now; falls when jobs are deleted",
         labels=["state"],
     )
     for state in ("done", "failed"):

@@ -6,7 +6,6 @@ written anew, because its file never shrinks by itself.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,9 +15,8 @@ from pathlib import Path
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations.sizes import size_bytes
+from routesparse.engine.store import trash
 from routesparse.engine.store.duckdb_store import Store, compact
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,13 @@ def prune(home: Path, age_s: float, keep: Collection[str] = (), *, dry_run: bool
         )
         runs = [run for run, made in stored if run not in keep and seconds(made) < limit]
         jobs = queue.ended_before(limit)
-        trash = sorted(path.name for path in store.trash.iterdir() if path.lstat().st_mtime < limit)
-        found = Pruned(tuple(runs), tuple(jobs), tuple(trash))
+        thrown = sorted(path.name for path in store.trash.iterdir() if path.lstat().st_mtime < limit)
+        found = Pruned(tuple(runs), tuple(jobs), tuple(thrown))
         if dry_run:
             return found
         for run in runs:
             store.delete_run(run)
-        for name in (*runs, *trash):
-            shutil.rmtree(store.trash / name, ignore_errors=True)
+        trash.empty(store, [*runs, *thrown])
         queue.forget(jobs)
     finally:
         store.close()

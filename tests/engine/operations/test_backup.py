@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.jobs.kinds import ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import MANIFEST, back_up, restore
@@ -99,6 +102,46 @@ def test_a_backup_of_a_busy_home_holds_every_run_that_was_finished_before_it(hom
         web.kill()
         web.wait(10)
         web.stdout.close()
+
+
+def test_jobs_without_a_prompt_are_backed_up_too(home, tmp_path):
+    queue = JobQueue(home)
+    job = queue.submit(ProfileRequest())
+    queue.close()
+    assert back_up(home, tmp_path / "kept").jobs == 4
+    restore(tmp_path / "kept", tmp_path / "new")
+    assert JobQueue(tmp_path / "new").job(job).state == "queued"
+
+
+def test_a_run_that_ends_after_its_job_was_copied_is_met_by_another_try(home, tmp_path, monkeypatch):
+    """Otherwise the restored home would hold the run and a job that makes it once more."""
+    copy, tries = backup._copy_queue, []
+
+    def copied(file, into):
+        jobs, running = copy(file, into)
+        tries.append(running)
+        done = next(path.name for path in (home / "bundles").iterdir())
+        return jobs, [done] if len(tries) == 1 else running
+
+    monkeypatch.setattr(backup, "_copy_queue", copied)
+    monkeypatch.setattr(backup, "PAUSE_S", 0.0)
+    back_up(home, tmp_path / "kept")
+    assert len(tries) == 2
+
+
+def test_a_home_that_cannot_take_its_place_leaves_the_one_before(home, tmp_path, monkeypatch):
+    back_up(home, tmp_path / "kept")
+    files, rename = files_of(home), Path.rename
+
+    def refused(path, target):
+        if path.name.endswith(".partial"):
+            raise OSError(errno.EBUSY, "busy", str(target))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(StoreError, match="nothing was restored"):
+        restore(tmp_path / "kept", home, replace=True)
+    assert files_of(home) == files
 
 
 def test_a_job_that_ran_while_it_was_copied_runs_again(home, tmp_path):
