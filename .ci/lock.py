@@ -79,11 +79,18 @@ def install() -> int:
                 "-r",
                 hashed,
             )
+        # Stopped between pip and the comparison, the next install must not take unknown files for known ones.
+        unchecked = Path(sys.prefix, ".unchecked")
+        if unchecked.exists():
+            pip("uninstall", "--yes", *late)
+        unchecked.touch()
         pip("install", "--no-build-isolation", "-c", pins, "-r", REQUIREMENTS, "--report", report)
         strangers = list(unknown_files(json.loads(report.read_text("utf-8"))["install"], locked))
+    if strangers:
+        pip("uninstall", "--yes", *(name for name, _ in strangers))
+    unchecked.unlink()
     if not strangers:
         return 0
-    pip("uninstall", "--yes", *(name for name, _ in strangers))
     for name, url in strangers:
         print(
             f"error: {name}: {url.rpartition('/')[2]} is not in requirements.lock, so it was removed",

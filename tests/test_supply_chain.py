@@ -105,3 +105,25 @@ def test_pytorch_alone_is_installed_without_pip_checking_hashes():
     late = {name for name in LOCKED if lock.follows_torch(name)}
     assert "torch" in late and all(name == "torch" or name.startswith(("nvidia-", "cuda-")) for name in late)
     assert sys.version_info >= tuple(map(int, lock.LEAST_PYTHON.split(".")))
+
+
+def test_an_install_that_was_stopped_before_the_comparison_takes_what_came_off_again(tmp_path, monkeypatch):
+    calls, stopped = [], [True]
+
+    def pip(*arguments):
+        calls.append(arguments)
+        if "--report" in arguments:
+            if stopped.pop():
+                raise KeyboardInterrupt
+            Path(arguments[-1]).write_text('{"install": []}')
+
+    monkeypatch.setattr(lock, "pip", pip)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        lock.install()
+    assert not [call for call in calls if call[0] == "uninstall"]
+    stopped.append(False)
+    assert lock.install() == 0
+    (taken_off,) = [call for call in calls if call[0] == "uninstall"]
+    assert "torch" in taken_off and "numpy" not in taken_off
+    assert not list(tmp_path.iterdir())
