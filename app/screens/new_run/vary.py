@@ -115,11 +115,15 @@ def requests(varied: Varied, wishes: dict[str, Any]) -> tuple[list[RunRequest], 
     if found:
         return [], found
     asked = sweep.with_values(RunRequest(**wishes), kind.field, values)
-    for request in asked if kind.field == "calibration" else asked[:1]:
+    for request in asked:
         wrong = problems.of_calibration(request)
-        if wrong is not None:
-            left = varied.leave_out(request.calibration) if kind.field == "calibration" else None
-            found.append(Problem(wrong, (left or problems.UNCALIBRATED,)))
+        if wrong is None:
+            continue
+        if kind.field != "calibration":
+            # A calibration holds for one price and one limit, so that another one settles it for the whole sweep.
+            found.append(Problem(wrong, (problems.UNCALIBRATED,)))
+            break
+        found.append(Problem(wrong, (varied.leave_out(request.calibration),)))
     return ([], found) if found else (asked, [])
 
 

@@ -127,6 +127,25 @@ def test_calibrations_are_ticked_and_one_that_does_not_fit_is_named(
     assert [request.calibration for request in asked(queue)] == [None, "prose"]
 
 
+def test_every_price_is_checked_against_the_calibration(demo_home, open_page, queue):
+    folder = demo_home.parent / "data" / "calibrations"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "prose.json").symlink_to(CALIBRATIONS / "prose.json")
+    page = open_page(
+        "new_run", source="Paste", vary="price", prices="0.5, 0.3, 1", calibration="prose", break_even="0"
+    )
+    paste(page)
+    assert text_of(page).count("calibration 'prose' was made with price 0.5, this run has 0.3") == 1
+    assert "this run has 1" not in text_of(page) and page.button(key="submit").disabled
+    fix(page, "Run without a calibration")
+    page.button(key="submit").click().run()
+    assert [(request.price, request.calibration) for request in asked(queue)] == [
+        (0.5, None),
+        (0.3, None),
+        (1.0, None),
+    ]
+
+
 def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_page, queue):
     page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, cheap, -1, 0.50, 2"))
     html = text_of(page)
