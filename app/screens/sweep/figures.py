@@ -78,7 +78,16 @@ def fronts(
             font={"color": theme.mute, "size": 11},
         )  # fmt: skip
     if below is not None and (below > 0 or not log):
-        chart.add_hline(y=below, line={"color": theme.warn, "width": 1.3, "dash": "dash"})
+        for axis, _ in _PANELS.values():
+            chart.add_shape(
+                type="line",
+                xref=f"{axis} domain",
+                x0=0,
+                x1=1,
+                y0=below,
+                y1=below,
+                line={"color": theme.warn, "width": 1.3, "dash": "dash"},
+            )
         lowest, highest = min(lowest, below), max(highest, below)
     _axes(chart, rows, error, (lowest, highest), log)
     chart.update_layout(

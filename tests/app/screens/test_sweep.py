@@ -312,6 +312,8 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     points = [trace for trace in chart.data if trace.mode != "lines"]
     assert [trace.text for trace in points] == [tuple(f"<b>{letter}</b>" for letter in "ABCD")] * 2
     assert chart.layout.yaxis.type == "log"
+    limits = [shape for shape in chart.layout.shapes if shape.y0 == shape.y1 == 0.01]
+    assert [(shape.xref, shape.x0, shape.x1) for shape in limits] == [("x domain", 0, 1), ("x2 domain", 0, 1)]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
     assert figures.fronts(zero, error, None, None, design.DARK).layout.yaxis.type is None, (
         "0 is on no log axis"
