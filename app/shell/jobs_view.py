@@ -156,7 +156,7 @@ def changing(opened: Access, job: Job) -> bool:
 def sweep_line(queue: JobQueue, jobs: list[Job], link: bool = True) -> None:
     """A sweep as one line: how many of its settings are done, and a button that cancels the others. jobs: all of one
     sweep, oldest first."""
-    latest = [point.job for point in sweep.points(jobs)]
+    latest = sweep.newest(jobs)
     states_of = [job.state for job in latest]
     parts = [f"{states_of.count('done')} of {len(latest)} done"]
     parts += [

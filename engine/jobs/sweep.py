@@ -6,7 +6,7 @@ The jobs are ordinary ones that share a sweep id. What is varied is a field of `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from routesparse.engine.config import LatencyBudget
@@ -35,23 +35,16 @@ def value_of(name: str, text: str) -> float | str | None:
 def check_size(count: int) -> None:
     """Errors: ConfigError for fewer than two settings, or more than MOST_POINTS."""
     if not 2 <= count <= MOST_POINTS:
-        raise ConfigError(f"a sweep of {count} settings: pass from 2 to {MOST_POINTS} different ones")
+        settings = "setting" if count == 1 else "settings"
+        raise ConfigError(f"a sweep of {count} {settings}: pass from 2 to {MOST_POINTS} different ones")
 
 
-@dataclass(frozen=True)
-class Point:
-    """One setting of a sweep, with its newest job: a failed one may have been tried again."""
+def newest(jobs: Sequence[Job]) -> list[Job]:
+    """The newest job of each setting in the order of submission: a failed one may have been tried again.
 
-    job: Job
-    request: RunRequest
-
-
-def points(jobs: Sequence[Job]) -> list[Point]:
-    """The settings of a sweep in the order of submission. jobs: all of one sweep, oldest first."""
-    newest: dict[str, Job] = {}
-    for job in jobs:
-        newest[job.request_json] = job
-    return [Point(job, RunRequest.from_json(asked)) for asked, job in newest.items()]
+    jobs: all of one sweep, oldest first. No request is read: one of a newer version is unreadable here.
+    """
+    return list({job.request_json: job for job in jobs}.values())
 
 
 def varied_in(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
@@ -11,8 +11,10 @@ import pandas as pd
 
 from routesparse.app.shell import jobs_view, verdict_bar
 from routesparse.app.ui import numbers
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import Job
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import verdicts
 
 # What a run measured, by the names of queries.runs.
@@ -84,18 +86,14 @@ def table(jobs: Sequence[Job], runs: pd.DataFrame) -> pd.DataFrame:
     measured = {row["run_id"]: row for row in runs.to_dict("records")}
     judged = dict(zip(runs["run_id"], verdicts.of_rows(runs), strict=True))
     rows = []
-    for point in sweep.points(jobs):
-        job, asked = point.job, point.request
-        priced = asked.policy == "priced"
+    for job in sweep.newest(jobs):
+        stored = job.run_id in measured
         rows.append(
             {
-                "price": asked.config().price if priced else None,
-                "budget": asked.budget,
-                "calibration": asked.calibration,
-                "state": _state(job, job.run_id in measured),
+                **_varied(job, measured.get(str(job.run_id))),
+                "state": _state(job, stored),
                 "job": job.id,
-                "failure": job.failure and job.failure.message,
-                "run_id": job.run_id if job.run_id in measured else None,
+                "run_id": job.run_id if stored else None,
             }
         )
     known = {job.run_id for job in jobs}
@@ -105,6 +103,7 @@ def table(jobs: Sequence[Job], runs: pd.DataFrame) -> pd.DataFrame:
             "state": "done",
             "job": None,
             "failure": None,
+            "readable": True,
             "run_id": run_id,
         }
         for run_id, run in measured.items()
@@ -113,11 +112,12 @@ def table(jobs: Sequence[Job], runs: pd.DataFrame) -> pd.DataFrame:
     rows = [
         {name: None if numbers.is_missing(value) else value for name, value in row.items()} for row in rows
     ]
-    names = sweep.varied_in(rows) or ["price"]
+    names = sweep.varied_in([row for row in rows if row["readable"]]) or ["price"]
     for letter, row in zip(ascii_uppercase, rows, strict=False):
         run = measured.get(str(row["run_id"]), {})
         row.update({name: run.get(name) for name in MEASURED if name != "run_id"})
-        row["letter"], row["setting"] = letter, ", ".join(_words(name, row[name]) for name in names)
+        told = ", ".join(_words(name, row[name]) for name in names)
+        row["letter"], row["setting"] = letter, told if row.pop("readable") else "unknown setting"
         row["verdict"] = verdict_bar.cell(judged[str(row["run_id"])]) if run else None
     found = pd.DataFrame([row for row in rows if "letter" in row])
     numeric = [name for name in MEASURED if name not in ("run_id", "routed")]
@@ -129,6 +129,21 @@ def error_of(rows: pd.DataFrame, wanted: str | None) -> str:
     if wanted in ERRORS:
         return str(wanted)
     return next((key for key, error in ERRORS.items() if rows[error.column].notna().any()), "kl")
+
+
+def _varied(job: Job, run: dict[Hashable, Any] | None) -> dict[str, Any]:
+    """What the job was asked to do, of what a sweep varies, and its failure; its run says so where the request is a
+    newer version's. ``readable``: whether either does."""
+    failure = job.failure and job.failure.message
+    try:
+        asked = RunRequest.from_json(job.request_json)
+    except ConfigError as error:
+        if run is not None:
+            return {**{name: run[name] for name in sweep.VARIED}, "failure": failure, "readable": True}
+        return {**dict.fromkeys(sweep.VARIED), "failure": failure or str(error), "readable": False}
+    price = asked.config().price if asked.policy == "priced" else None
+    values = {"price": price, "budget": asked.budget, "calibration": asked.calibration}
+    return {**values, "failure": failure, "readable": True}
 
 
 def _state(job: Job, stored: bool) -> str:

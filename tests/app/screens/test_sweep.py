@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -162,7 +164,7 @@ def test_every_bad_value_is_named_at_once_and_can_be_left_out(demo_home, open_pa
     ("address", "message"),
     [
         ({"vary": "price"}, "Prices: a sweep of 0 settings: pass from 2 to 12"),
-        ({"vary": "price", "prices": "0.5"}, "a sweep of 1 settings"),
+        ({"vary": "price", "prices": "0.5"}, "a sweep of 1 setting:"),
         ({"vary": "price", "prices": ",".join(f"0.{i}" for i in range(10, 24))}, "a sweep of 14 settings"),
         ({"vary": "time limit", "limits": "0.5, none", "with_policy": "strict"}, "needs a latency limit"),
         ({"vary": "price", "prices": "0.5, 1", "with_policy": "certified"}, "certified reads no price"),
@@ -353,6 +355,22 @@ def test_what_still_runs_stands_beside_what_is_done(home, queue, submitted, reco
     assert table.count('colspan="7">running') == 1 and table.count('colspan="7">waiting') == 3
     assert table.count(">map</a>") == 1 and table.count(">job</a>") == 5
     assert "nan" not in table and "not routed" not in table
+
+
+@pytest.mark.parametrize("page", ["sweep", "job", "runs"])
+def test_a_setting_of_a_newer_version_is_said_to_be_unreadable(home, queue, submitted, open_page, page):
+    newer = queue.sweep(submitted)[1].id
+    with closing(sqlite3.connect(home / "jobs.sqlite3")) as database, database:
+        changed = database.execute(
+            "UPDATE job SET request_json = json_set(request_json, '$.warp', 9) WHERE id = ?", (newer,)
+        )
+        assert changed.rowcount == 1
+    shown = open_page(page, **({"sweep": submitted} if page == "sweep" else {}))
+    html = text_of(shown)
+    assert not shown.exception and "0 of 5 done, 5 waiting" in html
+    if page == "sweep":
+        assert html.count("unknown setting") == 1 and "asks for warp, which this version doesn't know" in html
+        assert [price in html for price in ("price 0.1", "price 0.5", "price 2")] == [True, False, True]
 
 
 def test_failed_settings_say_why(home, queue, submitted, open_page):
