@@ -21,7 +21,7 @@ from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
 from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.files import DEMO, offered, resolve
+from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
 
@@ -40,17 +40,17 @@ def render() -> None:
             chosen = prompt_input.choose()
         with st.container(border=True, key="card-settings", gap="small"):
             st.html('<div class="rs-h">Settings</div>')
-            requests, varied, found = _requests()
+            model, requests, varied, found = _requests()
     with right, st.container(border=True, key="card-take", gap="small"):
         st.html('<div class="rs-h">What it will take</div>')
-        chosen, size, wrong = _sized(chosen, requests[0].model if requests else DEMO)
+        chosen, size, wrong = _sized(chosen, model)
         found = [*wrong, *found, *_take(opened, chosen, requests, varied, size)]
         _submit(opened, chosen, requests, found)
 
 
-def _requests() -> tuple[list[RunRequest], vary.Varied | None, list[problems.Problem]]:
-    """The settings, which live in the address, so that a link repeats them: one request, or with something varied one
-    for each value; and all that is wrong with them."""
+def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problems.Problem]]:
+    """The settings, which live in the address, so that a link repeats them: the model; one request, or with something
+    varied one for each value; and all that is wrong with them."""
     wishes: dict[str, Any] = {}
     grid, switches, row = st.container(), st.container(), vary.row()
     with row:
@@ -169,19 +169,20 @@ def _requests() -> tuple[list[RunRequest], vary.Varied | None, list[problems.Pro
         with row:
             varied = vary.values(taken, _calibrations(wishes["model"]))
         requests, found = vary.requests(varied, wishes)
-        return requests, varied, found
+        return wishes["model"], requests, varied, found
     found = problems.of_settings(wishes)
     if found:
-        return [], None, found
+        return wishes["model"], [], None, found
     request = RunRequest(**wishes)
     wrong = problems.of_calibration(request)
     if wrong is not None:
         return (
+            request.model,
             [replace(request, calibration=None)],
             None,
             [problems.Problem(wrong, (problems.UNCALIBRATED,))],
         )
-    return [request], None, []
+    return request.model, [request], None, []
 
 
 def _policies() -> list[str]:

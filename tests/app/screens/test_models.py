@@ -24,7 +24,7 @@ from routesparse.engine.jobs.job import WorkerSeen
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models import files
+from routesparse.engine.models import files, token_count
 
 TINY = Path(__file__).resolve().parents[2] / "engine" / "tiny_model.py"
 CPU = Device("Machine of test", False, 8 << 30)
@@ -386,6 +386,15 @@ def test_new_run_offers_the_home_s_calibrations_for_the_chosen_model(
     assert RunRequest.from_json(job.request_json).calibration == "mine"
     other = open_page("new_run", with_model="demo")
     assert "mine" not in other.selectbox(key="calibration").options
+
+
+def test_a_wrong_setting_does_not_let_another_model_judge_the_prompt(tiny, open_page):
+    page = open_page("new_run", with_model="tiny", segment="1000", source="Paste")
+    page.text_area(key="pasted").input("the harbour master counts vessels").run()
+    html = said(page)
+    most = token_count.most_tokens(str(tiny))
+    assert "multiple of 128" in html and most != token_count.most_tokens("demo")
+    assert f"{most:,}" in html[html.index("the model reads up to") :]
 
 
 def test_a_calibration_is_offered_to_the_person_who_made_it(tiny, make_calibration, open_page, login):
