@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from fnmatch import fnmatch
@@ -48,7 +49,7 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
     try:
         folder = Path(name_or_path).expanduser()
         if folder.is_dir():
-            return folder, folder.resolve().name
+            return folder, _own_name(folder)
         if folder.is_file():
             raise ModelError(
                 f"model {name_or_path!r} is a file; pass the folder that holds it and config.json"
@@ -62,6 +63,12 @@ def resolve(name_or_path: str) -> tuple[Path, str]:
             f"model {name_or_path!r} is unknown; pass {DEMO}, a folder with config.json, or a hub id org/name"
         )
     return _from_hub(name_or_path), name_or_path
+
+
+def _own_name(folder: Path) -> str:
+    """In ``paths.models()`` a link's own name, by which the dashboard offers it; elsewhere that of its target."""
+    listed = Path(os.path.abspath(folder))
+    return listed.name if listed.parent == Path(os.path.abspath(paths.models())) else folder.resolve().name
 
 
 def offered() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
 from typing import Any, Literal
@@ -59,14 +60,19 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         one, two, three = st.columns(3)
     with one:
         models = offered()
+        absent = _absent(models)
         named = st.selectbox(
             "Model",
             list(models),
             key="with_model",
             bind="query-params",
+            on_change=st.session_state.pop,
+            args=("absent-model", None),
             help="The bundled model, and the folders under models in the folder that runs are stored in",
         )
         wishes["model"] = models[named]
+        if absent is not None:
+            states.note(f"Model {absent[:80]} is not in the models folder; {named} is chosen instead.")
         if not _prepared(models[named]):
             navigate.link("Prepare this model", "models", model=named)
         wishes["policy"] = st.selectbox(
@@ -183,6 +189,15 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             [problems.Problem(wrong, (problems.UNCALIBRATED,))],
         )
     return request.model, [request], None, []
+
+
+def _absent(models: Iterable[str]) -> str | None:
+    """The model that the address asked for when the page was opened, where it is not offered: its field then takes the
+    first one and clears the address."""
+    if "with_model" not in st.session_state:
+        wanted = st.query_params.get("with_model")
+        st.session_state["absent-model"] = None if wanted in models else wanted
+    return st.session_state.get("absent-model")
 
 
 def _policies() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -15,6 +16,7 @@ from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import prompt_size
 from routesparse.engine.profiles.limits import least_limit
 from routesparse.engine.store import bundle
@@ -387,10 +389,33 @@ def test_only_the_bundled_model_and_those_in_the_models_folder_are_offered(demo_
     page = paste(open_page("new_run", source="Paste", with_model="/etc"))
     box = page.selectbox(key="with_model")
     assert box.options == ["demo", "copy"] and box.value == "demo"
-    box.select("copy").run()
+    absent = "Model /etc is not in the models folder; demo is chosen instead."
+    assert absent in text_of(page)
+    page.selectbox(key="audit").select("full").run()
+    assert absent in text_of(page)
+    page.selectbox(key="with_model").select("copy").run()
+    assert absent not in text_of(page)
     assert f"{prompt_size('demo', TEXT).tokens:,}" in text_of(page)
     page.button(key="submit").click().run()
     assert RunRequest.from_json(queue.jobs()[0].request_json).model == str(other)
+
+
+def test_a_link_in_the_models_folder_is_recorded_by_the_name_that_is_offered(
+    demo_home, tmp_path, monkeypatch, open_page
+):
+    target = tmp_path / "downloads" / "snapshot-1"
+    shutil.copytree(REPOSITORY / "data" / "models" / "demo", target)
+    (demo_home / "models").mkdir()
+    link = demo_home / "models" / "ledger"
+    link.symlink_to(target)
+    assert resolve(offered()["ledger"]) == (link, "ledger")
+    monkeypatch.chdir(demo_home / "models")
+    assert resolve("./ledger/")[1] == "ledger"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.symlink_to(target)
+    assert resolve(str(elsewhere))[1] == resolve(str(target))[1] == "snapshot-1"
+    again = open_page("new_run", with_model=resolve(str(link))[1])
+    assert again.selectbox(key="with_model").value == "ledger" and "instead" not in text_of(again)
 
 
 def test_text_far_too_long_is_refused_by_its_beginning():
