@@ -11,9 +11,10 @@ import streamlit as st
 from routesparse.app.shell import navigate, setting_words
 from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers, states
-from routesparse.engine.errors import ConfigError, RouteSparseError
+from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 
@@ -228,6 +229,10 @@ def table(queue: JobQueue, jobs: list[Job]) -> None:
 def _settings(job: Job) -> str:
     """What the job was asked to do, in one line."""
     try:
-        return setting_words.of_request(RunRequest.from_json(job.request_json))
-    except ConfigError:  # a newer version's: the job's own page says so
+        request = read_request(job.kind, job.request_json)
+    except InputError:  # a newer version's: the job's own page says so
         return ""
+    if isinstance(request, ProfileRequest | CalibrateRequest):
+        return ", ".join(setting_words.of_preparation(request))
+    assert isinstance(request, RunRequest)
+    return setting_words.of_request(request)

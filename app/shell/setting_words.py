@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from routesparse.app.ui import numbers
+from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import RunRequest
 
 
@@ -53,6 +55,19 @@ def of_request(request: RunRequest) -> str:
             f"audit {request.audit}",
         ]
     )
+
+
+def of_preparation(request: ProfileRequest | CalibrateRequest) -> list[str]:
+    """What a job that prepares a model was asked to do."""
+    model = f"model {Path(request.model).name}"
+    if isinstance(request, ProfileRequest):
+        return [model, f"probe {request.probe}", f"{'quick' if request.quick else 'full'} measurement"]
+    return [
+        model,
+        f"policy {request.policy}",
+        f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
+        f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
+    ]
 
 
 def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:

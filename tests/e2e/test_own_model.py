@@ -65,8 +65,8 @@ def test_use_my_own_model_folder(address, page, context):
     page.wait_for_url("**/models?model=tiny")
     page.locator(".st-key-check-latency-profile .green").wait_for()
 
-    number(page, "Least tokens", 520, "84 prompts of 520 to 1,000 tokens")
-    number(page, "Most tokens", 600, "84 prompts of 520 to 600 tokens")
+    number(page, "Shortest prompt, tokens", 520, "84 prompts of 520 to 1,000 tokens")
+    number(page, "Longest prompt, tokens", 600, "84 prompts of 520 to 600 tokens")
     number(page, "Prompts to fit on", 1, "61 prompts of 520")
     number(page, "Prompts to take δ from", 2, "3 prompts of 520")
     files = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
 from routesparse.engine.errors import RouteSparseError
@@ -144,16 +144,8 @@ def _estimate(opened: Access, job: Job, request: Request) -> Estimate | None:
 
 
 def _settings(request: Request) -> list[str]:
-    if isinstance(request, ProfileRequest):
-        length = "quick" if request.quick else "full"
-        return [f"model {Path(request.model).name}", f"probe {request.probe}", f"{length} measurement"]
-    if isinstance(request, CalibrateRequest):
-        return [
-            f"model {Path(request.model).name}",
-            f"policy {request.policy}",
-            f"{request.least_tokens:,} to {request.most_tokens:,} tokens",
-            f"{request.fold_a} prompts to fit on and {request.fold_b} to take δ from per length",
-        ]
+    if isinstance(request, ProfileRequest | CalibrateRequest):
+        return setting_words.of_preparation(request)
     assert isinstance(request, RunRequest)
     return [
         f"model {Path(request.model).name}",

@@ -18,7 +18,7 @@ from routesparse.engine.jobs.request import Request
 from routesparse.engine.models.files import DEMO, folders
 
 _MARKS = {"ok": "✓", "missing": "○", "problem": "✗"}
-_MEANING = {"ok": "there", "missing": "missing, not needed", "problem": "to mend"}
+_MEANING = {"ok": "there", "missing": "missing, not needed", "problem": "to fix"}
 
 
 def render() -> None:
@@ -73,7 +73,7 @@ def _checklist(opened: Access, name: str, model: str, checked: model_checks.Chec
                 width="stretch",
             )
     if not checked.usable or checked.size is None:
-        states.field_error("A line marked ✗ must be mended before this model can be analysed.")
+        states.field_error("A line marked ✗ must be fixed before this model can be analysed.")
         return
     quick, full = ProfileRequest(model, quick=True), ProfileRequest(model)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):

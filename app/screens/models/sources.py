@@ -28,7 +28,7 @@ def card() -> None:
         states.field_error(f"{error}.")
         return
     if wanted and not HUB_ID.fullmatch(wanted):
-        states.field_error(f"{wanted[:80]!r} is no hub id; write it as org/name.")
+        states.field_error(f"{wanted[:80]!r} is not a hub id; write it as org/name.")
     elif wanted and wanted not in cached:
         states.note(
             f"{wanted} is not on this machine. Download it with the command below, which needs the network, then "

@@ -91,15 +91,17 @@ def settings(max_tokens: int) -> dict[str, Any]:
         policy = st.selectbox("Policy", CALIBRATED, key="calibrated-policy", help=TERMS["policy"])
     with two:
         least = st.number_input(
-            "Least tokens", LEAST_TOKENS, value=max(LEAST_TOKENS, min(_LEAST, max_tokens // 2))
+            "Shortest prompt, tokens", LEAST_TOKENS, value=max(LEAST_TOKENS, min(_LEAST, max_tokens // 2))
         )
-        most = st.number_input("Most tokens", LEAST_TOKENS, value=max(LEAST_TOKENS, min(_MOST, max_tokens)))
+        most = st.number_input(
+            "Longest prompt, tokens", LEAST_TOKENS, value=max(LEAST_TOKENS, min(_MOST, max_tokens))
+        )
     with three:
         fold_a = st.number_input(
             "Prompts to fit on",
             1,
             value=24,
-            help="Per length; lengths double from the least to the most tokens",
+            help="Per length; lengths double from the shortest to the longest prompt",
         )
         fold_b = st.number_input(
             "Prompts to take δ from",
@@ -128,7 +130,7 @@ def problems(found: Found, request: CalibrateRequest, max_tokens: int) -> Iterat
     if long < LEAST_DOCUMENTS:
         yield (
             f"Only {long} of {len(found.documents)} documents hold {request.least_tokens:,} tokens; two must: upload "
-            "longer ones, or ask for fewer least tokens"
+            "longer ones, or make the shortest prompt shorter"
         )
 
 

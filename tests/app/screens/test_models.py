@@ -138,7 +138,7 @@ def test_what_is_broken_is_named_and_nothing_can_be_started(tiny, open_page, dam
     page = open_page("models", model="tiny")
     assert not page.exception
     assert text in said(page)
-    assert "must be mended" in said(page)
+    assert "must be fixed" in said(page)
     assert states_of(tiny)[name][0] == "problem"
     assert [button.key for button in page.button] == []
 
@@ -363,7 +363,7 @@ def test_a_downloaded_model_is_added_without_a_copy_or_the_network(
 
 @pytest.mark.parametrize(
     ("typed", "message"),
-    [("org/other", "is not on this machine"), ("a b", "is no hub id; write it as org/name")],
+    [("org/other", "is not on this machine"), ("a b", "is not a hub id; write it as org/name")],
 )
 def test_a_typed_hub_id_that_is_not_here_says_what_to_do(demo_home, open_page, typed, message):
     page = open_page("models")
@@ -434,7 +434,9 @@ def test_jobs_show_their_own_stages_and_their_result(demo_home, open_page, queue
         else "".join(json.dumps({"name": "n", "text": text}) + "\n" for text in TEXTS)
     )
     job_id = queue.submit(request_, content)
-    assert not open_page("job").exception
+    listed = open_page("job")
+    asked = {"profile": "probe exact, full measurement", "calibrate": "policy priced, 4,096 to 8,192 tokens"}
+    assert not listed.exception and f"model tiny, {asked[request_.kind]}" in said(listed)
     page = open_page("job", job=job_id)
     assert not page.exception
     wanted = "measure this machine" if request_.kind == "profile" else "take δ from the others"
