@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-SAMPLE = "source=Sample&sample=prose.txt&take=first&take_tokens=2048&break_even=0&segment=1024"
+SAMPLE = "source=Sample&sample=prose.txt&take=first&take_tokens=2048&break_even=0&segment=1024&dense=true"
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -57,22 +57,22 @@ def test_a_stranger_tries_three_prices_and_learns_which_is_the_cheapest(address,
 
     named = page.locator(".st-key-card-cheapest .rs-plain")
     below = page.get_by_role("spinbutton", name="Accepted KL of the next token")
-    below.fill("1")
+    below.fill("100")
     below.press("Enter")
-    page.get_by_text("The cheapest by area below 1 nats is").wait_for()
-    cheapest = min(range(3), key=kept.__getitem__)
-    assert (
-        f"{'ABC'[cheapest]}, price" in named.inner_text() and "3 of 3 measured settings" in named.inner_text()
-    )
+    page.get_by_text("The cheapest by area below 100 nats is").wait_for()
+    told = named.inner_text()
+    # Shares are shown rounded, so that two settings may look alike.
+    least = [letter for letter, share in zip("ABC", kept, strict=True) if share == min(kept)]
+    assert any(f"{letter}, price" in told for letter in least) and "3 of 3 measured settings" in told
     assert "This is one prompt" in page.locator(".st-key-card-cheapest").inner_text()
-    below.fill("1e-12")
+    below.fill("0")  # no divergence is less
     below.press("Enter")
-    page.get_by_text("No setting keeps the KL of the next token below 1e-12 nats. The closest is").wait_for()
+    page.get_by_text("No setting keeps the KL of the next token below 0 nats. The closest is").wait_for()
     page.get_by_role("radio", name="cheapest by time").click()
     page.wait_for_url("**by=time**")
 
     page.reload()
-    page.get_by_text("No setting keeps the KL of the next token below 1e-12 nats. The closest is").wait_for()
+    page.get_by_text("No setting keeps the KL of the next token below 0 nats. The closest is").wait_for()
     page.locator(".st-key-card-cheapest").get_by_text("Open its routing map").click()
     page.wait_for_url("**/map?run=*")
     page.get_by_text("One setting of a sweep: see the others").click()
