@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from html import escape
 from typing import Any, Literal
@@ -191,7 +191,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     return request.model, [request], None, []
 
 
-def _absent(models: Iterable[str]) -> str | None:
+def _absent(models: Collection[str]) -> str | None:
     """The model that the address asked for when the page was opened, where it is not offered: its field then takes the
     first one and clears the address."""
     if "with_model" not in st.session_state:
