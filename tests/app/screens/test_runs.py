@@ -12,6 +12,7 @@ from routesparse.app.screens.runs import page as runs_page
 from routesparse.app.screens.runs import run_table
 from routesparse.app.shell import identity, setting_words
 from routesparse.app.shell.access import access
+from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
 from routesparse.engine.store.labels import Label
@@ -94,6 +95,34 @@ def test_the_pin_survives_without_the_address(three, open_page):
     assert against[RUN[-8:]] == against[AGAIN[-8:]] == 0 and against[CODE[-8:]] != against[CODE[-8:]]
     page.button(key="unpin").click().run()
     assert "Baseline" not in text_of(page) and label_queries.pinned(access().store) is None
+
+
+def test_unpinning_drops_the_baseline_in_force_alone(three, open_page):
+    open_page("runs")
+    access().store.set_label(RUN, Label(pinned=True))
+    page = open_page("runs", baseline=CODE[-8:])
+    page.button(key="unpin").click().run()
+    assert label_queries.pinned(access().store) == RUN, "the address named another one"
+    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
+    page.button(key="unpin").click().run()
+    assert label_queries.pinned(access().store) is None and "Baseline" not in text_of(page)
+
+
+def test_a_pin_that_is_not_kept_is_explained_on_the_page(three, open_page, monkeypatch):
+    page = open_page("runs")
+    access().store.set_label(RUN, Label(pinned=True))
+    page.run()
+
+    def fails(*_):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(OwnerView, "set_label", fails)
+    page.button(key="unpin").click().run()
+    assert not page.exception and "the disk is full" in text_of(page)
+    monkeypatch.setattr("streamlit.session_state", {})
+    monkeypatch.setattr("streamlit.query_params", {})
+    runs_page._pin(access(), AGAIN)
+    assert runs_page.st.session_state["problems"] == ["the disk is full"] and not runs_page.st.query_params
 
 
 def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_page):
