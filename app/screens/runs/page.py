@@ -68,6 +68,7 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         table, shared = run_table.rows(runs, found, baseline, grouped)
         if shared:
             st.html(run_table.shared_html(shared))
+        ticked = st.session_state.get("ticked", [])
         event: Any = st.dataframe(
             run_table.colored(table, found),
             column_order=run_table.order(table, chosen, grouped),
@@ -77,7 +78,10 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
             placeholder="–",
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
-            # Selections are row numbers: another list of runs must not inherit them.
+            # Selections are row numbers: another list of runs is another table, with the same runs ticked.
+            selection_default={
+                "selection": {"rows": [row for row, name in enumerate(runs["run_id"]) if name in ticked]}
+            },
             key=f"runs-table-{zlib.crc32(''.join(runs['run_id']).encode()):08x}",
         )
         selection = event.selection

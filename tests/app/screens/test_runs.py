@@ -232,6 +232,25 @@ def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, 
         assert mark in seen["ann"] and mark not in seen["bob"], mark
 
 
+def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, factory, record, open_page):
+    page = open_page("runs")
+    page.session_state["ticked"] = [RUN]
+
+    def comes_in(run_id):
+        bundle.write_bundle(factory.rename(record, run_id), three / "spool")
+        spool.ingest_spool(access()._store)
+        page.run()
+
+    comes_in("0000000000000001")
+    assert page.button(key="open-map")
+    comes_in("ffffffffffffffff")
+    assert len(listed(page)) == 5 and page.session_state["ticked"] == [RUN]
+    assert page.text_input(key=f"name-{RUN}"), "the form, and what is typed in it, stays on the page"
+    access().store.delete_run(RUN)
+    page.run()
+    assert page.session_state["ticked"] == [], "a run that is not listed is not ticked"
+
+
 def test_the_first_ticked_run_is_the_baseline(monkeypatch):
     monkeypatch.setattr("streamlit.session_state", {})
     assert runs_page._in_order_of_ticking(["low"]) == ["low"]
