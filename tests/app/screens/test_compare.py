@@ -12,7 +12,7 @@ import pytest
 from routesparse.app.screens.compare import conclusion, selection, tables
 from routesparse.app.shell.access import access
 from routesparse.app.ui import numbers
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, queries
 from routesparse.engine.store.labels import Label
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
@@ -277,7 +277,11 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
     [
         ([3000.0], [2000.0], "−1.00 s; one run, noise not measured"),
         ([3000.0, 3100.0], [2000.0], "−1.05 s; one run, noise not measured"),
-        ([3000.0, 3100.0], [2990.0, 3050.0], "−30.0 ms; within the noise, 100.0 ms over 2 and 2 runs"),
+        (
+            [3000.0, 3100.0],
+            [2990.0, 3050.0],
+            "−30.0 ms, within the noise; medians of 2 and 2 runs, noise 100.0 ms",
+        ),
         (
             [3000.0, 3200.0],
             [2000.0, 1950.0, 2010.0],
@@ -287,6 +291,24 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
 )
 def test_a_ratio_of_times_needs_repeats_and_a_difference_beyond_their_spread(base, other, told):
     assert conclusion.time_words(np.array(base), np.array(other)) == told
+
+
+def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, record, factory, open_page):
+    made = {RUN: (0.9, 3000.0), AGAIN: (0.9, 3030.0), CODE: (0.85, 2000.0)}
+    for run_id, (tau, total_ms) in made.items():
+        named = factory.rename(record, run_id)
+        run = replace(named.run, tau=tau, total_ms=total_ms, budget=None)
+        bundle.write_bundle(replace(named, run=run), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN},{CODE}", baseline=RUN))
+    assert "+30.0 ms; same settings: this is noise, 30.0 ms over 2 runs" in html
+    store = access().store
+    stored = queries.runs(store)
+    base, again, other = (queries.run(store, run_id) for run_id in made)
+    assert (
+        sorted(conclusion.repeats(stored, base)) == sorted(conclusion.repeats(stored, again)) == [3000, 3030]
+    )
+    assert list(conclusion.repeats(stored, other)) == [2000]
+    assert conclusion.time_against(stored, base, other) == "−1.01 s; one run, noise not measured"
 
 
 def test_calibrations_that_route_alike_say_that_only_delta_differs(
