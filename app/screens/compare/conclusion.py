@@ -45,6 +45,9 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
         return f"{other.label} and {base.label} have no unit that was routed in both."
+    if _segments(base) != _segments(other):
+        told = f"{other.label} {_reads(base, other)}; the segments differ, so units can’t be paired"
+        return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
     changed = int(pairs["changed"].sum())
     units = numbers.several(len(pairs), "unit")
     if changed == 0:
@@ -104,6 +107,12 @@ def _same(one: object, other: object) -> bool:
 
 def _signed(difference_ms: float) -> str:
     return f"{'+' if difference_ms >= 0 else '−'}{numbers.millis(abs(difference_ms))}"
+
+
+def _segments(side: Side) -> tuple[int, object]:
+    """How many segments, and of how many tokens: of a single one that is no matter, it is the whole prompt."""
+    count = side.run.segments
+    return count, side.settings.get("segment_tokens") if count > 1 else None
 
 
 def _kept_words(side: Side) -> str:

@@ -266,6 +266,22 @@ def test_the_same_routing_is_called_so_and_names_what_differs(home, record, fact
     assert "calibration code has the worse verdict, red: Another next token than by dense" in told
 
 
+@pytest.mark.parametrize(
+    ("segments", "tokens", "paired"), [(2, 3072, False), (4, 1024, False), (2, 2048, True)]
+)
+def test_units_of_other_segments_are_not_called_the_same(
+    home, record, factory, open_page, segments, tokens, paired
+):
+    for run_id, count, length in ((RUN, 2, 2048), (AGAIN, segments, tokens)):
+        named = factory.rename(record, run_id)
+        config = json.dumps({**json.loads(named.run.config_json), "segment_tokens": length})
+        run = replace(named.run, segments=count, config_json=config)
+        bundle.write_bundle(replace(named, run=run), home / "spool")
+    told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert ("Same routing: all 32 units" in told) == paired
+    assert ("the segments differ, so units can’t be paired" in told) != paired
+
+
 def test_no_ratio_is_given_across_prompts(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{CODE}"))
     assert "are of different prompts" in told and "no ratio is given" in told
