@@ -204,6 +204,19 @@ def test_emptying_the_trash_asks_and_is_final(three, open_page):
     assert AGAIN[-8:] in listed(page)
 
 
+def test_two_runs_are_they_and_what_comes_into_the_trash_later_stays(three, open_page):
+    page = open_page("runs")
+    page.session_state["to-delete"] = [RUN, AGAIN]
+    page.run()
+    assert "Move 2 runs to the trash? They are kept there" in text_of(page)
+    page.button(key="confirm-delete").click().run()
+    assert "Deleted 2 runs; they are in the trash" in text_of(page)
+    page.button(key="empty-trash").click().run()
+    access().store.delete_run(CODE)
+    page.button(key="confirm-empty").click().run()
+    assert [path.name for path in access()._store.trash.iterdir()] == [CODE], "the question was about two"
+
+
 def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
     page = open_page("runs")
     access().store.delete_run(RUN)
