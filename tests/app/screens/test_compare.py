@@ -12,6 +12,7 @@ import pytest
 from routesparse.app.screens.compare import conclusion, selection, tables
 from routesparse.app.shell.access import access
 from routesparse.app.ui import numbers
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.store import bundle, queries
 from routesparse.engine.store.labels import Label
 
@@ -75,6 +76,11 @@ def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory,
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
     table = html[html.index("against the baseline") :].split("</table>")[0]
     assert "nan" not in table and "None" not in table and table.count('<td class="l">–</td>') == 2
+
+
+def test_tables_scroll_by_keyboard(three, calibrations, open_page):
+    told = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert told.count('class="rs-table" tabindex="0"') == told.count('class="rs-table"') >= 3
 
 
 def test_equal_settings_are_hidden(three, open_page):
@@ -241,6 +247,15 @@ def test_runs_with_the_same_settings_are_named_by_their_time_or_the_owner_s_name
     page = open_page("compare", runs=f"{RUN},{AGAIN}")
     assert page.selectbox(key="baseline-choice").options[1] == "second <i>try</i>"
     assert "second &lt;i&gt;try&lt;/i&gt;" in text_of(page) and "<i>try" not in text_of(page)
+
+
+def test_sides_with_one_name_are_told_apart_and_hide_no_character(three, open_page):
+    open_page("compare")
+    for run_id in (RUN, AGAIN):
+        access().store.set_label(run_id, Label("tr\u202ey"))
+    options = open_page("compare", runs=f"{RUN},{AGAIN}").selectbox(key="baseline-choice").options
+    shown = visible("tr\u202ey")
+    assert "\u202e" not in shown and options == [f"{shown} · τ 0.90", f"{shown} · τ 0.85"]
 
 
 def concluded(page):
