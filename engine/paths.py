@@ -36,6 +36,11 @@ def models() -> Path:
     return home() / "models"
 
 
+def exports() -> Path:
+    """Files that the dashboard made of runs to be saved; they go after a day, and with their run."""
+    return home() / "exports"
+
+
 def profiles() -> Path:
     """Latency profiles measured on this machine; shipped ones are in data/profiles."""
     return home() / "profiles"

@@ -1,12 +1,11 @@
 """The menu Export on every page about a run: its ZIP, its report as one page, and a link to the view.
 
 A file is made into a folder of the home and read when it is saved, so that a large one lies in memory once. What the
-browser saves is the last one made; files of the menu are deleted after a day.
+browser saves is the last one made; the store deletes files of the menu after a day, and with their run.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from routesparse.engine.errors import BundleError, RouteSparseError, StoreError
 from routesparse.engine.export import archive, report_page
 from routesparse.engine.store.owner_view import OwnerView
 
-_KEPT_S = 24 * 3600.0
 _KINDS = {
     "zip": ("ZIP", "application/zip", "All tables (Parquet), a data dictionary and a pandas snippet"),
     "html": ("report", "text/html", "One page: verdict, map, certificates, settings; opens without a server"),
@@ -104,12 +102,9 @@ def _make(store: OwnerView, run_id: str, kind: str, text: bool) -> None:
 
 def _place(run_id: str, kind: str, text: bool) -> Path:
     """Where a file is made: one name for each run and kind, so that clicks do not pile up. Errors: StoreError."""
-    place = paths.home() / "exports"
+    place = paths.exports()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        for old in place.iterdir():
-            if time.time() - old.stat().st_mtime > _KEPT_S:
-                old.unlink()
     except OSError as error:
         raise StoreError(
             f"{place} can't be written ({error.strerror}); nothing was made. Make room there, then try again"

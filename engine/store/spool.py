@@ -88,9 +88,10 @@ def recover(store: Store, progress: Progress = no_progress) -> IngestReport:
 
 
 def sweep(store: Store) -> None:
-    """Remove what killed writers left more than a day ago, and deleted runs after trash.KEPT_DAYS days."""
+    """Remove what killed writers left and exported files after a day, and deleted runs after trash.KEPT_DAYS days."""
     for folder in (store.bundles, paths.spool()):
         _sweep(folder, f"{bundle.TEMPORARY_PREFIX}*", _STALE_SECONDS)
+    trash.drop_exports("*", _STALE_SECONDS)
     trash.sweep(store)
 
 

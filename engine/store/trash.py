@@ -9,9 +9,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from glob import escape
 from typing import TYPE_CHECKING
 
+from routesparse.engine import paths
 from routesparse.engine.errors import BundleError
 from routesparse.engine.store import bundle
 
@@ -55,7 +58,7 @@ def sync(store: Store) -> None:
 
 
 def empty(store: Store, run_ids: Sequence[str]) -> None:
-    """Delete runs of the trash for good, with their labels. Errors: StoreError."""
+    """Delete runs of the trash for good, with their labels and the files exported of them. Errors: StoreError."""
     if not run_ids:
         return
     with store.writing("the trash was not emptied") as cursor:
@@ -67,3 +70,12 @@ def empty(store: Store, run_ids: Sequence[str]) -> None:
             )
     for run_id in run_ids:
         shutil.rmtree(store.trash / run_id, ignore_errors=True)
+        drop_exports(f"*{escape(run_id)}[.-]*")
+
+
+def drop_exports(pattern: str, older_than_s: float = 0.0) -> None:
+    """Delete the exported files of this pattern; one that can't be deleted now is tried again every day."""
+    for path in paths.exports().glob(pattern):
+        with suppress(OSError):
+            if time.time() - path.lstat().st_mtime >= older_than_s:
+                path.unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
@@ -9,6 +11,7 @@ from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(240)
 RUN = "3f9a1c20d4e5b678"
+SWEEP = "5eeb" * 8
 PAGES = {
     "home": "/",
     "runs": "/runs",
@@ -19,6 +22,7 @@ PAGES = {
     "audit": f"/audit?run={RUN}",
     "fallbacks": f"/fallbacks?run={RUN}",
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
+    "sweep": f"/sweep?sweep={SWEEP}",
     "calibration": "/calibration?names=prose,code",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
@@ -35,6 +39,10 @@ def address(serve, factory, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")
+    for run_id, hardness, price in (("5eeb000090e1f001", 0.9, 0.3), ("5eeb000090e1f002", 0.5, 1.0)):
+        made = factory.priced(factory.make_record(run_id, hardness=hardness))
+        run = replace(made.run, sweep=SWEEP, price=price)
+        bundle.write_bundle(replace(made, run=run), home / "spool")
     with serve.dashboard(home) as running:
         yield running
 

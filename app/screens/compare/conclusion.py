@@ -45,6 +45,9 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
         return f"{other.label} and {base.label} have no unit that was routed in both."
+    if _segments(base) != _segments(other):
+        told = f"{other.label} {_reads(base, other)}; the segments differ, so units can’t be paired"
+        return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
     changed = int(pairs["changed"].sum())
     units = numbers.several(len(pairs), "unit")
     if changed == 0:
@@ -73,18 +76,43 @@ def repeats(stored: pd.DataFrame, run: RunRow) -> np.ndarray:
     return stored.loc[same, "total_ms"].to_numpy(float)
 
 
+def time_against(stored: pd.DataFrame, base: RunRow, other: RunRow) -> str:
+    """A run's prefill against the baseline's, in words. stored: rows of queries.runs, these two among them.
+
+    Two runs with the same settings would share their repeats: what lies between them is the noise itself.
+    """
+    if all(_same(getattr(base, name), getattr(other, name)) for name in _SAME):
+        times = repeats(stored, base)
+        told = _signed(other.total_ms - base.total_ms)
+        return f"{told}; same settings: this is noise, {numbers.millis(np.ptp(times))} over {len(times)} runs"
+    return time_words(repeats(stored, base), repeats(stored, other))
+
+
 def time_words(base: np.ndarray, other: np.ndarray) -> str:
     """Prefill against the baseline's, with what is known of the noise. base, other: milliseconds of repeats."""
     difference = float(np.median(other) - np.median(base))
-    told = f"{'+' if difference >= 0 else '−'}{numbers.millis(abs(difference))}"
+    told = _signed(difference)
     if min(len(base), len(other)) < 2:
         return f"{told}; one run, noise not measured"
     noise = float(max(np.ptp(base), np.ptp(other)))
-    count = f"{len(base)} and {len(other)} runs"
+    counted = f"medians of {len(base)} and {len(other)} runs, noise {numbers.millis(noise)}"
     if abs(difference) <= noise:
-        return f"{told}; within the noise, {numbers.millis(noise)} over {count}"
-    ratio = numbers.times(float(np.median(base) / np.median(other)))
-    return f"{told}, {ratio} as fast; medians of {count}, noise {numbers.millis(noise)}"
+        return f"{told}, within the noise; {counted}"
+    return f"{told}, {numbers.times(float(np.median(base) / np.median(other)))} as fast; {counted}"
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other or (numbers.is_missing(one) and numbers.is_missing(other))
+
+
+def _signed(difference_ms: float) -> str:
+    return f"{'+' if difference_ms >= 0 else '−'}{numbers.millis(abs(difference_ms))}"
+
+
+def _segments(side: Side) -> tuple[int, object]:
+    """How many segments, and of how many tokens: of a single one that is no matter, it is the whole prompt."""
+    count = side.run.segments
+    return count, side.settings.get("segment_tokens") if count > 1 else None
 
 
 def _kept_words(side: Side) -> str:

@@ -205,8 +205,7 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
     times = {}
     for side in others:
         if not sides.replayed and sides.paired(side):
-            alike = [conclusion.repeats(stored, one.run) for one in (sides.baseline, side)]
-            times[side.key] = conclusion.time_words(*alike)
+            times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
     told = "".join(f"<p>{escape(conclusion.sentence(sides, side, judged))}</p>" for side in others)
     st.html(f'<div class="rs-concludes">{told}</div>')
     with st.container(border=True, key="card-sides", gap="xsmall"):

@@ -115,7 +115,10 @@ def of_runs(store: OwnerView, wanted: list[str]) -> Sides | list[str]:
 
 
 def _named_apart(sides: list[Side]) -> list[Side]:
-    """Sides without a name of the owner's get one from what differs: settings, else the time, else the run id."""
+    """Sides without a name of the owner's get one from what differs: settings, else the time, else the run id.
+
+    Where names repeat, what differs stands behind them.
+    """
     words = [setting_words.parts(vars(side.run)) for side in sides]
     told = setting_words.differing(words)
     if len(set(told)) < len(told):
@@ -130,7 +133,14 @@ def _named_apart(sides: list[Side]) -> list[Side]:
             text if told.count(text) == 1 else " · ".join(part for part in (text, last(side.run)) if part)
             for text, side in zip(told, sides, strict=True)
         ]
-    return [replace(side, label=side.label or visible(text)) for side, text in zip(sides, told, strict=True)]
+    names = [visible(side.label or text) for side, text in zip(sides, told, strict=True)]
+    for at, (side, text) in enumerate(zip(sides, told, strict=True)):
+        if names.count(names[at]) > 1:
+            more = visible(text) if side.label and text else queries.label(side.run.run_id)
+            sides[at] = replace(side, label=f"{names[at]} · {more}")
+        else:
+            sides[at] = replace(side, label=names[at])
+    return sides
 
 
 def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides | list[str]:

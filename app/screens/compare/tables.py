@@ -13,6 +13,7 @@ from routesparse.app.screens.compare import conclusion, figures, grid
 from routesparse.app.screens.compare.selection import Side, Sides
 from routesparse.app.shell import navigate, verdict_bar
 from routesparse.app.ui import design, drift_note, glossary, numbers
+from routesparse.app.ui.tables import framed
 from routesparse.engine.stats.comparison import METRICS, Difference
 from routesparse.engine.store import queries
 from routesparse.engine.verdict import Verdict
@@ -117,7 +118,7 @@ def sides_html(sides: Sides, verdicts: Mapping[str, Verdict], times: Mapping[str
     told = {name: cells[0][name].partition(">")[2].removesuffix("</td>") for name in same}
     alike = " · ".join(f"{name} {value}" for name, value in told.items() if value != "–")
     note = f'<div class="rs-note">The same for all: {alike}</div>' if alike else ""
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>{note}'
+    return framed(f"<tr>{head}</tr>{''.join(body)}") + note
 
 
 def _cells(
@@ -201,7 +202,7 @@ def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
             + "".join(f"<td>{_interval(metric, cell)}</td>" for cell in cells)
             + "</tr>"
         )
-    return f'<div class="rs-table"><table><tr>{head}</tr>{"".join(body)}</table></div>'
+    return framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
 def settings_html(sides: Sides, different: pd.DataFrame) -> str:
@@ -221,7 +222,7 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
         for row in different.to_dict("records")
     ]
     # Equal columns: else the one with the longest hash takes the room of the others.
-    return f'<div class="rs-table"><table style="table-layout:fixed"><tr>{head}</tr>{"".join(body)}</table></div>'
+    return framed(f"<tr>{head}</tr>{''.join(body)}", "table-layout:fixed")
 
 
 def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:

@@ -68,6 +68,7 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         table, shared = run_table.rows(runs, found, baseline, grouped)
         if shared:
             st.html(run_table.shared_html(shared))
+        ticked = st.session_state.get("ticked", [])
         event: Any = st.dataframe(
             run_table.colored(table, found),
             column_order=run_table.order(table, chosen, grouped),
@@ -77,7 +78,10 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
             placeholder="–",
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
-            # Selections are row numbers: another list of runs must not inherit them.
+            # Selections are row numbers: another list of runs is another table, with the same runs ticked.
+            selection_default={
+                "selection": {"rows": [row for row, name in enumerate(runs["run_id"]) if name in ticked]}
+            },
             key=f"runs-table-{zlib.crc32(''.join(runs['run_id']).encode()):08x}",
         )
         selection = event.selection
@@ -173,17 +177,23 @@ def _in_order_of_ticking(ticked: list[str]) -> list[str]:
 
 
 def _pin(opened: Access, run_id: str) -> None:
-    label = label_queries.label(opened.store, run_id)
-    opened.store.set_label(run_id, replace(label, pinned=True))
-    st.query_params["baseline"] = queries.short_id(opened.store, run_id)
+    if _keep_pin(opened, run_id, True):
+        st.query_params["baseline"] = queries.short_id(opened.store, run_id)
 
 
-def _unpin(opened: Access) -> None:
+def _unpin(opened: Access, run_id: str) -> None:
+    """Drop the baseline in force; where the address named another run than the pinned one, that one stays pinned."""
     st.query_params.pop("baseline", None)
-    pinned = label_queries.pinned(opened.store)
-    if pinned is not None:
-        label = label_queries.label(opened.store, pinned)
-        opened.store.set_label(pinned, replace(label, pinned=False))
+    _keep_pin(opened, run_id, False)
+
+
+def _keep_pin(opened: Access, run_id: str, pinned: bool) -> list[str]:
+    def action(name: str) -> None:
+        label = label_queries.label(opened.store, name)
+        if label.pinned != pinned:
+            opened.store.set_label(name, replace(label, pinned=pinned))
+
+    return trash_card.each([run_id], action)
 
 
 def _baseline(opened: Access) -> RunRow | None:
@@ -204,7 +214,7 @@ def _baseline_bar(opened: Access, baseline: RunRow) -> None:
         f"{escape(queries.label(baseline.run_id))}, prefill {numbers.millis(baseline.total_ms)}</div>",
         width="content",
     )
-    st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin, args=(opened,))
+    st.button("Unpin", key="unpin", type="tertiary", on_click=_unpin, args=(opened, baseline.run_id))
 
 
 def _discard(name: str) -> None:

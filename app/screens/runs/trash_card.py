@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from html import escape
 
 import streamlit as st
@@ -30,14 +31,15 @@ def bar(opened: Access) -> None:
     deleted = st.session_state.get("deleted")
     if asked:
         _line(
-            f"Move {_what(asked)} to the trash? It is kept there for {KEPT_DAYS} days and can be restored.",
+            f"Move {_what(asked)} to the trash? {_be(asked).capitalize()} kept there for {KEPT_DAYS} days "
+            "and can be restored.",
             ("Move to the trash", "confirm-delete", _delete),
             ("Keep", "keep", _keep),
             opened=opened,
         )
     elif deleted:
         _line(
-            f"Deleted {_what(deleted)}; it is in the trash below for {KEPT_DAYS} days.",
+            f"Deleted {_what(deleted)}; {_be(deleted)} in the trash below for {KEPT_DAYS} days.",
             ("Undo", "undo-delete", _undo),
             opened=opened,
         )
@@ -70,7 +72,7 @@ def card(opened: Access) -> None:
         if st.session_state.get("to-empty"):
             _line(
                 f"Delete {numbers.several(len(rows), 'run')} for good? That can’t be undone.",
-                ("Delete for good", "confirm-empty", _empty),
+                ("Delete for good", "confirm-empty", partial(_empty, run_ids=list(rows["run_id"]))),
                 ("Keep", "keep-trash", _keep),
                 opened=opened,
             )
@@ -102,6 +104,10 @@ def _what(run_ids: list[str]) -> str:
     return f"run {queries.label(run_ids[0])}" if len(run_ids) == 1 else f"{len(run_ids)} runs"
 
 
+def _be(run_ids: list[str]) -> str:
+    return "it is" if len(run_ids) == 1 else "they are"
+
+
 def _keep(_: Access) -> None:
     st.session_state.pop("to-delete", None)
     st.session_state.pop("to-empty", None)
@@ -124,10 +130,11 @@ def _ask_to_empty() -> None:
     st.session_state["to-empty"] = True
 
 
-def _empty(opened: Access) -> None:
+def _empty(opened: Access, run_ids: list[str]) -> None:
+    """Exactly the runs that the question counted: what another tab has deleted since can be restored."""
     _keep(opened)
     st.session_state.pop("deleted", None)
     try:
-        opened.store.empty_trash(list(label_queries.trash(opened.store)["run_id"]))
+        opened.store.empty_trash(run_ids)
     except RouteSparseError as error:
         st.session_state["problems"] = [str(error)]

@@ -15,6 +15,7 @@ from routesparse.app.screens.sweep.answer import BY, CAVEAT, answer
 from routesparse.app.shell import boundary, jobs_view, navigate, switch, view
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui.tables import framed
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.job import Job
 from routesparse.engine.store import queries, sweep_queries
@@ -263,10 +264,8 @@ def _table_html(opened: Access, rows: pd.DataFrame) -> str:
         + glossary.heading("audited error", "error")
         + '<th>prefill</th><th>dense</th><th>speedup</th><th class="l">open</th>'
     )
-    return (
-        f'<div class="rs-table"><table><tr>{head}</tr>'
-        f"{''.join(_row_html(opened, row) for row in rows.to_dict('records'))}</table></div>"
-    )
+    body = "".join(_row_html(opened, row) for row in rows.to_dict("records"))
+    return framed(f"<tr>{head}</tr>{body}")
 
 
 def _row_html(opened: Access, row: dict[Hashable, Any]) -> str:

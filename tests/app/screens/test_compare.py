@@ -12,7 +12,8 @@ import pytest
 from routesparse.app.screens.compare import conclusion, selection, tables
 from routesparse.app.shell.access import access
 from routesparse.app.ui import numbers
-from routesparse.engine.store import bundle
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.store import bundle, queries
 from routesparse.engine.store.labels import Label
 
 RUN, AGAIN, CODE = "3f9a1c20d4e5b678", "77771c20aaaa5679", "c0de17aa90e1f003"
@@ -75,6 +76,11 @@ def test_run_without_a_calibration_or_domain_shows_a_dash(home, record, factory,
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
     table = html[html.index("against the baseline") :].split("</table>")[0]
     assert "nan" not in table and "None" not in table and table.count('<td class="l">–</td>') == 2
+
+
+def test_tables_scroll_by_keyboard(three, calibrations, open_page):
+    told = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert told.count('class="rs-table" tabindex="0"') == told.count('class="rs-table"') >= 3
 
 
 def test_equal_settings_are_hidden(three, open_page):
@@ -243,6 +249,15 @@ def test_runs_with_the_same_settings_are_named_by_their_time_or_the_owner_s_name
     assert "second &lt;i&gt;try&lt;/i&gt;" in text_of(page) and "<i>try" not in text_of(page)
 
 
+def test_sides_with_one_name_are_told_apart_and_hide_no_character(three, open_page):
+    open_page("compare")
+    for run_id in (RUN, AGAIN):
+        access().store.set_label(run_id, Label("tr\u202ey"))
+    options = open_page("compare", runs=f"{RUN},{AGAIN}").selectbox(key="baseline-choice").options
+    shown = visible("tr\u202ey")
+    assert "\u202e" not in shown and options == [f"{shown} · τ 0.90", f"{shown} · τ 0.85"]
+
+
 def concluded(page):
     html = text_of(page)
     return html[html.index('<div class="rs-concludes">') :].split("</div>")[0]
@@ -266,6 +281,22 @@ def test_the_same_routing_is_called_so_and_names_what_differs(home, record, fact
     assert "calibration code has the worse verdict, red: Another next token than by dense" in told
 
 
+@pytest.mark.parametrize(
+    ("segments", "tokens", "paired"), [(2, 3072, False), (4, 1024, False), (2, 2048, True)]
+)
+def test_units_of_other_segments_are_not_called_the_same(
+    home, record, factory, open_page, segments, tokens, paired
+):
+    for run_id, count, length in ((RUN, 2, 2048), (AGAIN, segments, tokens)):
+        named = factory.rename(record, run_id)
+        config = json.dumps({**json.loads(named.run.config_json), "segment_tokens": length})
+        run = replace(named.run, segments=count, config_json=config)
+        bundle.write_bundle(replace(named, run=run), home / "spool")
+    told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert ("Same routing: all 32 units" in told) == paired
+    assert ("the segments differ, so units can’t be paired" in told) != paired
+
+
 def test_no_ratio_is_given_across_prompts(three, open_page):
     told = concluded(open_page("compare", runs=f"{RUN},{CODE}"))
     assert "are of different prompts" in told and "no ratio is given" in told
@@ -277,7 +308,11 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
     [
         ([3000.0], [2000.0], "−1.00 s; one run, noise not measured"),
         ([3000.0, 3100.0], [2000.0], "−1.05 s; one run, noise not measured"),
-        ([3000.0, 3100.0], [2990.0, 3050.0], "−30.0 ms; within the noise, 100.0 ms over 2 and 2 runs"),
+        (
+            [3000.0, 3100.0],
+            [2990.0, 3050.0],
+            "−30.0 ms, within the noise; medians of 2 and 2 runs, noise 100.0 ms",
+        ),
         (
             [3000.0, 3200.0],
             [2000.0, 1950.0, 2010.0],
@@ -287,6 +322,24 @@ def test_no_ratio_is_given_across_prompts(three, open_page):
 )
 def test_a_ratio_of_times_needs_repeats_and_a_difference_beyond_their_spread(base, other, told):
     assert conclusion.time_words(np.array(base), np.array(other)) == told
+
+
+def test_repeats_have_the_same_settings_and_two_of_them_are_the_noise(home, record, factory, open_page):
+    made = {RUN: (0.9, 3000.0), AGAIN: (0.9, 3030.0), CODE: (0.85, 2000.0)}
+    for run_id, (tau, total_ms) in made.items():
+        named = factory.rename(record, run_id)
+        run = replace(named.run, tau=tau, total_ms=total_ms, budget=None)
+        bundle.write_bundle(replace(named, run=run), home / "spool")
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN},{CODE}", baseline=RUN))
+    assert "+30.0 ms; same settings: this is noise, 30.0 ms over 2 runs" in html
+    store = access().store
+    stored = queries.runs(store)
+    base, again, other = (queries.run(store, run_id) for run_id in made)
+    assert (
+        sorted(conclusion.repeats(stored, base)) == sorted(conclusion.repeats(stored, again)) == [3000, 3030]
+    )
+    assert list(conclusion.repeats(stored, other)) == [2000]
+    assert conclusion.time_against(stored, base, other) == "−1.01 s; one run, noise not measured"
 
 
 def test_calibrations_that_route_alike_say_that_only_delta_differs(

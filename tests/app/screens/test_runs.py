@@ -12,6 +12,7 @@ from routesparse.app.screens.runs import page as runs_page
 from routesparse.app.screens.runs import run_table
 from routesparse.app.shell import identity, setting_words
 from routesparse.app.shell.access import access
+from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
 from routesparse.engine.store.labels import Label
@@ -96,6 +97,34 @@ def test_the_pin_survives_without_the_address(three, open_page):
     assert "Baseline" not in text_of(page) and label_queries.pinned(access().store) is None
 
 
+def test_unpinning_drops_the_baseline_in_force_alone(three, open_page):
+    open_page("runs")
+    access().store.set_label(RUN, Label(pinned=True))
+    page = open_page("runs", baseline=CODE[-8:])
+    page.button(key="unpin").click().run()
+    assert label_queries.pinned(access().store) == RUN, "the address named another one"
+    assert "Baseline: <b><bdi>needles-16k.txt</bdi></b>" in text_of(page)
+    page.button(key="unpin").click().run()
+    assert label_queries.pinned(access().store) is None and "Baseline" not in text_of(page)
+
+
+def test_a_pin_that_is_not_kept_is_explained_on_the_page(three, open_page, monkeypatch):
+    page = open_page("runs")
+    access().store.set_label(RUN, Label(pinned=True))
+    page.run()
+
+    def fails(*_):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(OwnerView, "set_label", fails)
+    page.button(key="unpin").click().run()
+    assert not page.exception and "the disk is full" in text_of(page)
+    monkeypatch.setattr("streamlit.session_state", {})
+    monkeypatch.setattr("streamlit.query_params", {})
+    runs_page._pin(access(), AGAIN)
+    assert runs_page.st.session_state["problems"] == ["the disk is full"] and not runs_page.st.query_params
+
+
 def test_runs_of_one_prompt_stand_together_and_say_how_they_differ(three, open_page):
     table = open_page("runs", grouped="true").dataframe[0].value
     assert (
@@ -175,6 +204,19 @@ def test_emptying_the_trash_asks_and_is_final(three, open_page):
     assert AGAIN[-8:] in listed(page)
 
 
+def test_two_runs_are_they_and_what_comes_into_the_trash_later_stays(three, open_page):
+    page = open_page("runs")
+    page.session_state["to-delete"] = [RUN, AGAIN]
+    page.run()
+    assert "Move 2 runs to the trash? They are kept there" in text_of(page)
+    page.button(key="confirm-delete").click().run()
+    assert "Deleted 2 runs; they are in the trash" in text_of(page)
+    page.button(key="empty-trash").click().run()
+    access().store.delete_run(CODE)
+    page.button(key="confirm-empty").click().run()
+    assert [path.name for path in access()._store.trash.iterdir()] == [CODE], "the question was about two"
+
+
 def test_a_bundle_that_vanished_from_the_trash_is_explained(three, open_page):
     page = open_page("runs")
     access().store.delete_run(RUN)
@@ -201,6 +243,25 @@ def test_two_people_name_pin_and_delete_apart(home, record, factory, open_page, 
     }
     for mark in ("anns-name", "anns-notes", "anns-tag", "Baseline", "Trash: 1 run"):
         assert mark in seen["ann"] and mark not in seen["bob"], mark
+
+
+def test_ticked_runs_and_their_form_stay_when_a_run_comes_in(three, factory, record, open_page):
+    page = open_page("runs")
+    page.session_state["ticked"] = [RUN]
+
+    def comes_in(run_id):
+        bundle.write_bundle(factory.rename(record, run_id), three / "spool")
+        spool.ingest_spool(access()._store)
+        page.run()
+
+    comes_in("0000000000000001")
+    assert page.button(key="open-map")
+    comes_in("ffffffffffffffff")
+    assert len(listed(page)) == 5 and page.session_state["ticked"] == [RUN]
+    assert page.text_input(key=f"name-{RUN}"), "the form, and what is typed in it, stays on the page"
+    access().store.delete_run(RUN)
+    page.run()
+    assert page.session_state["ticked"] == [], "a run that is not listed is not ticked"
 
 
 def test_the_first_ticked_run_is_the_baseline(monkeypatch):

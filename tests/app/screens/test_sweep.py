@@ -239,6 +239,10 @@ def test_no_sweep_says_how_to_make_one(home, open_page):
     assert "No sweeps yet" in html and "new?vary=price" in html
 
 
+def test_its_table_scrolls_by_keyboard(submitted, open_page):
+    assert 'class="rs-table" tabindex="0"' in text_of(open_page("sweep", sweep=submitted))
+
+
 def test_an_unknown_sweep_is_explained(home, open_page):
     page = open_page("sweep", sweep="<i>nothing")
     assert not page.exception and "This link leads nowhere" in text_of(page)

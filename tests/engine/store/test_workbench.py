@@ -126,6 +126,28 @@ def test_an_emptied_trash_holds_neither_bundle_nor_words(runs, store, small):
         runs.restore_run(run_id)
 
 
+def test_exported_files_go_with_their_run_and_after_a_day(runs, store, small, home):
+    run_id = small.run.run_id
+    place = home / "exports"
+    place.mkdir()
+    gone = {
+        f"{run_id}.zip",
+        f"{run_id}-with-text.zip",
+        f"{run_id}-with-text.html",
+        f".{run_id}.zip.aa.partial",
+    }
+    for name in (*gone, "0badcafe0badcafe.zip", "0badcafe0badcafe-with-text.html"):
+        (place / name).write_text("the prompt's text")
+    runs.delete_run(run_id)
+    assert gone <= {path.name for path in place.iterdir()}, "it can still be restored"
+    runs.empty_trash([run_id])
+    left = place / "0badcafe0badcafe.zip"
+    assert {path.name for path in place.iterdir()} == {left.name, "0badcafe0badcafe-with-text.html"}
+    os.utime(left, (time.time() - 25 * 3600,) * 2)
+    spool.sweep(store)
+    assert [path.name for path in place.iterdir()] == ["0badcafe0badcafe-with-text.html"]
+
+
 def test_what_an_older_version_deleted_is_listed_and_what_is_gone_is_not(runs, store, small):
     for run_id in (small.run.run_id, "0badcafe0badcafe"):
         runs.set_label(run_id, Label("words"))
