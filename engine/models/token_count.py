@@ -6,7 +6,7 @@ Only JSON files and the ``tokenizers`` package are read; the web process counts 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,7 +152,7 @@ def _state(file: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-@cache
+@lru_cache(maxsize=8)
 def _read(folder: Path, state: tuple[Any, ...]) -> tuple[dict[str, Any], Any, int]:
     """state is part of the key."""
     # Imported here: pages that count nothing don't wait for it.

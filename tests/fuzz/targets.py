@@ -251,7 +251,7 @@ def _values(case: list[tuple[str, str, Any, int]], folder: Path) -> None:
 def _model(name: str) -> Callable[[bytes, Path], object]:
     def run(content: bytes, folder: Path) -> None:
         (folder / name).write_bytes(content)
-        token_count._files.cache_clear()
+        token_count._read.cache_clear()
         refused = []
         for parse in (model_files.check_folder, model_files.revision_of, token_count._files):
             try:
