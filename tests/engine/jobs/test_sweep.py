@@ -44,7 +44,7 @@ def test_other_jobs_have_no_sweep(queue):
 @pytest.mark.parametrize(
     ("requests", "message"),
     [
-        (of_prices(0.5), "1 settings: pass from 2 to 12"),
+        (of_prices(0.5), "1 setting: pass from 2 to 12"),
         (of_prices(*(i / 10 for i in range(1, 14))), "13 settings: pass from 2 to 12"),
         (of_prices(0.5, 0.1, 0.5), "are the same"),
     ],
