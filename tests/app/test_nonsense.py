@@ -44,7 +44,7 @@ def nonsense(filled, record, factory, monkeypatch):
     monkeypatch.setattr("routesparse.app.shell.access._FEW", 100)  # all are waited for
     opened = access()
     opened.look_into_spool()
-    assert len(opened.store.run_ids()) == 2 + 3 * 10
+    assert len(opened.store.run_ids()) == 2 + 3 * 11
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # inf - inf is NaN, which pages show as not measured

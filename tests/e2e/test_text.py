@@ -108,7 +108,7 @@ def test_who_reads_this_phrase_as_a_link_without_the_phrase(address, context, pa
     page.reload()
     assert dropped(page) == (count, heads)
     # The input fills a moment after it is there.
-    page.wait_for_function("document.querySelector('.st-key-find-phrase input').value === 'code of Oslo'")
+    page.wait_for_function("document.querySelector('.st-key-find-phrase input')?.value === 'code of Oslo'")
     page.locator(".rs-heads").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_url("**scope=head**")
