@@ -124,6 +124,16 @@ class RunRow:
     owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
     sweep: str | None = None  # shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own
 
+    @property
+    def speedup(self) -> float | None:
+        """Dense over routed prefill, each measured once; None where either is missing."""
+        return self.dense_ms / self.total_ms if self.dense_ms is not None and self.total_ms else None
+
+    @property
+    def fallback_share(self) -> float | None:
+        """Units that became dense by fallback, of all; None without units."""
+        return self.dense_fallback_units / self.units if self.units else None
+
 
 @dataclass(frozen=True)
 class LayerRow:

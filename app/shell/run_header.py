@@ -7,7 +7,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import export_menu, navigate, tour, verdict_bar, view
+from routesparse.app.shell import export_menu, navigate, setting_words, tour, verdict_bar, view
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.app.ui.plain_text import visible
@@ -82,11 +82,8 @@ def tab_title(*parts: str) -> None:
 
 def policy_words(run: RunRow) -> str:
     """How candidates were chosen: "policy certified, τ 0.90" or "policy priced, price 0.3, τ layer 0.70"."""
-    if run.tau_layer is None:
-        return f"policy {run.policy}, τ {numbers.threshold(run.tau)}"
-    price = "" if run.price is None else f", price {run.price:g}"
-    taus = f"τ layer {numbers.threshold(run.tau_layer)}, τ head {numbers.threshold(run.tau)}"
-    return f"policy {run.policy}{price}, {taus}"
+    told = ", ".join(setting_words.router(run.policy, run.price, run.tau, run.tau_layer).values())
+    return told if run.tau_layer is None else f"{told}, τ head {numbers.threshold(run.tau)}"
 
 
 def segment_selector(run: RunRow, shown: View, choices: pd.DataFrame) -> None:

@@ -19,7 +19,7 @@ def parts(values: Mapping[str, Any]) -> dict[str, str]:
         "prompt": values["prompt_name"],
         "tokens": f"{values['tokens']:,} tokens",
         "model": f"model {values['model']}",
-        **_router(values["policy"], price, values["tau"], layer),
+        **router(values["policy"], price, values["tau"], layer),
         "limit": "no time limit" if numbers.is_missing(budget) else f"Tℓ {numbers.short_limit(budget)}",
         "calibration": "no calibration" if numbers.is_missing(calibration) else f"calibration {calibration}",
         "probe": f"probe {values['probe_mode']}",
@@ -41,7 +41,7 @@ def of_request(request: RunRequest) -> str:
     """The same of a job, with its calibration."""
     config = request.config()
     priced = config.policy == "priced"
-    found = _router(
+    found = router(
         config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
     )
     limit = [] if request.budget is None else [f"Tℓ {numbers.short_limit(request.budget)}"]
@@ -77,8 +77,11 @@ def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:
     return [" · ".join(side[name] for name in told if name in side) for side in sides]
 
 
-def _router(policy: str, price: Any, tau: float, tau_layer: Any) -> dict[str, str]:
-    """Under the policy priced the layer's τ is what counts: the head's is a floor far below it."""
+def router(policy: str, price: Any, tau: float, tau_layer: Any) -> dict[str, str]:
+    """How candidates are chosen, setting -> words.
+
+    Under the policy priced the layer's τ is what counts: the head's is a floor far below it.
+    """
     if numbers.is_missing(tau_layer):
         return {"policy": f"policy {policy}", "tau": f"τ {numbers.threshold(tau)}"}
     priced = {} if numbers.is_missing(price) else {"price": f"price {price:g}"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import streamlit as st
+from routesparse.app.ui import browser_part
 
 _HTML = (
     '<div class="rs-copy"><button type="button">Copy link</button><span role="status"></span>'
@@ -21,13 +19,7 @@ _CSS = """
   border: 1px solid var(--st-border-color, currentcolor); border-radius: 7px; padding: .3rem .6rem; }
 .rs-copy [hidden] { display: none; }
 """
-_link = st.components.v2.component(
-    "routesparse_copy_link",
-    html=_HTML,
-    css=_CSS,
-    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
-    isolate_styles=False,
-)
+_link = browser_part.component(__file__, "copy_link", _HTML, _CSS)
 
 
 def button() -> None:

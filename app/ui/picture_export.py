@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import streamlit as st
-
-from routesparse.app.ui import design
+from routesparse.app.ui import browser_part, design
 
 _HTML = (
     '<div class="rs-picture"><button class="svg" title="This chart as SVG">SVG</button>'
@@ -18,13 +14,7 @@ _CSS = """
 .rs-picture button:hover, .rs-picture button:focus-visible { color: var(--rs-accent); }
 """
 _ADVICE = ("click ", "drag ")  # parts of a note that speak of the page
-_buttons = st.components.v2.component(
-    "routesparse_picture",
-    html=_HTML,
-    css=_CSS,
-    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
-    isolate_styles=False,
-)
+_buttons = browser_part.component(__file__, "picture", _HTML, _CSS)
 
 
 def buttons(chart: str, name: str, note: str) -> None:

@@ -14,22 +14,20 @@ from routesparse.engine.rows import RunRecord, RunRow
 def figures(record: RunRecord) -> str:
     """The figures at the top, as the page Routing map has them."""
     run = record.run
-    speedup = run.dense_ms / run.total_ms if run.dense_ms is not None and run.total_ms else None
-    fallback = run.dense_fallback_units / run.units if run.units else None
     agreement = {None: "not compared", 1.0: "as by dense"}.get(run.top1_agreement, "differs from dense")
     return facts(
         (
             ("Causal area kept", numbers.share(run.density), "mean over units"),
             (
                 "Prefill",
-                numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
+                numbers.millis(run.total_ms) if run.speedup is None else numbers.times(run.speedup),
                 "dense not measured"
-                if speedup is None
+                if run.speedup is None
                 else f"{numbers.millis(run.total_ms)}, dense {numbers.millis(run.dense_ms)}",
             ),
             (
                 "Dense by fallback",
-                numbers.share(fallback),
+                numbers.share(run.fallback_share),
                 f"{run.dense_fallback_units:,} of {run.units:,} units, {run.expanded_units:,} expanded",
             ),
             (

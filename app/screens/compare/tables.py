@@ -74,7 +74,7 @@ def sides_rows(sides: Sides) -> pd.DataFrame:
                 "conformal_at_tau": None
                 if run.tau_layer is not None
                 else _share(sparse["conformal_lower_mass"], run.tau),
-                "fallback_share": None if replayed or not run.units else run.dense_fallback_units / run.units,
+                "fallback_share": None if replayed else run.fallback_share,
                 "uncertified_units": None if replayed else int(side.choices["uncertified"].sum()),
                 "uncertified_layers": side.uncertified_layers,
                 "coverage": None if replayed else run.coverage,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
+
+from routesparse.app.ui import browser_part
 
 _HTML = '<div class="rs-map"><div class="drawing"></div><div class="tip rs-tip" hidden></div></div>'
 _CSS = """
@@ -14,13 +15,7 @@ _CSS = """
 .rs-map svg { display: block; user-select: none; }
 .rs-map .tip::first-line { font-weight: 650; }
 """
-_map = st.components.v2.component(
-    "routesparse_map",
-    html=_HTML,
-    css=_CSS,
-    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
-    isolate_styles=False,
-)
+_map = browser_part.component(__file__, "map", _HTML, _CSS)
 
 
 def show(drawing: dict[str, Any], on_pick: Callable[[], None]) -> None:

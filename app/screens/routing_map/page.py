@@ -81,20 +81,18 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
     sparse = choices[choices["pattern"] != "dense"]
     certified = float((~sparse["uncertified"]).mean()) if len(sparse) else None
     missed = int(layers["uncertified"].sum())
-    speedup = run.dense_ms / run.total_ms if run.dense_ms is not None and run.total_ms else None
-    fallback = run.dense_fallback_units / run.units if run.units else None
     boxes = [
         ("Causal area kept", numbers.share(run.density), "mean over units", "kept"),
         (
             "Prefill",
-            numbers.millis(run.total_ms) if speedup is None else numbers.times(speedup),
+            numbers.millis(run.total_ms) if run.speedup is None else numbers.times(run.speedup),
             "dense not measured"
-            if speedup is None
+            if run.speedup is None
             else f"{numbers.millis(run.total_ms)} · dense {numbers.millis(run.dense_ms)}, each measured once",
         ),
         (
             "Dense by fallback",
-            numbers.share(fallback),
+            numbers.share(run.fallback_share),
             f"{run.dense_fallback_units} of {run.units} · {run.expanded_units} expanded",
             "fallback",
         ),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import streamlit as st
 
-from routesparse.app.ui import design
+from routesparse.app.ui import browser_part, design
 
 _HTML = (
     '<div class="rs-heads" role="application"><div class="drawing"></div>'
@@ -20,13 +19,7 @@ _CSS = """
 .rs-heads:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
 .rs-heads svg { display: block; user-select: none; }
 """
-_heads = st.components.v2.component(
-    "routesparse_heads",
-    html=_HTML,
-    css=_CSS,
-    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
-    isolate_styles=False,
-)
+_heads = browser_part.component(__file__, "heads", _HTML, _CSS)
 
 
 def show(

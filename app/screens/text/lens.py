@@ -6,13 +6,12 @@ import base64
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import streamlit as st
 
 from routesparse.app.screens.text import lines
-from routesparse.app.ui import design
+from routesparse.app.ui import browser_part, design
 from routesparse.engine.store.word_queries import Words
 
 FOUND, PICKED, ROW, LOST = 1, 2, 4, 8
@@ -49,13 +48,7 @@ _CSS = """
   pointer-events: none; box-sizing: border-box; }
 .rs-lens .tip::first-line { font-weight: 650; }
 """
-_lens = st.components.v2.component(
-    "routesparse_lens",
-    html=_HTML,
-    css=_CSS,
-    js=Path(__file__).with_suffix(".js").read_text("utf-8"),
-    isolate_styles=False,
-)
+_lens = browser_part.component(__file__, "lens", _HTML, _CSS)
 
 
 @dataclass(frozen=True)
