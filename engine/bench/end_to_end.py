@@ -1,14 +1,15 @@
 """``routesparse bench layer`` and ``bench end-to-end``: deciding included, at Llama-3.1-8B's shape, random weights.
 
 A sparse run computes probe, builders, router and certificate in every layer and then runs a fixed plan of a stated
-density. The bound is the same prefill with attention removed. Stock and compiled layers are separate rows, each with
+density, or plans that the router chose for the bundled model on a real text (recorded.py). The bound is the same
+prefill with attention removed. Stock and compiled layers are separate rows, each with
 its own dense baselines. Peak memory is the allocator's, weights and KV cache included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +20,9 @@ from routesparse.engine.bench.timing import header, sustained
 from routesparse.engine.bench.transformer import Attention, Size, Transformer
 from routesparse.engine.errors import InputError
 from routesparse.kernels.interface import RowPlan, sparse_attention
+
+if TYPE_CHECKING:
+    from routesparse.engine.bench.recorded import Recorder
 
 DENSITIES = (0.05, 0.10, 0.35)
 RUNS = 3
@@ -60,23 +64,30 @@ def run_layer(quick: bool, seed: int, note: Callable[[str], None]) -> dict[str, 
 
 
 def run_end_to_end(
-    quick: bool, seed: int, segment_tokens: int, part: str, note: Callable[[str], None]
+    quick: bool,
+    seed: int,
+    segment_tokens: int,
+    part: str,
+    recorder: Recorder | None,
+    note: Callable[[str], None],
 ) -> dict[str, Any]:
     """The whole prefill at 128K tokens, and, unless quick, there with stock layers and at other lengths.
 
-    part "i/n": every n-th of these from the i-th on, to share them among GPUs.
+    part "i/n": every n-th of these from the i-th on, to share them among GPUs. recorder: whose plans are timed beside
+    the forced ones.
     """
     first, step = _share(part)
     model = Transformer(Size(), seed)
     rows = []
     for n_tokens, compiled in CASES[:1] if quick else CASES[first::step]:
         model.compile(compiled)
-        rows += _at(model, n_tokens, seed, segment_tokens, compiled, note)
+        rows += _at(model, n_tokens, seed, segment_tokens, compiled, recorder, note)
     shape = {
         "layers": model.size.layers,
         "hidden": model.size.hidden,
         "weights": "random",
-        "plans": "fixed, stated density; published: MInference's budgets for this model",
+        "plans": "fixed, stated density; published: MInference's budgets for this model; recorded: the bundled model's",
+        "prompt": None if recorder is None else recorder.prompt.name,
     }
     return {**header(seed), **shape, "segment_tokens": segment_tokens, "rows": rows}
 
@@ -102,6 +113,7 @@ def _at(
     seed: int,
     segment_tokens: int,
     compiled: bool,
+    recorder: Recorder | None,
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Rows of one length. Above DENSE_LIMIT dense attention is timed in one layer, and added for all of them."""
@@ -122,6 +134,11 @@ def _at(
         rows.append({**row, **more})
         note(f"{n_tokens:>7,} {'compiled' if compiled else 'stock':<8} {what:<12} {seconds:8.3f} s {more}")
         return seconds
+
+    def add_all(what: str, plans: list[RowPlan]) -> None:
+        exact = sum(plan_pairs(plan) for plan in plans) / len(plans) / shape.causal_pairs
+        torch.cuda.empty_cache()
+        add(what, _routed(plans, segment_tokens), density=exact, deciding=True)
 
     free = add("no attention", lambda index, q, k, v: q)
     for name in rivals.DENSE:
@@ -149,12 +166,11 @@ def _at(
         torch.cuda.empty_cache()
         add(f"sparse {density:.0%}", _routed([plan], segment_tokens), density=exact, deciding=True)
         add(f"kernel {density:.0%}", _fixed(plan), density=exact, deciding=False)
+    del plan
     if whole and compiled:
-        del plan
-        plans = published_plans(shape, seed)
-        exact = sum(plan_pairs(plan) for plan in plans) / len(plans) / shape.causal_pairs
-        torch.cuda.empty_cache()
-        add("published", _routed(plans, segment_tokens), density=exact, deciding=True)
+        add_all("published", published_plans(shape, seed))
+    if recorder is not None and compiled and n_tokens <= recorder.most_tokens:
+        add_all("recorded", recorder.plans(n_tokens, shape.heads))
     return _ratios(rows)
 
 

@@ -30,6 +30,10 @@ def bench(
     part: Annotated[
         str, typer.Option(help="i/n: the i-th of n shares, counted from 0 (end-to-end).")
     ] = "0/1",
+    prompt: Annotated[
+        Path | None,
+        typer.Option(help="Text on which the bundled model's plans are recorded and timed (end-to-end)."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of tensors and plans.")] = 0,
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     json_output: JsonFlag = False,
@@ -49,7 +53,10 @@ def bench(
     elif what is Benchmark.layer:
         result = end_to_end.run_layer(quick, seed, report.line)
     else:
-        result = end_to_end.run_end_to_end(quick, seed, segment, part, report.line)
+        from routesparse.engine.bench.recorded import Recorder
+
+        recorder = None if prompt is None else Recorder(prompt, seed)
+        result = end_to_end.run_end_to_end(quick, seed, segment, part, recorder, report.line)
     if out is not None:
         from routesparse.engine.evaluation.study import save
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +12,16 @@ from routesparse.engine import paths
 from routesparse.engine.bench.deciding import Decider
 from routesparse.engine.bench.end_to_end import CASES, _ratios, _share
 from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
+from routesparse.engine.bench.recorded import Recorder
 from routesparse.engine.bench.rivals import _block_mask
 from routesparse.engine.bench.transformer import Size, Transformer, _rotate
 from routesparse.engine.cli.main import main
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
+from routesparse.engine.models.load import load_model
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.transformers import routed_by
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 
@@ -139,3 +146,28 @@ def test_the_shares_of_a_prefill_benchmark_are_all_of_it() -> None:
 def test_a_wrong_share_says_how_one_is_written(part: str) -> None:
     with pytest.raises(InputError, match="as in 0/1"):
         _share(part)
+
+
+def test_recorded_plans_are_those_the_router_ran(tmp_path: Path) -> None:
+    """Each layer's plan keeps what the run's record says, and the larger shape's heads take the model's in turn."""
+    loaded = load_model("demo")
+    text = tmp_path / "text.txt"
+    text.write_text((paths.REPOSITORY / "CHANGELOG.md").read_text()[:12_000])
+    recorder = Recorder(text)
+    n = 1_024
+    plans = recorder.plans(n, heads=4 * loaded.heads)
+    config = RouterConfig(seed=0, break_even_tokens=0, segment_tokens=n)
+    session = RoutingSession(config, profile=NamedProfile())
+    ids = loaded.tokenizer(text.read_text(), add_special_tokens=False)["input_ids"][:n]
+    with torch.no_grad(), routed_by(loaded.model, session):
+        loaded.model(torch.tensor([ids]))
+    passes = session.trace.prompts[-1].passes
+    assert len(plans) == loaded.layers == len(passes)
+    for plan, one in zip(plans, passes, strict=True):
+        assert plan.heads == 4 * loaded.heads
+        assert plan.density == pytest.approx(one.density)
+        assert plan.select_heads([3]).density == plan.select_heads([3 + loaded.heads]).density
+    with pytest.raises(InputError, match="at most"):
+        recorder.plans(recorder.most_tokens + 1, heads=8)
+    with pytest.raises(InputError, match="pass a text file"):
+        Recorder(tmp_path)
