@@ -86,7 +86,8 @@ class Run:
         return found
 
     def read(self) -> dict[str, float]:
-        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together."""
+        """area: the kept share of the causal area. Of all layers together, select_ms: of deciding what is read;
+        attend_ms, of our own policies: of the kernel."""
         if isinstance(self.router, RuleRouter):
             select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
             return {"area": self.router.density(), "select_ms": select_us / 1e3}
@@ -94,7 +95,8 @@ class Run:
         passes = self.router.trace.prompts[-1].passes
         select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
         area = sum(p.density for p in passes) / len(passes) if passes else 1.0
-        return {"area": area, "select_ms": select_us / 1e3}
+        attend_us = sum(p.kernel_us for p in passes)
+        return {"area": area, "select_ms": select_us / 1e3, "attend_ms": attend_us / 1e3}
 
 
 class Bench:
