@@ -146,6 +146,28 @@ def tile(documents: Sequence[Document], tokens: int, tokenizer: Any, seed: int) 
     return windows
 
 
+def draw(documents: Sequence[Document], count: int, tokens: int, tokenizer: Any, seed: str) -> list[Window]:
+    """``count`` windows drawn independently of one another: a document, each as likely, then a start, each as likely.
+
+    A document shorter than ``tokens`` is read in windows of half as many, bos included; a still shorter one is not
+    read. Window j is the same whatever ``count`` is, and two windows may be the same: a statistic may count on it.
+    Errors: CalibrationError where no document is long enough.
+    """
+    bos = _bos(tokenizer)
+    usable = [d for d in documents if d.tokens + len(bos) >= tokens // 2]
+    if not usable:
+        raise CalibrationError(
+            f"no document holds {tokens // 2:,} tokens, half a window; pass longer ones or ask for shorter windows"
+        )
+    windows = []
+    for place in range(count):
+        rng = random.Random(f"{seed}/{place}")
+        document = rng.choice(usable)
+        body = (tokens if document.tokens + len(bos) >= tokens else tokens // 2) - len(bos)
+        windows.append(_window(document, rng.randint(0, document.tokens - body), body, bos))
+    return windows
+
+
 def _bos(tokenizer: Any) -> list[int]:
     return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
 
