@@ -9,6 +9,7 @@ scores.json                       scores, intervals, and where they come from
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,28 @@ class Job:
     @property
     def scores(self) -> Path:
         return self.out / "scores.json"
+
+    @property
+    def command(self) -> str:
+        """What runs this job again, without folders of one machine."""
+        parts = ["routesparse evaluate", self.suite, "--tasks", ",".join(self.tasks)]
+        parts += ["--lengths", ",".join(map(str, self.lengths)), "--n", str(self.n), "--seed", str(self.seed)]
+        parts += [f"--methods {method}" for method in self.methods]
+        parts += [] if self.model == "demo" else ["--model", Path(self.model).name]
+        return " ".join(parts + ([] if self.extras else ["--no-extras"]))
+
+    @classmethod
+    def load(cls, folder: Path) -> Job:
+        """The job of a folder, wherever it lies now. Errors: InputError where its job.json is missing or broken."""
+        try:
+            values = json.loads((folder / "job.json").read_text("utf-8"))
+            values |= {name: tuple(values[name]) for name in ("tasks", "lengths", "methods")}
+            return cls(**values | {"data": Path(values["data"]), "out": folder})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{folder} holds no evaluation ({type(error).__name__}: {error}); pass a folder that `routesparse "
+                "evaluate` wrote"
+            ) from None
 
     def save(self) -> None:
         values = dataclasses.asdict(self) | {"data": str(self.data), "out": str(self.out)}

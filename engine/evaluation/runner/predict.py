@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import pool, study
 from routesparse.engine.evaluation.runner.job import Job
@@ -74,13 +75,18 @@ def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: floa
     ]
     path = rows.part(job.predictions, place) if processes > 1 else job.predictions
     shown = _TimeLeft(place, len(todo))
+    device = device_name(torch.device(loaded.device))
     with rows.Appender(path) as out:
         for number, (method, prepared, code) in enumerate(todo):
             if time.time() > deadline:
                 study.note(f"out of time after {number} of {len(todo)}; the same command goes on from here")
                 return
             out.write(
-                {**_label(job, method, prepared, code), **_measured(bench, job, method, prepared, loaded)}
+                {
+                    **_label(job, method, prepared, code),
+                    "device": device,
+                    **_measured(bench, job, method, prepared, loaded),
+                }
             )
             shown(number + 1, method, prepared)
 
@@ -98,7 +104,8 @@ def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segme
         "tokenizer": loaded.tokenizer_hash,
         "dtype": loaded.dtype,
     }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    # A latency budget is written as its text.
+    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:

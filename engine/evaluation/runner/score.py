@@ -3,7 +3,8 @@
 Nothing is compared before each pair of predictions is known to come from the same prompt, by its hash. A method's
 difference to dense is the mean over tasks of the mean over prompts, in points, with a bootstrap over clusters within
 tasks (``engine/stats/paired.py``); all methods use the same draws. Of PG-19 it is the ratio of word perplexities.
-Beside it the worst tenth of the changes of the gold answers' log-likelihood, in nats, and the share of harmed prompts.
+Beside it the worst tenth of the changes of the gold answers' log-likelihood, in nats, the share of harmed prompts, each
+task's own difference, and H1 to H3 (``conclude.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from routesparse.engine import paths
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared
@@ -28,9 +31,9 @@ from routesparse.engine.provenance import git_commit, versions
 from routesparse.engine.stats import paired
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 
-DENSE = ("dense", 1.0, True)
 ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
-Point = tuple[str, float, bool]  # method, setting, extras
+# Medians over the prompts of a length, where the predictions hold them: the first prompts compile kernels.
+MEDIANS = ("select_ms", "prefill_ms", "attention_ms", "fallback")
 Rows = dict[str, dict[str, dict[str, Any]]]  # by task, then by sample
 
 
@@ -39,8 +42,8 @@ def score(job: Job) -> dict[str, Any]:
 
     Errors: InputError where dense was not run, nothing was predicted, or a prompt changed since.
     """
-    found: dict[str, Any] = {"about": _about(job), "tasks": [], "suite": []}
     by_length = _collected(job)
+    found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     for length in job.lengths:
         points = by_length[length]
         if DENSE not in points:
@@ -53,16 +56,57 @@ def score(job: Job) -> dict[str, Any]:
                     _write_rows(job, length, point, task, rows[task])
                     found["tasks"].append(_task(job, length, point, task, rows[task]))
             found["suite"].append(_compared(job, length, point, rows, points[DENSE]))
+    found["hypotheses"] = conclude(_cells(job, by_length), job.seed)
     paths.write_json(job.scores, found)
     return found
 
 
-def _about(job: Job) -> dict[str, Any]:
+def cells(job: Job) -> list[Cell]:
+    """The predictions of the job's prompts as the hypotheses read them. Errors: InputError where a prompt changed."""
+    return _cells(job, _collected(job))
+
+
+def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell]:
+    """PG-19 has none: it counts nats, not points."""
+    if job.suite == pg19.SUITE.name:
+        return []
+    plain, suite = min(max(job.lengths), SEARCH_TOKENS), find(job.suite)
+
+    def seen(task: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Seen]:
+        ordered = _in_order(rows)
+        values = suite.score(task, [row["row"] for row in ordered]).values
+        return {
+            row["sample_id"]: Seen(float(value), -row["gold_nats"], row["prefill_ms"], row["cluster"])
+            for row, value in zip(ordered, values, strict=True)
+        }
+
+    return [
+        Cell(
+            (job.suite, length, task),
+            length == plain,
+            {point: seen(task, rows[task]) for point, rows in points.items() if task in rows},
+        )
+        for length, points in by_length.items()
+        for task in job.tasks
+    ]
+
+
+def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
+    rows = [
+        row
+        for points in by_length.values()
+        for by_task in points.values()
+        for found in by_task.values()
+        for row in found.values()
+    ]
     return {
         "suite": job.suite,
+        "command": job.command,
+        "devices": sorted({row["device"] for row in rows if row.get("device")}),
+        "predicted_by_commits": sorted({row["git_commit"] for row in rows if row.get("git_commit")}),
         "seed": job.seed,
         "n": job.n,
-        "model": job.model,
+        "model": Path(job.model).name,
         "created_at": study.now(),
         "git_commit": git_commit(),
         "versions": versions(),
@@ -145,9 +189,16 @@ def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> d
     }
     found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
     found["few_clusters"] = draws.clusters < FEWEST_CLUSTERS
+    found["medians"] = {name: _medians(mine, name) for name in MEDIANS}
     if job.suite == pg19.SUITE.name:
         return found | _perplexities(draws, mine, base)
     return found | _points(job, draws, mine, base)
+
+
+def _medians(side: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> float | None:
+    """Of the prompts that hold the number; None where none does."""
+    held = [row[name] for found in side.values() for row in found if row.get(name) is not None]
+    return float(np.median(held)) if held else None
 
 
 def _perplexities(
@@ -196,6 +247,22 @@ def _points(
         "gold_log_likelihood": asdict(paired.interval(draws.means(gold))),
         "worst_decile": asdict(paired.interval(draws.worst_means(gold))),
         "tasks_where_dense_reaches_80": enough,
+        "by_task": [_of_task(draws, task, ours[task], dense[task]) for task in ours],
+    }
+
+
+def _of_task(draws: paired.Draws, task: str, ours: np.ndarray, dense: np.ndarray) -> dict[str, Any]:
+    """One task's difference, on the draws of the whole suite."""
+    clusters = draws.counts[task].shape[1]
+    return {
+        "task": task,
+        "n": len(ours),
+        "clusters": clusters,
+        "few_clusters": clusters < FEWEST_CLUSTERS,
+        "score": float(100 * ours.mean()),
+        "dense": float(100 * dense.mean()),
+        "difference": _in_points(paired.interval(draws.stratum_means(task, ours - dense))),
+        "harmed": int((ours < dense).sum()),
     }
 
 

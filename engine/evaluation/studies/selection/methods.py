@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from routesparse.engine.baselines.rule import Rule, Selection, View
+from routesparse.engine.config import LatencyBudget
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 
@@ -57,12 +58,19 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)  # of its RouterConfig
 
 
-# Our own policies: their options, the setting's name in RouterConfig, settings.
+# Our own policies and ablations: their options, the setting's name in RouterConfig, settings. The setting "budget" is a
+# share of dense attention's time.
 PRICES, TAUS = (0.5, 1.0, 0.25, 2.0, 0.35), (0.9, 0.8, 0.95, 0.7, 0.6)
+BUDGETS = (0.25, 0.15, 0.4)
 OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse": ({"policy": "priced"}, "price", PRICES),
     "routesparse_no_fallback": ({"policy": "priced", "fallback": False}, "price", PRICES),
     "routesparse_per_head": ({"policy": "certified"}, "tau", TAUS),
+    "routesparse_pooled_probe": ({"policy": "priced", "probe": "pooled"}, "price", PRICES),
+    "routesparse_no_tail": ({"policy": "priced", "tail_tokens": 0}, "price", PRICES),
+    "routesparse_per_head_launches": ({"policy": "priced", "launch": "per_head"}, "price", PRICES),
+    "routesparse_budgeted": ({"policy": "budgeted"}, "budget", BUDGETS),
+    "routesparse_no_uncertainty": ({"policy": "budgeted", "alpha": 0.0}, "budget", BUDGETS),
 }
 INLINE: dict[str, tuple[Callable[[float], Rule], tuple[float, ...]]] = {
     "dense": (lambda _: lambda view: None, (1.0,)),
@@ -99,7 +107,8 @@ def find(name: str, setting: float, **others: Any) -> Method:
     """
     if name in OURS:
         options, parameter, _ = OURS[name]
-        return Method(name, setting, options={**options, parameter: setting})
+        value = LatencyBudget(setting, "fraction") if parameter == "budget" else setting
+        return Method(name, setting, options={**options, parameter: value})
     if name in INLINE:
         return Method(name, setting, INLINE[name][0](setting))
     if name.startswith("trial:"):
@@ -108,8 +117,8 @@ def find(name: str, setting: float, **others: Any) -> Method:
     if name in RULES:
         module, kind, parameter, known_settings = RULES[name]
         made = getattr(importlib.import_module(f"{BASELINES}.{module}"), kind)
-        value = int(setting) if isinstance(known_settings[0], int) else setting
-        return Method(name, setting, made(**{parameter: value}, **others))
+        number = int(setting) if isinstance(known_settings[0], int) else setting
+        return Method(name, setting, made(**{parameter: number}, **others))
     raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}, or trial:NAME")
 
 

@@ -1,0 +1,241 @@
+"""H1 to H3 on an evaluation's predictions: which prompts and rows each test takes, fixed before the runs.
+
+Strata are (suite, length, task). Ours is ``routesparse`` at the default price, fixed budgets are ``minference``,
+uniform growth is ``routesparse_no_fallback``; of a rival's settings the one within 2 % of our total time is taken, else
+the next one on both sides, interpolated (``stats/paired.py``). A prompt's time is the median prefill of its stratum
+under the method: the first prompts compile kernels.
+
+    H1         all prompts
+    H2         MInference was searched on prose of min(longest length, 32,768) tokens; plain: prompts on prose of that
+               length; domain: other prompts of it; length: prose of other lengths; both: the rest
+    H3         all prompts, mean score and the worst tenth of the gold answers' log-likelihood
+
+Where the rows that a test needs are missing it is not tested; Holm's correction still counts five tests. Unlike the
+scales of the rules in ``stats/hypotheses.py``, the settings that bracket our time are found on these prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.config import DEFAULT_PRICE
+from routesparse.engine.stats import hypotheses
+from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
+from routesparse.engine.stats.paired import RESAMPLES, Arm, Draws, Interval
+
+OURS, FIXED, UNIFORM = "routesparse", "minference", "routesparse_no_fallback"
+WITHIN = 0.02
+SEARCH_TOKENS = 32_768  # MInference's search takes no longer prompts
+# Tasks whose haystack is prose; "*": all of a suite's.
+PROSE = {
+    "ruler": ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery"),
+    "stories": ("*",),
+    "infinitebench": ("longbook_sum_eng", "longbook_qa_eng", "longbook_choice_eng"),
+}
+Point = tuple[str, float, bool]  # method, setting, extras
+Stratum = tuple[str, int, str]  # suite, length, task
+DENSE: Point = ("dense", 1.0, True)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One prompt by one method. value: its score, 0 to 1; likelihood: of the gold answer, in nats."""
+
+    value: float
+    likelihood: float
+    prefill_ms: float
+    cluster: Hashable
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The prompts of one stratum by every method. plain_length: whether MInference was searched at this length."""
+
+    stratum: Stratum
+    plain_length: bool
+    by_method: Mapping[Point, Mapping[str, Seen]]
+
+    @property
+    def plain_domain(self) -> bool:
+        tasks = PROSE.get(self.stratum[0], ())
+        return self.stratum[2] in tasks or "*" in tasks
+
+
+class MissingRowsError(Exception):
+    """What a test lacks, in words."""
+
+
+@dataclass(frozen=True)
+class _Arms:
+    """Ours and the rival's settings on the prompts that all have."""
+
+    scores: hypotheses.Contrast
+    likelihoods: hypotheses.Contrast
+    settings: tuple[Point, ...]
+
+
+def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
+    """The five tests as plain values: estimates in points, of H3's second one in nats; ``why`` where not tested."""
+    made: dict[str, Sequence[np.ndarray]] = {}
+    about: dict[str, dict[str, Any]] = {}
+    for name, (draw, chosen) in _tests(cells, seed).items():
+        try:
+            if not cells:
+                raise MissingRowsError("no task that has scores was predicted")
+            arms = [_arms(part, rival, seed) for part, rival in chosen]
+            made[name] = draw(arms)
+            about[name] = _about(arms)
+        except MissingRowsError as error:
+            about[name] = {"why": str(error)}
+    none = np.zeros(1 + RESAMPLES)  # p = 1
+    found = hypotheses.verdicts({name: made.get(name, (none,)) for name in hypotheses.TESTS})
+    rows = []
+    for name in hypotheses.TESTS:
+        if name not in made:
+            rows.append({"test": name, "verdict": "not tested", **about[name]})
+            continue
+        result = found[name]
+        points, *nats = result.estimates
+        estimates = [_in_points(points), *map(asdict, nats)]
+        rows.append(
+            {
+                "test": name,
+                "verdict": result.verdict,
+                "p_holm": result.p,
+                "estimates": estimates,
+                **about[name],
+            }
+        )
+    return rows
+
+
+Parts = Sequence[tuple[Sequence[Cell], str]]
+Drawn = Callable[[Sequence[_Arms]], Sequence[np.ndarray]]
+
+
+def _tests(cells: Sequence[Cell], seed: int) -> dict[str, tuple[Drawn, Parts]]:
+    def part(domain: bool, length: bool) -> tuple[Sequence[Cell], str]:
+        return [c for c in cells if (c.plain_domain, c.plain_length) == (domain, length)], FIXED
+
+    def gain(arms: Sequence[_Arms]) -> Sequence[np.ndarray]:
+        return (arms[0].scores.gain(),)
+
+    def shift(arms: Sequence[_Arms]) -> Sequence[np.ndarray]:
+        return (hypotheses.shift_gain(arms[0].scores, arms[1].scores),)
+
+    def fallback(arms: Sequence[_Arms]) -> Sequence[np.ndarray]:
+        return hypotheses.fallback_gains(arms[0].scores, arms[0].likelihoods)
+
+    plain = part(True, True)
+    return {
+        "H1": (gain, [(cells, FIXED)]),
+        "H2 domain": (shift, [plain, part(False, True)]),
+        "H2 length": (shift, [plain, part(True, False)]),
+        "H2 both": (shift, [plain, part(False, False)]),
+        "H3": (fallback, [(cells, UNIFORM)]),
+    }
+
+
+def _arms(cells: Sequence[Cell], rival: str, seed: int) -> _Arms:
+    """Errors: MissingRowsError."""
+    if not cells:
+        raise MissingRowsError(
+            "no prompts of one side of the shift; run tasks on prose and others, and two lengths"
+        )
+    points = {point for cell in cells for point in cell.by_method}
+    ours = _of(points, OURS)
+    if not ours:
+        raise MissingRowsError(f"no predictions of {OURS}; add --methods {OURS}={DEFAULT_PRICE:g}")
+    mine = min(ours, key=lambda point: (point[1] != DEFAULT_PRICE, point[1]))
+    rivals = _of(points, rival)
+    if not rivals:
+        raise MissingRowsError(f"no predictions of {rival}; add --methods {rival}")
+    kept = [cell for cell in cells if all(p in cell.by_method for p in (mine, *rivals, DENSE))]
+    kept = [cell for cell in kept if _common(cell, (mine, *rivals, DENSE))]
+    if not kept:
+        raise MissingRowsError(f"no prompt has predictions of dense, {OURS} and every {rival}")
+    ratios = {point: _total(kept, point, rivals, mine) / _total(kept, mine, rivals, mine) for point in rivals}
+    chosen = _bracket(ratios, rival)
+    samples = {cell.stratum: _common(cell, (mine, *rivals, DENSE)) for cell in kept}
+    draws = Draws(
+        {
+            _name(cell.stratum): [cell.by_method[mine][one].cluster for one in samples[cell.stratum]]
+            for cell in kept
+        },
+        seed,
+    )
+
+    def arm(point: Point, likelihood: bool) -> Arm:
+        values, times = {}, {}
+        for cell in kept:
+            rows = [cell.by_method[point][one] for one in samples[cell.stratum]]
+            dense = [cell.by_method[DENSE][one] for one in samples[cell.stratum]]
+            values[_name(cell.stratum)] = np.array(
+                [row.likelihood - base.likelihood for row, base in zip(rows, dense, strict=True)]
+                if likelihood
+                else [row.value for row in rows]
+            )
+            times[_name(cell.stratum)] = np.full(len(rows), np.median([row.prefill_ms for row in rows]))
+        return Arm(values, times)
+
+    def contrast(likelihood: bool) -> hypotheses.Contrast:
+        return hypotheses.Contrast(draws, arm(mine, likelihood), [arm(point, likelihood) for point in chosen])
+
+    return _Arms(contrast(False), contrast(True), (mine, *chosen))
+
+
+def _of(points: set[Point], method: str) -> list[Point]:
+    """A method's settings; with what all our plans read, where it ran both with and without."""
+    found = sorted(point for point in points if point[0] == method)
+    return [point for point in found if point[2]] or found
+
+
+def _common(cell: Cell, points: Sequence[Point]) -> list[str]:
+    return sorted(set.intersection(*(set(cell.by_method[point]) for point in points)))
+
+
+def _total(cells: Sequence[Cell], point: Point, rivals: Sequence[Point], mine: Point) -> float:
+    total = 0.0
+    for cell in cells:
+        samples = _common(cell, (mine, *rivals, DENSE))
+        total += len(samples) * float(np.median([cell.by_method[point][one].prefill_ms for one in samples]))
+    return total
+
+
+def _bracket(ratios: Mapping[Point, float], rival: str) -> list[Point]:
+    """The setting within 2 % of our time, else the next faster and the next slower one. Errors: MissingRowsError."""
+    nearest = min(ratios, key=lambda point: abs(ratios[point] - 1))
+    if abs(ratios[nearest] - 1) <= WITHIN:
+        return [nearest]
+    faster = [point for point in ratios if ratios[point] < 1]
+    slower = [point for point in ratios if ratios[point] > 1]
+    if not faster or not slower:
+        taken = ", ".join(f"{point[1]:g}: {ratio:.3f}" for point, ratio in ratios.items())
+        raise MissingRowsError(
+            f"no settings of {rival} on both sides of our total time (setting: its time over ours; {taken}); run "
+            f"a {'slower' if faster else 'faster'} one"
+        )
+    return [max(faster, key=lambda point: ratios[point]), min(slower, key=lambda point: ratios[point])]
+
+
+def _about(arms: Sequence[_Arms]) -> dict[str, Any]:
+    """How many prompts and clusters stand behind a test, and which settings."""
+    clusters = min(arm.scores.draws.clusters for arm in arms)
+    return {
+        "n": sum(arm.scores.draws.n for arm in arms),
+        "clusters": sum(arm.scores.draws.clusters for arm in arms),
+        "few_clusters": clusters < FEWEST_CLUSTERS,
+        "settings": [[f"{method}={setting:g}" for method, setting, _ in arm.settings] for arm in arms],
+    }
+
+
+def _name(stratum: Stratum) -> str:
+    return "/".join(map(str, stratum))
+
+
+def _in_points(found: Interval) -> dict[str, float]:
+    return {"value": 100 * found.value, "low": 100 * found.low, "high": 100 * found.high, "p": found.p}

@@ -1,0 +1,89 @@
+"""H1 to H3 from predictions: what is tested, on which prompts, and what is said where rows are missing. CPU, no GPU."""
+
+import pytest
+
+from routesparse.engine.evaluation.runner.conclude import Cell, Seen, conclude
+from routesparse.engine.stats.hypotheses import TESTS
+
+N = 30
+
+
+def cell(task, length, methods, plain=True):
+    """methods: (name, setting) -> (share of right prompts, ms)."""
+    by_method = {
+        (name, setting, True): {
+            f"{length}/{task}/{i}": Seen(float(i < right * N), -1.0 if i < right * N else -5.0, ms, i)
+            for i in range(N)
+        }
+        for (name, setting), (right, ms) in methods.items()
+    }
+    return Cell(("ruler", length, task), plain, by_method)
+
+
+ALL = {
+    ("dense", 1.0): (1.0, 90.0),
+    ("routesparse", 0.5): (0.9, 40.0),
+    ("minference", 1.0): (0.5, 30.0),
+    ("minference", 2.0): (0.7, 50.0),
+    ("routesparse_no_fallback", 0.5): (0.4, 39.5),
+}
+
+
+def by_test(cells):
+    return {row["test"]: row for row in conclude(cells, 0)}
+
+
+def test_all_five_are_judged_where_their_rows_are_there():
+    cells = [
+        cell(task, length, ALL, length == 4096) for task in ("niah_single_2", "vt") for length in (2048, 4096)
+    ]
+    found = by_test(cells)
+    assert tuple(found) == TESTS
+    # Half-way in time between 30 and 50 ms: .9 less the mean of .5 and .7.
+    assert found["H1"]["estimates"][0]["value"] == pytest.approx(30)
+    assert found["H1"]["verdict"] == "supported" and found["H1"]["n"] == 4 * N
+    assert found["H1"]["settings"] == [["routesparse=0.5", "minference=1", "minference=2"]]
+    # The gain is the same everywhere: a difference of differences of 0 resolves nothing.
+    assert found["H2 both"]["estimates"][0]["value"] == pytest.approx(0)
+    assert found["H2 both"]["verdict"] == "not resolved"
+    points, nats = found["H3"]["estimates"]
+    assert (
+        points["value"] == pytest.approx(50)
+        and found["H3"]["settings"][0][1] == "routesparse_no_fallback=0.5"
+    )
+    assert nats["value"] == pytest.approx(0)  # the worst tenth loses 4 nats with and without
+    assert found["H3"]["verdict"] == "not resolved"
+
+
+def test_holm_counts_five_tests_also_where_some_are_not_tested():
+    some = {name: ALL[name] for name in ALL if name[0] != "routesparse_no_fallback"}
+    alone = by_test([cell("vt", 4096, some)])["H1"]["p_holm"]
+    assert alone == pytest.approx(5 * 2 / 10_001)
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (("minference", 2.0), "run a slower one"),
+        (("minference", 1.0), "run a faster one"),
+        (("routesparse", 0.5), "add --methods routesparse=0.5"),
+        (("dense", 1.0), "no prompt has predictions of dense"),
+    ],
+)
+def test_a_missing_row_is_named_and_nothing_is_claimed(without, said):
+    found = by_test([cell("vt", 4096, {name: ALL[name] for name in ALL if name != without})])["H1"]
+    assert found["verdict"] == "not tested" and said in found["why"] and "estimates" not in found
+
+
+def test_a_shift_needs_prompts_on_both_sides():
+    found = by_test([cell("niah_single_2", 4096, ALL)])
+    assert found["H1"]["verdict"] != "not tested"
+    for name in ("H2 domain", "H2 length", "H2 both"):
+        assert found[name]["verdict"] == "not tested" and "one side of the shift" in found[name]["why"]
+
+
+def test_no_predictions_at_all_test_nothing():
+    found = conclude([], 0)
+    assert {(row["verdict"], row["why"]) for row in found} == {
+        ("not tested", "no task that has scores was predicted")
+    }
