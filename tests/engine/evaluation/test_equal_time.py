@@ -23,7 +23,7 @@ def clock_rows(slope=10.0, fixed=2.0, deciding=1.0):
     """The kernel takes fixed + slope * area, deciding the same for both policies; the first prompt compiles."""
     return [
         row(method, setting, "text:prose", length, index, area, 0.1, processes=1,
-            attend_ms=(fixed + slope * area) * (50 if index == 0 else 1), select_ms=deciding)
+            attention_ms=(fixed + slope * area) * (50 if index == 0 else 1), select_ms=deciding)
         for method in ("routesparse", "routesparse_per_head")
         for length in LENGTHS
         for setting, area in ((1, 0.1), (0.5, 0.2), (0.25, 0.4))

@@ -61,7 +61,7 @@ class Clock:
                 raise InputError(
                     "the clock's file was written by several processes; run it with --processes 1"
                 )
-            if row.get("attend_ms"):
+            if row.get("attention_ms"):
                 rows.append(row)
         self.lines: dict[int, tuple[float, float]] = {}
         self.errors: dict[int, float] = {}
@@ -76,7 +76,7 @@ class Clock:
             # Medians over prompts: the first of a shape also captures its graphs.
             areas, times = (
                 np.array([np.median([row[name] for row in found]) for found in points.values()])
-                for name in ("area", "attend_ms")
+                for name in ("area", "attention_ms")
             )
             slope, fixed = np.polyfit(areas, times, 1)
             self.lines[length] = (float(fixed), float(slope))

@@ -69,7 +69,12 @@ class Run:
         self._device = device
         if method.rule is None:
             config = RouterConfig(
-                seed=seed, break_even_tokens=0, segment_tokens=SEGMENT_TOKENS, **method.options
+                **{
+                    "seed": seed,
+                    "break_even_tokens": 0,
+                    "segment_tokens": SEGMENT_TOKENS,
+                    **method.options,
+                }
             )
             self.router: AttentionRouter = RoutingSession(
                 config, profile=NamedProfile(), salt=salt, graphs=graphs
@@ -86,8 +91,8 @@ class Run:
         return found
 
     def read(self) -> dict[str, float]:
-        """area: the kept share of the causal area. Of all layers together, select_ms: of deciding what is read;
-        attend_ms, of our own policies: of the kernel."""
+        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together. Of our own
+        policies also attention_ms, of the kernel, and the share of heads and segments with a fallback."""
         if isinstance(self.router, RuleRouter):
             select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
             return {"area": self.router.density(), "select_ms": select_us / 1e3}
@@ -95,8 +100,14 @@ class Run:
         passes = self.router.trace.prompts[-1].passes
         select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
         area = sum(p.density for p in passes) / len(passes) if passes else 1.0
-        attend_us = sum(p.kernel_us for p in passes)
-        return {"area": area, "select_ms": select_us / 1e3, "attend_ms": attend_us / 1e3}
+        attention_us = sum(p.kernel_us for p in passes)
+        fell = [kind is not None for p in passes for d in p.decisions for kind in d.certified.fallback]
+        return {
+            "area": area,
+            "select_ms": select_us / 1e3,
+            "attention_ms": attention_us / 1e3,
+            "fallback": sum(fell) / len(fell) if fell else 0.0,
+        }
 
 
 class Bench:
