@@ -139,7 +139,7 @@ def test_a_replayed_decision_is_the_eager_one(model, profile, ids):
         session = RoutingSession(CONFIG, profile=profile)
         for prompt in range(warm + 1):
             if prompt == warm:
-                session._prompt.number = 0
+                session._prompt._begun = 0
             with routed_by(model, session):
                 model(ids.roll(0 if prompt == warm else prompt + 1, 1), logits_to_keep=1, use_cache=False)
         found.append(session.trace.record().choices)
