@@ -21,9 +21,6 @@ LLAMA_HEADS, LLAMA_LAYERS = 32, 32
 TILE_FLOPS = 4 * 128 * 64 * 128  # of 128 queries and one KV block, both products
 
 
-ROUTED_DENSITY = 0.35  # about what the router keeps of the bundled model's prompts on a GPU
-
-
 def write() -> None:
     """Replace data/results/GPU.md."""
     lines = [*targets(), *kernel(), *prefill(), *deciding(), *demo(), *first_prompt()]
@@ -34,18 +31,15 @@ def headline() -> tuple[str, str, str]:
     """For the README: prefills whose plans the router chose, and what the 8B shape's forced plans do not say."""
     runs, ends = _routed_runs(), _compiled_ends()
     ratios, lengths = ([run[name] for run in runs] for name in ("paired_ratio", "tokens"))
-    sparse = ends[131_072, "sparse 5%"]
-    alone, in_a_row, within = _deciding_times()
+    recorded = ends[131_072, "recorded"]
     return (
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {' and '.join(f'{n:,}' for n in lengths)} tokens, bundled model, one "
         f"{read('gpu_demo.json')['device']}, bfloat16; {_routed_densities()} is kept "
         "([GPU](data/results/GPU.md))",
-        "Not the speed-up of an 8B model. At that shape (131,072 tokens) only plans that we imposed were timed, on "
-        f"random weights: keeping 5 % of the causal area is {sparse['speedup_over_cudnn']:.2f} times as fast as "
-        f"cuDNN's dense prefill; {_at_routed_density()}. Their time includes deciding, whose choice was not used, by "
-        f"an earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone; "
-        f"layer after layer, the one before it took {in_a_row}.",
+        f"Not the speed-up of an 8B model. At that shape, random weights and this model's plans "
+        f"({100 * recorded['density']:.0f} %) gave {recorded['speedup_over_cudnn']:.2f} times at 131,072 tokens, "
+        "deciding included.",
     )
 
 
@@ -58,21 +52,6 @@ def _routed_densities() -> str:
     kept = [run["density"] for run in _routed_runs()]
     low, high = (f"{100 * share:.0f}" for share in (min(kept), max(kept)))
     return f"{low if low == high else f'{low} to {high}'} % of the causal area"
-
-
-def _at_routed_density() -> str:
-    """What the 8B shape would gain at a density that the router does choose: measured where a run has it."""
-    ends = _compiled_ends()
-    name = f"sparse {ROUTED_DENSITY:.0%}"
-    if (131_072, name) in ends:
-        return f"keeping {100 * ROUTED_DENSITY:.0f} %, {ends[131_072, name]['speedup_over_cudnn']:.2f} times"
-    kernels = _rows("kernel_h200.json")
-    known = [kernels[131_072, f"sparse {percent}%"] for percent in (5, 10, 20)]
-    slope, fixed = np.polyfit([row["density"] for row in known], [row["median_ms"] for row in known], 1)
-    layer_ms = slope * ROUTED_DENSITY + fixed + _within_prefill_ms(5)
-    seconds = ends[131_072, "no attention"]["seconds"] + LLAMA_LAYERS * layer_ms / 1e3
-    gain = ends[131_072, "cudnn"]["seconds"] / seconds
-    return f"keeping {100 * ROUTED_DENSITY:.0f} %, about {gain:.1f} times, estimated from the kernel's times"
 
 
 def _deciding_times() -> tuple[str, str, str]:
@@ -108,7 +87,9 @@ def targets() -> list[str]:
         f"(`{correct['command'].split(' (')[0]}`).",
         "",
         "A *forced plan* is a random plan of a stated density: the weights are random, so a routed plan would mean "
-        "nothing. Deciding runs in every layer beside it, its time counts, and its result is not used.",
+        "nothing. Deciding runs in every layer beside it, its time counts, and its result is not used. *Recorded "
+        "plans* are those that the router chose for the bundled model's heads on real text, lent to the larger shape's "
+        "heads and layers in turn.",
         "",
         "| what | target | measured |",
         "|---|---|---|",
@@ -174,8 +155,7 @@ def _reached() -> Iterator[tuple[str, str, str]]:
     speed = [dense / rows[131_072, f"sparse {percent}%"]["median_ms"] for percent in (10, 5)]
     yield "attention speed-up over cuDNN, 131,072, density 10 / 5 %", ">= 9.5 / 20", _numbers(speed)
     yield (
-        "deciding (probe, builders, router, certificate), 131,072, a layer: alone / in a row / within a prefill (the "
-        "last two by earlier rules)",
+        "deciding (probe, builders, router, certificate), 131,072, a layer: alone / in a row / within a prefill",
         "<= 2 ms",
         f"{' / '.join(_deciding_times())} ms",
     )
@@ -188,8 +168,16 @@ def _reached() -> Iterator[tuple[str, str, str]]:
         ">= 3.0 / 4.5 / 83 %",
         f"{sparse['speedup_over_cudnn']:.2f} / {sparse['speedup_over_flash2']:.2f} / {sparse['share_of_bound']:.0%}",
     )
+    for tokens in (131_072, 65_536):
+        row = runs[tokens, "recorded"]
+        yield (
+            f"8B shape, random weights, {tokens:,}, recorded plans ({row['density']:.0%} kept), deciding included: "
+            "over cuDNN / FlashAttention-2",
+            "",
+            f"{row['speedup_over_cudnn']:.2f} / {row['speedup_over_flash2']:.2f}",
+        )
     yield (
-        "the same, forced plan of 5 %, at 524,288 over cuDNN (dense extrapolated from one layer)",
+        "8B shape, forced plan of 5 %, at 524,288 over cuDNN (dense extrapolated from one layer)",
         ">= 6.8",
         f"{runs[524_288, 'sparse 5%']['speedup_over_cudnn']:.1f}",
     )
@@ -281,8 +269,9 @@ def prefill() -> list[str]:
         "**A prefill at Llama-3.1-8B's shape**: random weights, so no routing and no quality, only time. *sparse* "
         "runs a forced plan of the stated density; probe, builders, router and certificate run in every layer, their "
         "time counts, and the plan that they choose is not used. *kernel* is the same without deciding. *published* "
-        "runs MInference's budgets for this model. *no attention* is the bound. On the bundled model the router keeps "
-        f"{_routed_densities()} on this GPU, not 5 or 10 %. Over cuDNN, {_at_routed_density()}.",
+        "runs MInference's budgets for this model. *recorded* runs the plans that the router chose for the bundled "
+        f"model on {result['prompt']}: its heads and layers in turn; its peak holds that model and its plans too. *no "
+        "attention* is the bound.",
         "",
         f"`{result['command']}`; layers with stock and with compiled RMSNorm, RoPE and gate stand apart. Each line "
         "is the median of its runs after one that warms up (one run where it takes more than 5 s).",
@@ -294,8 +283,7 @@ def prefill() -> list[str]:
         density = f"{row['density']:.3f}" if "density" in row else ""
         peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.1f}"
         what = row["what"] + (", extrapolated" if "extrapolated_from_layers" in row else "")
-        # A row of a run of its own names its commit and what it was timed beside.
-        what += f" (at {row['git_commit'][:7]}, beside {row['beside']})" if "beside" in row else ""
+        what += f" (at {row['git_commit'][:7]})" if "git_commit" in row else ""
         flash2 = row.get("speedup_over_flash2")
         lines.append(
             f"| {row['n_tokens']:,} | {'compiled' if row['compiled'] else 'stock'} | {what} | {density} | "
@@ -322,15 +310,15 @@ def deciding() -> list[str]:
             f"| {row['tokens']:,} | {row['segment_tokens']:,} | {row['decided_ms']:.2f} | {row['launched_ms']:.2f} | "
             f"{parts} | {row['peak_mib']:,.0f} MiB |"
         )
-    layer, earlier = read("layer_h200.json"), read("end_to_end_h200.json")["git_commit"][:7]
+    layer = read("layer_h200.json")
     return [
         *lines,
         "",
         f"At 131,072 tokens and one segment the {_decided(131_072, 131_072)['decided_ms']:.2f} ms are of single "
-        f"decisions with idle time between them. Decisions in a row took {_sustained_ms():.2f} ms by the rule of "
-        f"commit {layer['git_commit'][:7]} (`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus "
-        f"*kernel* above over {LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
-        f"{_within_prefill_ms(10):.2f} ms at 10 %: by the rule of commit {earlier}, before there was a price.",
+        f"decisions with idle time between them. Decisions in a row took {_sustained_ms():.2f} ms "
+        f"(`{layer['command']}`). Within a prefill, the compiled rows *sparse* minus *kernel* above over "
+        f"{LLAMA_LAYERS} layers, deciding added {_within_prefill_ms(5):.2f} ms at 5 % and "
+        f"{_within_prefill_ms(10):.2f} ms at 10 %.",
         "",
     ]
 

@@ -54,7 +54,8 @@ def test_deciding_counts_for_our_policies_and_not_for_the_rival(tmp_path):
     ]
     clock = equal_time.Clock(iter(clock_rows()))
     assert clock.lines == {n: (pytest.approx(2.0), pytest.approx(10.0)) for n in LENGTHS}
-    text = "\n".join(equal_time.table(files, clock, ["routesparse_per_head", "minference"]))
+    found = equal_time.measured(files, clock, ["routesparse_per_head", "minference"])
+    text = "\n".join(equal_time.table(found, clock, set(LENGTHS)))
     assert "12 prompts of 2 domains at 16,384, 32,768 tokens." in text
     assert "| routesparse | 1 | 4.00 | 20 |" in text and "| minference | 1 | 3.00 | 20 |" in text
     ratios = {r.split(" | ")[0]: r for r in text.split("equal time")[1].splitlines()}
@@ -70,7 +71,10 @@ def test_a_method_that_loses_twice_as_much_is_said_to(tmp_path):
         written(tmp_path / "a.jsonl", study_rows("routesparse", 0.001)),
         written(tmp_path / "b.jsonl", study_rows("routesparse_per_head", 0.002)),
     ]
-    text = "\n".join(equal_time.table(files, equal_time.Clock(iter(clock_rows())), ["routesparse_per_head"]))
+    clock = equal_time.Clock(iter(clock_rows()))
+    found = equal_time.measured(files, clock, ["routesparse_per_head"])
+    text = "\n".join(equal_time.table(found, clock, {LENGTHS[0]}))
+    assert "6 prompts of 2 domains at 16,384 tokens." in text
     assert "| routesparse_per_head | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |" in text
 
 
@@ -84,8 +88,9 @@ def test_a_clock_without_a_policy_or_settings_says_what_is_missing(tmp_path):
     clock = equal_time.Clock(r for r in clock_rows() if r["method"] == "routesparse")
     files = [written(tmp_path / "b.jsonl", study_rows("routesparse_per_head", 0.002))]
     with pytest.raises(InputError, match="no routesparse_per_head"):
-        list(equal_time.table(files, clock, ["routesparse_per_head"]))
+        found = equal_time.measured(files, clock, ["routesparse_per_head"])
+        list(equal_time.table(found, clock, set(LENGTHS)))
     with pytest.raises(InputError, match="give it three"):
         equal_time.Clock(r for r in clock_rows() if r["setting"] == 1)
     with pytest.raises(InputError, match="no text prompt"):
-        list(equal_time.table([tmp_path / "none.jsonl"], clock, ["minference"]))
+        equal_time.measured([tmp_path / "none.jsonl"], clock, ["minference"])

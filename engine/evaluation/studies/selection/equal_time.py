@@ -43,7 +43,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="Markdown file")
     arguments = parser.parse_args(argv)
     clock = Clock(read_lines(arguments.clock))
-    text = "\n".join([*introduction(arguments, clock), *table(arguments.files, clock, arguments.methods)])
+    found = measured(arguments.files, clock, arguments.methods)
+    lines = [*introduction(arguments, clock), "## The mixed set\n", *table(found, clock, set(clock.lines))]
+    for length in clock.lines:
+        lines += [f"\n## {length:,} tokens alone\n", *table(found, clock, {length})]
+    text = "\n".join(lines)
     if arguments.out:
         arguments.out.write_text(text + "\n")
     else:
@@ -122,23 +126,32 @@ def introduction(arguments: argparse.Namespace, clock: Clock) -> Iterator[str]:
     yield " ".join((__doc__ or "").split("\n\n")[3].split()) + "\n"
 
 
-def table(files: list[Path], clock: Clock, rivals: list[str]) -> Iterator[str]:
-    """Ratios of KL at each of our settings' times: above 1, the other loses more. Errors: InputError."""
+def measured(files: list[Path], clock: Clock, rivals: list[str]) -> dict[Point, dict[Place, dict[str, Any]]]:
+    """Rows of reported text prompts by setting, of the prompts and lengths that every setting has.
+
+    Settings that were measured at one length alone are left out. Errors: InputError where nothing is left.
+    """
     by_point: dict[Point, dict[Place, dict[str, Any]]] = defaultdict(dict)
     for (method, setting, task, length, index, seed, _), row in read_rows(files)[0].items():
         wanted = method in (BASE, *rivals) and row["reported"] and row["extras"]
         if wanted and task.startswith("text:") and length in clock.lines:
             by_point[method, setting][task, length, seed, index] = row
-    by_point = {point: rows for point, rows in by_point.items() if len({p[1] for p in rows}) > 1}
+    by_point = {point: rows for point, rows in by_point.items() if len({place[1] for place in rows}) > 1}
     common = set.intersection(*(set(rows) for rows in by_point.values())) if by_point else set()
     if not common:
         raise InputError("no text prompt was measured by every method at two lengths that the clock has")
+    return {point: {place: rows[place] for place in sorted(common)} for point, rows in by_point.items()}
+
+
+def table(found: dict[Point, dict[Place, dict[str, Any]]], clock: Clock, lengths: set[int]) -> Iterator[str]:
+    """Ratios of KL at each of our settings' times: above 1, the other loses more. Errors: InputError."""
     groups: dict[tuple[str, int], list[Place]] = defaultdict(list)
-    for place in sorted(common):
-        groups[place[:2]].append(place)
+    for place in next(iter(found.values())):
+        if place[1] in lengths:
+            groups[place[:2]].append(place)
     drawn = curves.draws({str(group): len(places) for group, places in groups.items()}, seed=1)
     settings: dict[str, list[tuple[float, np.ndarray, np.ndarray]]] = defaultdict(list)
-    for (method, setting), rows in sorted(by_point.items()):
+    for (method, setting), rows in sorted(found.items()):
         times = {
             str(group): clock.total(method, group[1], np.array([rows[p]["area"] for p in places]))
             for group, places in groups.items()
@@ -146,10 +159,9 @@ def table(files: list[Path], clock: Clock, rivals: list[str]) -> Iterator[str]:
         losses = {str(group): np.array([rows[p]["kl"] for p in places]) for group, places in groups.items()}
         settings[method].append((setting, curves.means(times, drawn), curves.means(losses, drawn)))
     own = sorted(settings.pop(BASE, []), key=lambda point: point[1][0])
-    lengths = sorted({length for _, length in groups})
     yield (
-        f"{len(common)} prompts of {len({task for task, _ in groups})} domains at "
-        f"{', '.join(f'{n:,}' for n in lengths)} tokens.\n"
+        f"{sum(map(len, groups.values()))} prompts of {len({task for task, _ in groups})} domains at "
+        f"{', '.join(f'{n:,}' for n in sorted(lengths))} tokens.\n"
     )
     yield head(("method", "setting", "ms a prompt", "KL mnat"))
     for method, points in [(BASE, own), *settings.items()]:

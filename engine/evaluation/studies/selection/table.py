@@ -76,22 +76,28 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     text = "\n".join(tables(arguments.files, arguments.base, not arguments.no_extras)) + "\n"
     if arguments.out:
-        arguments.out.write_text("\n".join([*introduction(arguments.files), text]))
+        arguments.out.write_text("\n".join([*introduction(arguments.files, not arguments.no_extras), text]))
     else:
         print(text, end="")
 
 
-def introduction(files: list[Path]) -> Iterator[str]:
+def introduction(files: list[Path], extras: bool) -> Iterator[str]:
     """What a page of these tables is, and where its numbers come from."""
+    read = (
+        "Every plan also reads the sink, the diagonal and the block before it, and has the last 128 rows dense."
+        if extras
+        else "Here the rivals' plans are **as published**, without the sink, the block before the diagonal and the "
+        "dense last 128 rows that all plans of SELECTION.md read; ours have them, and their area counts."
+    )
     yield "# What attention is spent on, and what that costs: every rule on the same prompts and kernel\n"
     yield (
         "Written by `python -m routesparse.engine.evaluation.studies.selection.table "
-        f"{' '.join(study.portable(str(path)) for path in files)} --out SELECTION.md`; do not edit by hand. "
-        "*routesparse* is the default policy, its setting the price; *routesparse_per_head* is the policy `certified`, "
-        "its setting tau. Rules and constants were chosen on documents of the calibration split; reported prompts come "
-        "from the test split, and their seed was drawn after the rule was frozen. Every plan also reads the sink, "
-        "the diagonal and the block before it, and has the last 128 rows dense. In *relay* and *list* the body of the "
-        "prompt has to look up what stood two thirds of it earlier; *window* is the control that must fail there. "
+        f"{' '.join(study.portable(str(path)) for path in files)}{'' if extras else ' --no-extras'}` with --out; do "
+        "not edit by hand. *routesparse* is the default policy, its setting the price; *routesparse_per_head* is the "
+        "policy `certified`, its setting tau. Rules and constants were chosen on documents of the calibration split; "
+        "reported prompts come from the test split, and their seed was drawn after the rule was frozen. "
+        f"{read} In *relay* and *list* the body of the prompt has to look up what stood two thirds of it earlier; "
+        "*window* is the control that must fail there. "
         "*select ms* includes compiling and other processes on the same GPU: it is no measurement of speed.\n"
     )
     heads = [row for path in files for row in read_lines(path) if "command" in row]
