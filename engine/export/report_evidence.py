@@ -35,9 +35,10 @@ def answer(record: RunRecord, *, words: bool) -> str:
     told = f"{numbers.share(run.top1_agreement, 0)} of next tokens as by dense{kl}. It is one position of each prompt."
     rows = [
         (
+            # Without words no number either: with the model's tokenizer it is the token's text.
             f"{row.batch_index + 1}: {row.text!r}"
             if words and row.text is not None
-            else f"{row.batch_index + 1}: token {row.token_id}",
+            else f"{row.batch_index + 1}: a token",
             row.dense_rank,
             numbers.share(row.dense, 2),
             row.routed_rank,

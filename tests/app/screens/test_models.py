@@ -299,6 +299,7 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
         (several(), "", "name their domain to begin"),
         (several(), "a/b", "is no name"),
+        (several(), "prose", "calibration 'prose' is bundled; choose another domain"),
     ],
 )
 def test_what_can_t_be_calibrated_on_is_said_at_once(tiny, open_page, uploads, name, message):
