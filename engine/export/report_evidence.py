@@ -145,8 +145,11 @@ def certificates(record: RunRecord) -> str:
         claimed = [row for row in record.layers if not numbers.is_missing(row.lower_mass)]
         missed = len(record.uncertified_layers)
         truths = _layer_masses(record, audits)
-        held = [truths[row.layer] >= row.lower_mass for row in claimed if row.layer in truths]  # type: ignore[operator]
+        # Of several segments and prompts a run keeps the least claim: that they all held can't be told from it.
+        held = [truths[row.layer][0] >= row.lower_mass for row in claimed if _audited_alone(truths[row.layer])]  # type: ignore[operator]
+        broken = sum(len(truths[row.layer]) > 1 and min(truths[row.layer]) < row.lower_mass for row in claimed)  # type: ignore[operator]
         least = f", least {numbers.bound(min(row.lower_mass or 0.0 for row in claimed))}" if claimed else ""
+        least += f", {broken:,} of several segments broken" if broken else ""
         rows.insert(
             0,
             (
@@ -221,17 +224,25 @@ def _lost(row: WorstRow, block_tokens: int, text: Words | None) -> str:
     return "; ".join(parts) or "nothing"
 
 
-def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) -> dict[int, float]:
-    """Per layer the least mean over heads of the exact mass; layers with an unaudited sparse head are left out."""
-    means = defaultdict(list)
+def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) -> dict[int, list[float]]:
+    """Per layer the exact mass, mean over heads, of each segment and prompt that ran sparse; NaN: not all audited."""
+    masses = defaultdict(list)
+    sparse = set()
     for choice in record.choices:
+        place = choice.layer, choice.segment, choice.batch_index
         audit = audits.get(_unit(choice))
-        mass = 1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass
-        means[choice.layer, choice.segment, choice.batch_index].append(mass)
-    least: dict[int, list[float]] = defaultdict(list)
-    for (layer, _, _), masses in means.items():
-        least[layer].append(float(np.mean(masses)))
-    return {layer: min(values) for layer, values in least.items() if not np.isnan(values).any()}
+        masses[place].append(1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass)
+        if choice.pattern != "dense":
+            sparse.add(place)
+    found: dict[int, list[float]] = defaultdict(list)
+    for place in sparse:
+        found[place[0]].append(float(np.mean(masses[place])))
+    return found
+
+
+def _audited_alone(truths: list[float]) -> bool:
+    """Whether a layer made one claim, and its truth is known."""
+    return len(truths) == 1 and not np.isnan(truths[0])
 
 
 def _held(values: list[bool] | list[float]) -> tuple[str, str]:
