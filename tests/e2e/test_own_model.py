@@ -37,6 +37,7 @@ def address(serve, home):
 
 def number(page, label, value, shows):
     """Enter a number and wait for what it changes: a field that is typed in during a rerun may lose it."""
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
     field = page.get_by_label(label, exact=True)
     field.fill(str(value))
     field.press("Enter")
@@ -74,7 +75,8 @@ def test_use_my_own_model_folder(address, page, context):
         for place, text in enumerate(TEXTS)
     ]
     page.locator("input[type=file]").set_input_files(files)
-    page.get_by_text("3.txt").wait_for()
+    # The list of files is the browser's; this line says that the page has them.
+    page.get_by_text("Name the domain of these texts to begin").wait_for()
     page.get_by_label("Domain", exact=True).fill("harbour")
     page.get_by_label("Domain", exact=True).press("Enter")
     page.get_by_role("button", name="Calibrate", exact=True).click()
@@ -89,8 +91,10 @@ def test_use_my_own_model_folder(address, page, context):
     page.get_by_text("What it will take").wait_for()
     assert page.get_by_text("Prepare this model").count() == 0, "nothing is missing"
     page.goto(f"{address}/new?with_model=tiny&calibration=harbour&break_even=0&source=Paste")
+    page.get_by_text("No usable prompt yet").wait_for()
     page.get_by_placeholder("Paste the prompt here").fill(TEXTS[0][:560])
     page.get_by_placeholder("Paste the prompt here").press("Control+Enter")
+    page.get_by_text("the model reads up to").wait_for()
     page.get_by_role("button", name="Analyse", exact=True).click()
     page.wait_for_url("**/job?job=*")
     page.get_by_role("button", name="Open the routing map").click(timeout=90_000)

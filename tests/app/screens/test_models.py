@@ -297,7 +297,7 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
             "Only 0 of 2 documents",
         ),
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
-        (several(), "", "name their domain to begin"),
+        (several(), "", "Name the domain of these texts to begin"),
         (several(), "a/b", "is no name"),
         (several(), "prose", "calibration 'prose' is bundled; choose another domain"),
     ],
