@@ -35,17 +35,14 @@ def headline() -> tuple[str, str, str]:
     runs, ends = _routed_runs(), _compiled_ends()
     ratios, lengths = ([run[name] for run in runs] for name in ("paired_ratio", "tokens"))
     sparse = ends[131_072, "sparse 5%"]
-    alone, in_a_row, within = _deciding_times()
     return (
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {' and '.join(f'{n:,}' for n in lengths)} tokens, bundled model, one "
         f"{read('gpu_demo.json')['device']}, bfloat16; {_routed_densities()} is kept "
         "([GPU](data/results/GPU.md))",
-        "Not the speed-up of an 8B model. At that shape (131,072 tokens) only plans that we imposed were timed, on "
-        f"random weights: keeping 5 % of the causal area is {sparse['speedup_over_cudnn']:.2f} times as fast as "
-        f"cuDNN's dense prefill; {_at_routed_density()}. Their time includes deciding, whose choice was not used, by "
-        f"an earlier rule: {within} ms a layer within a prefill. Today's rule decides in {alone} ms a layer alone; "
-        f"layer after layer, the one before it took {in_a_row}.",
+        "Not the speed-up of an 8B model. At that shape (131,072 tokens, random weights) only plans that we imposed "
+        f"were timed: keeping 5 % of the causal area is {sparse['speedup_over_cudnn']:.2f} times as fast as cuDNN's "
+        f"dense prefill; {_at_routed_density()}.",
     )
 
 
