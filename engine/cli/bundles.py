@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from routesparse.engine.store.bundle import Manifest
 
 MAX_UNPACKED_BYTES = 1 << 30
-RunId = Annotated[
-    str, typer.Argument(help="A run id, its beginning, or its end as the dashboard prints it.")
-]
+RunId = Annotated[str, typer.Argument(help="A run id, its beginning, or its end as the dashboard prints it.")]
 
 
 def ingest(
@@ -211,7 +209,9 @@ def _find_exact(run_id: str) -> Path | None:
 
 def _resolve(text: str) -> Path:
     """The run with this id, or the only one that begins or ends so: pages print the end. Errors: InputError."""
-    matches = {path.name: path for _, path in _bundles() if path.name.startswith(text) or path.name.endswith(text)}
+    matches = {
+        path.name: path for _, path in _bundles() if path.name.startswith(text) or path.name.endswith(text)
+    }
     if text in matches:
         return matches[text]
     if len(matches) == 1:

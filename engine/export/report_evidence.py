@@ -142,13 +142,22 @@ def certificates(record: RunRecord) -> str:
         ("single rows", level, f"{len(sparse):,} sparse units", *_held(row_shares)),
     ]
     if run.tau_layer is not None:
-        claimed = [row for row in record.layers if not numbers.is_missing(row.lower_mass)]
+        claims = {
+            row.layer: row.lower_mass
+            for row in record.layers
+            if row.lower_mass is not None and not np.isnan(row.lower_mass)
+        }
         missed = len(record.uncertified_layers)
-        truths = _layer_masses(record, audits)
+        masses = _layer_masses(record, audits)
         # Of several segments and prompts a run keeps the least claim: that they all held can't be told from it.
-        held = [truths[row.layer][0] >= row.lower_mass for row in claimed if _audited_alone(truths[row.layer])]  # type: ignore[operator]
-        broken = sum(len(truths[row.layer]) > 1 and min(truths[row.layer]) < row.lower_mass for row in claimed)  # type: ignore[operator]
-        least = f", least {numbers.bound(min(row.lower_mass or 0.0 for row in claimed))}" if claimed else ""
+        alone = {layer for layer in claims if len(masses[layer]) == 1 and not np.isnan(masses[layer][0])}
+        held = [masses[layer][0] >= claims[layer] for layer in alone]
+        broken = sum(
+            any(mass < claim for mass in masses[layer])
+            for layer, claim in claims.items()
+            if layer not in alone
+        )
+        least = f", least {numbers.bound(min(claims.values()))}" if claims else ""
         least += f", {broken:,} of several segments broken" if broken else ""
         rows.insert(
             0,
@@ -231,18 +240,15 @@ def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) ->
     for choice in record.choices:
         place = choice.layer, choice.segment, choice.batch_index
         audit = audits.get(_unit(choice))
-        masses[place].append(1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass)
+        masses[place].append(
+            1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass
+        )
         if choice.pattern != "dense":
             sparse.add(place)
     found: dict[int, list[float]] = defaultdict(list)
     for place in sparse:
         found[place[0]].append(float(np.mean(masses[place])))
     return found
-
-
-def _audited_alone(truths: list[float]) -> bool:
-    """Whether a layer made one claim, and its truth is known."""
-    return len(truths) == 1 and not np.isnan(truths[0])
 
 
 def _held(values: list[bool] | list[float]) -> tuple[str, str]:

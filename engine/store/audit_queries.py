@@ -103,7 +103,8 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
             ) GROUP BY run_key, layer
         )
         SELECT r.run_id, r.prompt_name, l.layer, l.lower_mass, r.tau_layer, l.raised, t.audited_mass,
-               CASE WHEN t.claims = 1 OR t.audited_mass < l.lower_mass THEN t.audited_mass >= l.lower_mass END AS covered,
+               CASE WHEN t.claims = 1 OR t.audited_mass < l.lower_mass THEN t.audited_mass >= l.lower_mass END
+               AS covered,
                t.sparse_units, t.claims,
                coalesce(layer_uncertified(l.lower_mass, r.tau_layer, t.sparse_units > 0), false) AS uncertified
         FROM chosen r JOIN layer_run l USING (run_key) LEFT JOIN truth t USING (run_key, layer)

@@ -20,8 +20,8 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
     with st.container(border=True, key="card-layer-claims", gap="xsmall"):
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
         st.html(
-            f'<div class="rs-sub">Certified means against audited ones: {_held(layers)}. A mean over heads and rows: one '
-            "head or one row may lose far more.</div>" + _table(rows, shown.everything)
+            f'<div class="rs-sub">Certified means against audited ones: {_held(layers)}. A mean over heads and '
+            "rows: one head or one row may lose far more.</div>" + _table(rows, shown.everything)
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
