@@ -45,6 +45,7 @@ clean:
 
 # The stamp is newer than what it was made from, or the environment is made again.
 .venv/.installed: requirements.txt requirements.lock pyproject.toml .ci/lock.py
+	@echo "Setting up .venv: some minutes, and 3 GB of disk or more"
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python .ci/lock.py install
 	touch $@

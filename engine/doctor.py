@@ -63,7 +63,7 @@ def _packages() -> Check:
             if name in REQUIRED:
                 missing.append(name)
     if missing:
-        fix = "run: pip install -r requirements.txt"
+        fix = f"run in {paths.REPOSITORY}: .venv/bin/python .ci/lock.py install (how `make run` sets up)"
         return Check("packages", "problem", f"missing {', '.join(missing)}; {fix}")
     return Check("packages", "ok", ", ".join(found))
 

@@ -4,6 +4,8 @@
 on one line and exits with 2. Anything else is a defect or a failing machine and exits with 1.
 """
 
+from typing import Self
+
 MOST_SHOWN = 160  # characters of a name in a message
 
 
@@ -57,6 +59,14 @@ class PatternError(RouteSparseError):
 
 class NumericsError(InputError):
     """The model produced NaN or Inf; routing it would hide the defect. Exit code 2: the weights need a look."""
+
+    @classmethod
+    def in_layer(cls, layer: int, met: object, dtype: str) -> Self:
+        """met: what was found and where; dtype: of Q, K and V, such as "float16", which bfloat16 outranges."""
+        told = f"layer {layer}: {met}; nothing was recorded for this prompt"
+        if dtype == "float16":
+            told += ". float16 holds no number above 65,504: load the model in bfloat16 or float32"
+        return cls(told)
 
 
 def shortened(name: object) -> str:

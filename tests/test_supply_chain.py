@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +48,12 @@ def test_no_file_of_the_supply_chain_names_a_host():
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())
     ]
+
+
+def test_setting_up_says_so_before_it_is_silent_for_minutes():
+    command = ["make", "-n", "-B", ".venv/.installed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Setting up .venv" in done.stdout.splitlines()[0]
 
 
 def test_what_is_installed_is_what_the_lock_names():

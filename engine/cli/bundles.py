@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from routesparse.engine.store.bundle import Manifest
 
 MAX_UNPACKED_BYTES = 1 << 30
+RunId = Annotated[str, typer.Argument(help="A run id, its beginning, or its end as the dashboard prints it.")]
 
 
 def ingest(
@@ -106,7 +107,7 @@ def runs(
 
 
 def export(
-    run_id: Annotated[str, typer.Argument(help="A run id, or the beginning of one.")],
+    run_id: RunId,
     out: Annotated[Path | None, typer.Option(help="The zip file to write; default: RUN_ID.zip here.")] = None,
     without_text: Annotated[
         bool, typer.Option("--without-text", help="Leave the prompt's text out, as for a colleague.")
@@ -131,7 +132,7 @@ def export(
 
 
 def report(
-    run_id: Annotated[str, typer.Argument(help="A run id, or the beginning of one.")],
+    run_id: RunId,
     out: Annotated[
         Path | None, typer.Option(help="The HTML file to write; default: RUN_ID.html here.")
     ] = None,
@@ -207,7 +208,10 @@ def _find_exact(run_id: str) -> Path | None:
 
 
 def _resolve(text: str) -> Path:
-    matches = {path.name: path for _, path in _bundles() if path.name.startswith(text)}
+    """The run with this id, or the only one that begins or ends so: pages print the end. Errors: InputError."""
+    matches = {
+        path.name: path for _, path in _bundles() if path.name.startswith(text) or path.name.endswith(text)
+    }
     if text in matches:
         return matches[text]
     if len(matches) == 1:

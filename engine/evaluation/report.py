@@ -49,17 +49,13 @@ def _cpu() -> tuple[str, str, str]:
     result = read("prefill_cpu.json")
     routed = [row for row in result["rows"] if row["density"] is not None]
     (tokens,) = {row["tokens"] for row in routed}
-    ratios, kept, planned = (
-        [row[name] for row in routed] for name in ("ratio", "density", "planned_over_measured")
-    )
+    ratios, kept = ([row[name] for row in routed] for name in ("ratio", "density"))
     return (
         f"**{min(ratios):.2f} to {max(ratios):.2f}x**",
         f"dense / routed prefill of {tokens:,} tokens, bundled model, {result['threads']} CPU threads; "
         f"{100 * min(kept):.0f} to {100 * max(kept):.0f} % of the causal area is kept ([CPU](data/results/CPU.md))",
-        "Not a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the "
-        f"predicted break-even of {report_cpu.shipped_break_even():,} tokens they run dense. The profile that "
-        f"predicted the times of routed attention put them at {min(planned):.2f} to {max(planned):.2f} times the "
-        "measured ones.",
+        "Not a claim about large models: this one has 15.7M parameters. Shorter prompts gain less; below the length "
+        f"at which routing is predicted to pay, {report_cpu.shipped_break_even():,} tokens, they run dense.",
     )
 
 
@@ -69,11 +65,11 @@ def _certificate() -> tuple[str, str, str]:
         (wrong, layers), (wrong_heads, heads) = _claims("certified_layers"), _claims("sparse_units")
         return (
             f"**{wrong} of {layers:,}**",
-            "layers' certificates that promised more mass than exact attention then showed, and "
-            f"{wrong_heads} of {heads:,} of heads'; 5 % of either could have ([TRUST](data/results/TRUST.md))",
-            "Not a promise about answers. A layer's certificate is about the mean over its heads and query rows, given "
-            "the Q, K and V that reached that layer: a single head or row may lose more. On these windows no bound was "
-            "so low that a layer or a head had to be given more.",
+            "certificates of layers that promised more mass than exact attention then showed; of heads, "
+            f"{wrong_heads} of {heads:,}. At 95 % confidence 5 % may be wrong ([TRUST](data/results/TRUST.md))",
+            "Not a promise about answers. A layer's certificate is about the mean over its heads and query rows: a "
+            "single head or row may lose more. On these windows no bound was so low that a layer or a head had to be "
+            "given more.",
         )
     above, tests, allowed = report_trust.bound_errors(result)
     return (

@@ -70,7 +70,8 @@ def has_text(folder: Path) -> bool:
 
 
 def write(folder: Path, target: Path, *, text: bool) -> Path:
-    """Write the ZIP of a checked bundle; without ``text`` neither the prompt nor its next tokens' texts are in it.
+    """Write the ZIP of a checked bundle; without ``text`` neither the prompt nor its next tokens, texts
+    and numbers, are in it.
 
     Errors: BundleError for a bundle that is damaged or was changed meanwhile, DiskFullError, InputError where the
     target can't be written. The target is then as it was.
@@ -193,6 +194,9 @@ def _without_text(folder: Path, manifest: Manifest) -> dict[str, bytes]:
             place = data.schema.get_field_index(column)
             field = data.schema.field(place)
             data = data.set_column(place, field, pa.nulls(data.num_rows, field.type))
+        if table == "answer":  # with the model's tokenizer, a number is its text
+            place = data.schema.get_field_index("token_id")
+            data = data.set_column(place, data.schema.field(place), data["dense_rank"])
         sink = pa.BufferOutputStream()
         pq.write_table(data, sink, compression="zstd")
         content = changed[name] = sink.getvalue().to_pybytes()

@@ -264,7 +264,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "answer": {
         "run_id": _UNIT["run_id"],
         "batch_index": _UNIT["batch_index"],
-        "token_id": Column("The token's number in the vocabulary."),
+        "token_id": Column(
+            "The token's number in the vocabulary; where its text was left out, its rank by dense attention."
+        ),
         "text": Column("The token's text.", null="the prompt's text was not kept, or was left out"),
         "dense": Column("Probability by dense attention.", "share"),
         "routed": Column("Probability by this run.", "share"),

@@ -35,9 +35,10 @@ def answer(record: RunRecord, *, words: bool) -> str:
     told = f"{numbers.share(run.top1_agreement, 0)} of next tokens as by dense{kl}. It is one position of each prompt."
     rows = [
         (
+            # Without words no number either: with the model's tokenizer it is the token's text.
             f"{row.batch_index + 1}: {row.text!r}"
             if words and row.text is not None
-            else f"{row.batch_index + 1}: token {row.token_id}",
+            else f"{row.batch_index + 1}: a token",
             row.dense_rank,
             numbers.share(row.dense, 2),
             row.routed_rank,
@@ -141,11 +142,23 @@ def certificates(record: RunRecord) -> str:
         ("single rows", level, f"{len(sparse):,} sparse units", *_held(row_shares)),
     ]
     if run.tau_layer is not None:
-        claimed = [row for row in record.layers if not numbers.is_missing(row.lower_mass)]
+        claims = {
+            row.layer: row.lower_mass
+            for row in record.layers
+            if row.lower_mass is not None and not np.isnan(row.lower_mass)
+        }
         missed = len(record.uncertified_layers)
-        truths = _layer_masses(record, audits)
-        held = [truths[row.layer] >= row.lower_mass for row in claimed if row.layer in truths]  # type: ignore[operator]
-        least = f", least {numbers.bound(min(row.lower_mass or 0.0 for row in claimed))}" if claimed else ""
+        masses = _layer_masses(record, audits)
+        # Of several segments and prompts a run keeps the least claim: that they all held can't be told from it.
+        alone = {layer for layer in claims if len(masses[layer]) == 1 and not np.isnan(masses[layer][0])}
+        held = [masses[layer][0] >= claims[layer] for layer in alone]
+        broken = sum(
+            any(mass < claim for mass in masses[layer])
+            for layer, claim in claims.items()
+            if layer not in alone
+        )
+        least = f", least {numbers.bound(min(claims.values()))}" if claims else ""
+        least += f", {broken:,} of several segments broken" if broken else ""
         rows.insert(
             0,
             (
@@ -220,17 +233,22 @@ def _lost(row: WorstRow, block_tokens: int, text: Words | None) -> str:
     return "; ".join(parts) or "nothing"
 
 
-def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) -> dict[int, float]:
-    """Per layer the least mean over heads of the exact mass; layers with an unaudited sparse head are left out."""
-    means = defaultdict(list)
+def _layer_masses(record: RunRecord, audits: dict[tuple[int, ...], AuditRow]) -> dict[int, list[float]]:
+    """Per layer the exact mass, mean over heads, of each segment and prompt that ran sparse; NaN: not all audited."""
+    masses = defaultdict(list)
+    sparse = set()
     for choice in record.choices:
+        place = choice.layer, choice.segment, choice.batch_index
         audit = audits.get(_unit(choice))
-        mass = 1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass
-        means[choice.layer, choice.segment, choice.batch_index].append(mass)
-    least: dict[int, list[float]] = defaultdict(list)
-    for (layer, _, _), masses in means.items():
-        least[layer].append(float(np.mean(masses)))
-    return {layer: min(values) for layer, values in least.items() if not np.isnan(values).any()}
+        masses[place].append(
+            1.0 if choice.pattern == "dense" else float("nan") if audit is None else audit.mass
+        )
+        if choice.pattern != "dense":
+            sparse.add(place)
+    found: dict[int, list[float]] = defaultdict(list)
+    for place in sparse:
+        found[place[0]].append(float(np.mean(masses[place])))
+    return found
 
 
 def _held(values: list[bool] | list[float]) -> tuple[str, str]:

@@ -97,7 +97,6 @@ class CalibrateRequest(Request):
         check_fields(self, _CALIBRATE_CHECKS)
         check_model(self.model)
         check_name(self.name)
-        check_not_bundled(self.name)
         length_buckets(self.least_tokens, self.most_tokens)
         self.config().check_runnable()
 
@@ -123,7 +122,12 @@ class CalibrateRequest(Request):
         )
 
     def check_content(self, content: bytes) -> None:
-        """Packed documents, two at least. Errors: InputError."""
+        """Packed documents, two at least, and a domain that is not bundled. Errors: InputError.
+
+        The name is checked here, not where the request is made: a stored job stays readable when a later version
+        bundles a calibration of its name.
+        """
+        check_not_bundled(self.name)
         unpack(content)
 
 

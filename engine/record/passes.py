@@ -50,17 +50,15 @@ class PendingPass:
     limit_us: float | None
     audits: tuple[Audited, ...]  # one a segment
 
-    def read(self) -> LayerPass:
-        """Wait for the device. Errors: NumericsError where it met NaN or Inf."""
+    def read(self, dtype: str) -> LayerPass:
+        """Wait for the device. dtype: of the prompt. Errors: NumericsError where it met NaN or Inf."""
         values = self.copies.numpy()
         try:
             decisions = tuple(pending.read() for pending in self.pendings)
             if not values["finite"]:
                 raise NumericsError("NaN or Inf in the attention output")
         except NumericsError as error:
-            raise NumericsError(
-                f"layer {self.layer}: {error}; nothing was recorded for this prompt"
-            ) from None
+            raise NumericsError.in_layer(self.layer, error, dtype) from None
         kernel_us, audit_us = self.laps.elapsed_us()
         return LayerPass(
             layer=self.layer,
@@ -100,7 +98,7 @@ class PromptTrace:
     def settle(self) -> None:
         """Wait for every pass and read it. Errors: NumericsError, again on every call."""
         while self._pending:
-            self._passes.append(self._pending[0].read())
+            self._passes.append(self._pending[0].read(self.dtype))
             del self._pending[0]
 
     @property

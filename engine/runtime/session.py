@@ -203,7 +203,8 @@ class RoutingSession(AttentionRouter):
                 for segment, share_us in zip(segments, shares_us, strict=True)
             ]
         except NumericsError as error:
-            raise NumericsError(f"layer {layer}: {error}; nothing was recorded for this prompt") from None
+            dtype = str(inputs.q.dtype).removeprefix("torch.")
+            raise NumericsError.in_layer(layer, error, dtype) from None
         laps = Laps(inputs.q.device)
         plans = [plan_of(p, inputs) for p in pendings]
         plan = joined(plans)

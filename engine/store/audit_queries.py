@@ -81,7 +81,9 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     """Per run and layer of the policy "priced": the layer's certificate and the audited truth beside it.
 
     ``lower_mass`` is the least claim of the layer's segments and prompts, ``audited_mass`` the least mean over heads
-    (dense heads count 1), NULL where a sparse head was not audited; ``covered`` NULL where either is missing.
+    (dense heads count 1), NULL where a sparse head was not audited. ``claims`` counts the segments and prompts that
+    ran sparse. ``covered`` is NULL where either is missing, and where the least of several claims is no larger than
+    the least truth: another segment's claim was larger, and is not kept. A truth below it broke its own claim.
     """
     return store.frame(
         """
@@ -90,7 +92,7 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
             WHERE tau_layer IS NOT NULL AND list_contains(?::VARCHAR[], run_id)
         ), truth AS (
             SELECT run_key, layer, CASE WHEN bool_and(mean_mass IS NOT NULL) THEN min(mean_mass) END AS audited_mass,
-                   sum(sparse) AS sparse_units
+                   sum(sparse) AS sparse_units, count(*) FILTER (WHERE sparse > 0) AS claims
             FROM (
                 SELECT c.run_key, c.layer, count(*) FILTER (WHERE c.pattern <> 'dense') AS sparse,
                        CASE WHEN bool_and(c.pattern = 'dense' OR a.mass IS NOT NULL)
@@ -101,7 +103,9 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
             ) GROUP BY run_key, layer
         )
         SELECT r.run_id, r.prompt_name, l.layer, l.lower_mass, r.tau_layer, l.raised, t.audited_mass,
-               t.audited_mass >= l.lower_mass AS covered, t.sparse_units,
+               CASE WHEN t.claims = 1 OR t.audited_mass < l.lower_mass THEN t.audited_mass >= l.lower_mass END
+               AS covered,
+               t.sparse_units, t.claims,
                coalesce(layer_uncertified(l.lower_mass, r.tau_layer, t.sparse_units > 0), false) AS uncertified
         FROM chosen r JOIN layer_run l USING (run_key) LEFT JOIN truth t USING (run_key, layer)
         ORDER BY r.run_id, l.layer

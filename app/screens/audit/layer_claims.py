@@ -17,13 +17,11 @@ MOST = 32
 def card(shown: Scope, layers: pd.DataFrame) -> None:
     """Layer by layer, the least certified first; layers: rows of audit_queries.layer_claims."""
     rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
-    known = layers["covered"].dropna()
-    audited = f"{int(known.sum())} of {len(known)} hold" if len(known) else numbers.NOT_MEASURED
     with st.container(border=True, key="card-layer-claims", gap="xsmall"):
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
         st.html(
-            f'<div class="rs-sub">Certified means against audited ones: {audited}. A mean over heads and rows: one '
-            "head or one row may lose far more.</div>" + _table(rows, shown.everything)
+            f'<div class="rs-sub">Certified means against audited ones: {_held(layers)}. A mean over heads and '
+            "rows: one head or one row may lose far more.</div>" + _table(rows, shown.everything)
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
@@ -34,6 +32,17 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
             layers,
             "layer-claims",
         )
+
+
+def _held(layers: pd.DataFrame) -> str:
+    """How many claims held; of several segments the run keeps the least claim, so that only a broken one shows."""
+    known = layers.dropna(subset=["audited_mass", "lower_mass"])
+    one, several = known[known["claims"] == 1], known[known["claims"] > 1]
+    broken = int((several["covered"] == False).sum())  # noqa: E712  NULL is not known
+    told = [f"{int(one['covered'].sum())} of {len(one)} hold"] if len(one) else []
+    if len(several):
+        told.append(f"{broken} of {len(several)} with several segments have one below the least bound")
+    return "; ".join(told) or numbers.NOT_MEASURED
 
 
 def _table(rows: pd.DataFrame, with_run: bool) -> str:
@@ -63,7 +72,8 @@ def _verdict(row: Any) -> str:
     if numbers.is_missing(row.lower_mass):
         return "all dense" if not row.sparse_units else "not certified"
     if numbers.is_missing(row.covered):
-        return "reaches τ layer; not audited"
+        known = not numbers.is_missing(row.audited_mass)
+        return f"reaches τ layer; {'no segment below the least bound' if known else 'not audited'}"
     return (
         "reaches τ layer; the bound holds" if row.covered else '<span class="rs-warn">below the bound</span>'
     )

@@ -73,8 +73,8 @@ def _sample_card(store: OwnerView, run_id: str) -> None:
         return
     with st.container(border=True, key="card-sample", gap="xsmall"):
         st.html(
-            f'<div class="rs-h">What you will see: {escape(run.prompt_name)}, {run.tokens:,} tokens, kept '
-            f"{numbers.share(run.density)} of attention</div>"
+            f'<div class="rs-h">What you will see: {escape(run.prompt_name)}, {run.tokens:,} tokens, '
+            f"{numbers.share(run.density)} of the causal area kept</div>"
         )
         verdict_bar.of_run(store, run_id)
         st.html(sample_map.html(run, choices, view.first_pick(choices), design.current_theme()))

@@ -132,7 +132,10 @@ def _calibrate(opened: Access, model: str, max_tokens: int) -> None:
             f"tokens at most: {escape(takes)}; the result takes about 0.2 MB.</div>"
         )
     if not (found.documents and wishes["name"]):
-        st.html('<div class="rs-note">Upload texts and name their domain to begin.</div>')
+        missing = (
+            "Name the domain of these texts" if found.documents else "Upload texts and name their domain"
+        )
+        st.html(f'<div class="rs-note">{missing} to begin.</div>')
     ready = request is not None and not problems and found.documents and wishes["name"]
     pressed = st.button("Calibrate", key="calibrate", type="primary", disabled=not ready)
     if pressed and ready and request is not None:

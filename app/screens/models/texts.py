@@ -13,7 +13,7 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import numbers
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine.calibration.artifact import known
-from routesparse.engine.calibration.folders import LEAST_TOKENS, own_folder
+from routesparse.engine.calibration.folders import LEAST_TOKENS, check_not_bundled, own_folder
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.documents import LEAST_DOCUMENTS, pack
 from routesparse.engine.jobs.kinds import CALIBRATED, CalibrateRequest
@@ -135,7 +135,12 @@ def problems(found: Found, request: CalibrateRequest, max_tokens: int) -> Iterat
 
 
 def taken(request: CalibrateRequest, owner: str | None) -> Iterator[str]:
-    """A name that another calibration has, unless it is to be replaced."""
+    """A name that another calibration has, unless it is to be replaced; a bundled one stays."""
+    try:
+        check_not_bundled(request.name)
+    except InputError as error:
+        yield str(error)
+        return
     if request.name not in known(owner) or st.checkbox(f"Replace calibration {request.name}", key="replace"):
         return
     whose = "" if (own_folder(owner) / f"{request.name}.json").is_file() else " of this machine"

@@ -253,7 +253,7 @@ def _sized(
 ) -> tuple[prompt_input.Chosen | None, PromptSize | None, list[problems.Problem]]:
     """The part of the prompt that is used, its size for the model, and what is wrong with either."""
     if chosen is None:
-        return None, None, [problems.Problem("No prompt yet: choose one on the left.")]
+        return None, None, [problems.Problem("No usable prompt yet: choose one on the left.")]
     try:
         part = _part(chosen, model)
         assert part is not None

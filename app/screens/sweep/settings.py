@@ -53,7 +53,9 @@ class Error:
     def counted(self, rows: pd.DataFrame) -> str:
         """What n counts in these settings."""
         audited = sorted({int(count) for count in rows["audit_rows"].dropna() if count})
-        return self.counts.format(rows=" or ".join(map(str, audited)) or "no")
+        if self.column == "mean_error" and not audited:
+            return numbers.NOT_MEASURED
+        return self.counts.format(rows=" or ".join(map(str, audited)))
 
     @property
     def noun(self) -> str:

@@ -22,6 +22,7 @@ def test_it_says_what_this_is_and_shows_an_annotated_run(filled, record, open_pa
     html = text_of(page)
     assert "RouteSparse reads a long prompt faster" in html and "Every run has a verdict" in html
     assert 'aria-label="Routing map of needles-16k.txt, 4 layers by 4 heads"' in html
+    assert "of the causal area kept" in html
     assert html.count('class="ring"') == 1 and "The ring: layer" in html
 
 

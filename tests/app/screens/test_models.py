@@ -297,8 +297,9 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
             "Only 0 of 2 documents",
         ),
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
-        (several(), "", "name their domain to begin"),
+        (several(), "", "Name the domain of these texts to begin"),
         (several(), "a/b", "is no name"),
+        (several(), "prose", "calibration 'prose' is bundled; choose another domain"),
     ],
 )
 def test_what_can_t_be_calibrated_on_is_said_at_once(tiny, open_page, uploads, name, message):

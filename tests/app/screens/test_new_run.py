@@ -105,7 +105,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     wrong = {"limit": "soon", "tau": "1.5", "price": "-1", "segment": "1000", "break_even": "-128"}
     html = text_of(open_page("new_run", source="Paste", **wrong))
     told = (
-        "No prompt yet",
+        "No usable prompt yet",
         "is not understood",
         "tau_layer 1.5",
         "price -1",

@@ -306,6 +306,9 @@ def test_what_was_not_measured_is_said_and_neither_drawn_nor_zero(measured, open
     assert out["front_area"].tolist() == [True, True, False, True, False]
     assert out["front_time"].tolist() == [True, True, True, True, False]
     assert out["price"].tolist() == list(MEASURED)
+    audited = settings.ERRORS["audited"]
+    assert audited.counted(rows) == "mean over 512 rows of every sparse unit"
+    assert audited.counted(rows.assign(audit_rows=0)) == "not measured"
 
 
 def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured, queue):

@@ -426,6 +426,13 @@ class TestDoctor:
         assert by_name["model"]["status"] == by_name["profile"]["status"] == by_name["home"]["status"] == "ok"
         assert "torch" in by_name["packages"]["detail"]
 
+    def test_a_missing_package_is_a_problem_and_the_lock_mends_it(self, run, model, monkeypatch):
+        monkeypatch.setattr("routesparse.engine.doctor.REQUIRED", ("torch", "no-such-package"))
+        code, out, _ = run("doctor", "--model", model)
+        assert code == 1
+        assert "problem packages      missing no-such-package; run in " in out
+        assert ": .venv/bin/python .ci/lock.py install" in out and "requirements.txt" not in out
+
     def test_a_broken_model_is_a_problem_with_a_remedy(self, run, home, tmp_path):
         (tmp_path / "config.json").write_text("{")
         code, out, _ = run("doctor", "--model", tmp_path)

@@ -144,6 +144,8 @@ def test_equal_bundles_become_equal_files_and_nothing_else_is_left(run, home, bu
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("export", "run-", "--json")
     assert (code, json.loads(out)["file"]) == (0, "run-a.zip")
+    code, out, _ = run("export", "un-a", "--json", "--out", tmp_path / "by-its-end.zip")
+    assert (code, json.loads(out)["run_id"]) == (0, "run-a"), "pages print the end of an id"
     first = (tmp_path / "run-a.zip").read_bytes()
     assert "--force to replace it" in refused(run, home, "export", "run-a")
     assert run("export", "run-a", "--force")[0] == 0

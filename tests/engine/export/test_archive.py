@@ -85,7 +85,10 @@ def test_the_text_is_in_the_zip_only_where_it_was_asked_for(folder, tmp_path):
     without = unpacked(archive.write(folder, tmp_path / "a.zip", text=False), tmp_path / "without")
     full = unpacked(archive.write(folder, tmp_path / "b.zip", text=True), tmp_path / "full")
     assert not (without / "prompt.parquet").exists()
-    assert pd.read_parquet(without / "answer.parquet")["text"].isna().all()
+    answers = pd.read_parquet(without / "answer.parquet")
+    assert answers["text"].isna().all()
+    assert (answers["token_id"] == answers["dense_rank"]).all(), "a number and the tokenizer are the text"
+    assert 4417 in pd.read_parquet(full / "answer.parquet")["token_id"].tolist()
     goes_on = pd.read_parquet(without / "continuation.parquet")
     assert goes_on[["same_text", "dense_text", "routed_text"]].isna().all(axis=None)
     assert "not inside" in (without / "README.txt").read_text()

@@ -139,6 +139,7 @@ def test_words_of_the_prompt_are_there_only_where_they_were_asked_for(record, tm
     assert "No word of the prompt" in report_page.of_bundle(folder, words=False)
     assert "harbour" not in report_page.of_bundle(folder, words=False)
     assert "harbour" in report_page.of_bundle(folder, words=True)
+    assert "token 4417" not in report_page.of_bundle(folder, words=False), "its number is its text"
     continued = "continuations, decoded greedily"
     for words in (False, True):
         source = report_page.of_bundle(folder, words=words)
@@ -191,6 +192,28 @@ def test_a_run_with_less_in_it_has_a_page_too(factory, record, kept):
     else:
         poor, told = factory.priced(factory.make_record("b1", hardness=0.9)), "in-prompt, of a layer's mean"
     assert told in Page(report_page.page(poor, words=True)).text()
+
+
+@pytest.mark.parametrize(
+    ("segments", "mass", "claims", "held"),
+    [
+        (1, 0.99, "", ("4", "100.0 %")),
+        (1, 0.0, "", ("4", "0.0 %")),
+        (2, 0.99, "", ("0", "not measured")),
+        (2, 0.0, ", 4 of several segments broken", ("0", "not measured")),
+    ],
+)
+def test_a_layer_s_certificate_is_held_only_where_its_own_claim_is_known(
+    factory, segments, mass, claims, held
+):
+    """Of several segments a run keeps the least claim."""
+    shape = {"layers": 4, "heads": 4, "segments": segments, "tokens": 4096, "probe_columns": 16}
+    made = factory.priced(factory.make_record("b2", hardness=0.9, **shape), raised=())
+    made = replace(made, audits=tuple(replace(a, mass=mass) for a in made.audits))
+    _, row, *_ = Page(report_page.page(made, words=False)).table("claim")
+    assert row[0] == "in-prompt, of a layer's mean"
+    assert ("broken" in row[2], row[2].endswith(claims)) == (bool(claims), True)
+    assert tuple(row[3:]) == held
 
 
 def test_a_map_of_a_large_model_is_drawn_once_for_light_and_dark(factory):

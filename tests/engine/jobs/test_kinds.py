@@ -108,7 +108,6 @@ def test_requests_survive_their_json(request_):
         (ProfileRequest, {"model": " "}, "names no model"),
         (ProfileRequest, {"probe": "loud"}, "probe is"),
         (CalibrateRequest, {"name": "../x"}, "is no name"),
-        (CalibrateRequest, {"name": "prose"}, "is bundled"),
         (CalibrateRequest, {"name": "x", "least_tokens": 100}, "is no range"),
         (CalibrateRequest, {"name": "x", "fold_b": 0}, "fold_b is 0"),
         (CalibrateRequest, {"name": "x", "policy": "strict"}, "policy is"),
@@ -118,6 +117,15 @@ def test_requests_survive_their_json(request_):
 def test_a_wrong_request_is_refused_where_it_is_made(kind, wishes, message):
     with pytest.raises(InputError, match=message):
         kind(**wishes)
+
+
+def test_a_bundled_name_is_refused_at_submission_and_read_from_a_stored_job(queue):
+    """Stored by a version that did not bundle it yet."""
+    request = CalibrateRequest("prose")
+    with pytest.raises(InputError, match="'prose' is bundled; choose another domain"):
+        queue.submit(request, documents())
+    assert queue.jobs() == [] and queue.prompts.names() == []
+    assert read_request("calibrate", request.to_json()) == request
 
 
 @pytest.mark.parametrize(

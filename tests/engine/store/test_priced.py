@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import duckdb
+import pandas as pd
 import pytest
 
 from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries, spool
@@ -70,7 +71,41 @@ def test_a_layer_is_audited_by_the_mean_over_its_heads(made, view):
             ]
             means.append(sum(masses) / len(masses))
         assert row.audited_mass == pytest.approx(min(means))
-        assert row.covered == (row.audited_mass >= row.lower_mass)
+
+
+def audited(made, masses):
+    """The run with these audited masses by segment, in the layers that ran sparse in both."""
+    return replace(made, audits=tuple(replace(a, mass=masses[a.segment]) for a in made.audits))
+
+
+@pytest.mark.parametrize(
+    ("masses", "covered"), [((0.99, 0.99), None), ((0.99, 0.0), False), ((0.0, 0.99), False)]
+)
+def test_the_least_of_two_segments_claims_tells_what_broke_but_not_that_both_held(
+    made, store, home, masses, covered
+):
+    """The other segment's claim was larger, perhaps larger than its truth."""
+    bundle.write_bundle(audited(made, masses), home / "spool")
+    spool.ingest_spool(store)
+    rows = audit_queries.layer_claims(OwnerView(store, None), [made.run.run_id])
+    both = rows[rows["claims"] == 2]
+    assert len(both)
+    told = [None if pd.isna(value) else bool(value) for value in both["covered"]]
+    assert told == [covered] * len(both)
+
+
+def test_a_layer_with_one_claim_is_covered_where_its_truth_reaches_it(made, factory, store, home):
+    """Two segments, of which the second ran dense in layer 0."""
+    choices = tuple(
+        replace(c, pattern="dense", lower_mass=None) if (c.layer, c.segment) == (0, 1) else c
+        for c in made.choices
+    )
+    for name, mass, covered in (("aa", 0.99, True), ("bb", 0.0, False)):
+        record = factory.rename(replace(audited(made, (mass, 0.99)), choices=choices), name)
+        bundle.write_bundle(record, home / "spool")
+        spool.ingest_spool(store)
+        row = audit_queries.layer_claims(OwnerView(store, None), [record.run.run_id]).iloc[0]
+        assert (row["claims"], bool(row["covered"])) == (1, covered)
 
 
 def test_a_layer_with_a_sparse_head_that_was_not_audited_has_no_truth(made, store, home):
@@ -81,7 +116,6 @@ def test_a_layer_with_a_sparse_head_that_was_not_audited_has_no_truth(made, stor
     spool.ingest_spool(store)
     rows = audit_queries.layer_claims(OwnerView(store, None), [made.run.run_id])
     assert rows["audited_mass"].isna().tolist() == [False, False, True, False]
-    assert rows["covered"].isna().tolist() == [False, False, True, False]
 
 
 def test_events_say_whose_certificate_failed(made, view):
