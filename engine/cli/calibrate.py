@@ -108,7 +108,7 @@ def calibrate(
     recipe = Recipe(
         target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust=robust, profile=profile
     )
-    folds = cut_folds(_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
+    folds = cut_folds(document_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
     report.line(
         f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, on {loaded.device}: "
         f"{'seconds' if loaded.device != 'cpu' else 'some seconds a prompt'}"
@@ -135,7 +135,7 @@ def _target(out: Path | None, domain: str) -> Path:
     return writable_folder(paths.calibrations()) / f"{domain}.json"
 
 
-def _groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
+def document_groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
     """Documents by group: every folder is a group of its own, all single files together are one."""
     from routesparse.engine.calibrate.prompts import read_documents
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.calibrate.prompts import Document, Window, draw, read_documents
+from routesparse.engine.calibrate.tuning_rows import SAME
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.config import PRICES, RouterConfig
 from routesparse.engine.errors import ConfigError
@@ -37,10 +38,10 @@ from routesparse.engine.evaluation.studies.selection.prompts import TEXT, Item, 
 from routesparse.engine.evaluation.studies.selection.run import measured
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.progress import Progress, no_progress
 
 GRID = (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 KEY = ("split", "seed", "domain", "cluster", "index", "price")
-SAME = ("revision", "dtype", "library_hash", "stamp", "tokens")  # of all headers of one file
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,30 @@ def measure(
                 numbers["agreement"] = numbers.pop("agree")
             yield row | numbers
     bench.forget()
+
+
+def append(
+    loaded: LoadedModel,
+    windows: Sequence[Drawn],
+    prices: Sequence[float],
+    about: Mapping[str, Any],
+    path: Path,
+    progress: Progress = no_progress,
+) -> None:
+    """Measure what the file does not hold yet and append it. Progress has the stage "windows".
+
+    Errors: ConfigError where the file is of another setting.
+    """
+    check_same(rows.parts(path), about)
+    skip = done(rows.parts(path))
+    bench = TuningBench(loaded)
+    with rows.Appender(path) as out:
+        out.write(dict(about))
+        for place, drawn in enumerate(windows):
+            progress("windows", place, len(windows))
+            for row in measure(bench, drawn, prices, about, skip):
+                out.write(row)
+    progress("windows", len(windows), len(windows))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -170,7 +170,7 @@ def test_a_window_that_failed_counts_as_lost_and_a_price_that_it_lacks_leaves_it
 
 
 def test_what_can_not_be_chosen_from_is_refused_with_what_to_do():
-    with pytest.raises(CalibrationError, match="no price keeps kl=0[.]0001: at price 0[.]25, the dearest"):
+    with pytest.raises(CalibrationError, match=r"no price keeps kl=0[.]0001: at price 0[.]25, the dearest"):
         chosen(rows_of(), "kl=0.0001")
     with pytest.raises(CalibrationError, match="test split; choose on the calibration split"):
         chosen([{**r, "split": "test"} for r in rows_of()])
@@ -184,5 +184,5 @@ def test_what_can_not_be_chosen_from_is_refused_with_what_to_do():
     "text", ["kl", "kl=", "kl=0", "kl=-1", "kl=nan", "agreement=1", "loss=1", "agreement=97"]
 )
 def test_a_target_that_means_nothing_is_refused(text):
-    with pytest.raises(ConfigError, match="pass kl=0[.]01"):
+    with pytest.raises(ConfigError, match=r"pass kl=0[.]01"):
         Target.parse(text)
