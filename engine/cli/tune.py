@@ -14,15 +14,13 @@ from routesparse.engine import paths
 from routesparse.engine.calibrate.choose import Target, choose
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.folders import check_name
+from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.cli.calibrate import document_groups
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import InputError
-
-LEAST_TOKENS = 1_024  # of a window: halves of it are read too, and still have body rows
 
 
 def tune(
