@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine.calibration.tuned import MEASURES, Part, Tested, TunedPrice
+from routesparse.engine.calibration.tuned import MEASURES, Part, PriceResult, TunedPrice
 from routesparse.engine.errors import CalibrationError, ConfigError
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 
@@ -189,7 +189,7 @@ def choose(
         )
     losses = np.stack([one.losses.mean((1, 2)) for one in samples])
     tested = tuple(
-        Tested(
+        PriceResult(
             price=float(price),
             loss=float(losses[:, place].max() if robust else losses[:, place].mean()),
             bound=float(joined[place]),

@@ -37,7 +37,7 @@ _MOST_FILE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Tested:
+class PriceResult:
     """One price of the grid. loss: the mean of min(loss, cap) over units; bound: its upper bound.
 
     largest: loss of a single window; above: share of windows above the target; kept: it and every dearer one passed.
@@ -76,7 +76,7 @@ class TunedPrice:
     confidence: float
     price: float
     robust: bool  # True: the target holds for each part by itself; False: for their mean
-    tested: tuple[Tested, ...]  # ascending in price
+    tested: tuple[PriceResult, ...]  # ascending in price
     parts: tuple[Part, ...]
     tokens: int  # of a window
     model: str
@@ -92,7 +92,7 @@ class TunedPrice:
     commit: str | None
 
     @property
-    def at_price(self) -> Tested:
+    def at_price(self) -> PriceResult:
         """The row of the price that was chosen."""
         return next(row for row in self.tested if row.price == self.price)
 
@@ -211,7 +211,7 @@ def _from_dict(values: Any) -> TunedPrice:
         raise FieldError("price", values["price"], "one of the tested prices that were kept")
     rest = {name: value for name, value in values.items() if name not in ("schema", "kind")}
     lists = {name: tuple(rest[name]) for name in ("documents", "measured")}
-    tested = tuple(Tested(**row) for row in rest["tested"])
+    tested = tuple(PriceResult(**row) for row in rest["tested"])
     return TunedPrice(**{**rest, **lists, "tested": tested, "parts": tuple(Part(**p) for p in rest["parts"])})
 
 
