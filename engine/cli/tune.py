@@ -16,7 +16,6 @@ from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import TunedPrice
-from routesparse.engine.cli.calibrate import document_groups
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
@@ -123,10 +122,12 @@ def _measure(
         if not path.exists():
             raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
     writable_folder(file.parent)
-    from routesparse.engine.evaluation.studies import tuning
+    from routesparse.engine.calibrate.prompts import document_groups
+    from routesparse.engine.evaluation.studies import tuning_windows
+    from routesparse.engine.evaluation.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_model
 
-    grid = tuning.check_prices(tuning.GRID if prices is None else _numbers(prices))
+    grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else _numbers(prices))
     report.line(f"loading model {model}")
     loaded = load_model(model)
     if tokens > loaded.max_tokens:
@@ -136,15 +137,16 @@ def _measure(
     groups = document_groups(prompts, domain, loaded.tokenizer)
     # Nothing is known of what belongs together but the documents themselves.
     lots = [
-        tuning.draw_windows(
+        tuning_windows.draw_windows(
             part, {d.name: f"{one}/{d.name}" for d in part}, tokens, windows, loaded.tokenizer, seed
         )
         for one, part in groups.items()
     ]
     command = f"routesparse tune {domain} --windows {windows} --tokens {tokens} --seed {seed}"
-    about = tuning.header(loaded, seed, "calibration", tokens, command)
+    bench = Bench(loaded)
+    about = tuning_windows.header(loaded, bench, seed, "calibration", tokens, command)
     with report.bars():
-        tuning.append(loaded, [drawn for lot in lots for drawn in lot], grid, about, file, report)
+        tuning_windows.append(bench, [drawn for lot in lots for drawn in lot], grid, about, file, report)
     return list(groups)
 
 
