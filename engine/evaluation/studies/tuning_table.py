@@ -183,7 +183,15 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
                     f"{100 * (1 - area / strict):.0f} %",
                 )
             )
-    return _table(heads, made)
+    missed = [f"{row[0]} on {row[1]} ({row[5]})" for row in made if row[9] == "**no**"]
+    return [
+        *_table(heads, made),
+        f"Missed: {', '.join(missed)}. A price that was bounded over windows promises something about the documents "
+        "that were measured; these are others, and other documents may lose more."
+        if missed
+        else "None was missed.",
+        "",
+    ]
 
 
 def _interval(rows: Sequence[Row], domains: Sequence[str], price: float, target: Target) -> str:

@@ -5,11 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from routesparse.engine import paths
 from routesparse.engine.calibrate.choose import Sample, Target, choose
+from routesparse.engine.calibrate.tuning_rows import read_measured
+from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import Part
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation.studies import tuning_table
+from routesparse.engine.models.files import resolve, revision_of
 
 PRICES = (0.25, 0.5, 1.0)
 
@@ -108,10 +112,38 @@ def test_the_page_tells_what_was_chosen_kept_and_saved(tmp_path):
     # Kept on prose at .4 of the limit, missed on test code, and read from the robust price on what no choice knew.
     assert check["`prose`", "prose"][9:] == ["yes", "0.300", "25 %"]
     assert check["`code`", "code"][9] == "**no**"
+    assert "`code` on code (0.0" in out.read_text().split("Missed: ")[1]
     assert ("`all`", "docs (shift)") in check and "windows" in check["price of", "on"]
     assert "measure calibration" in out.read_text() and "commit unknown" in out.read_text()
     with pytest.raises(CalibrationError, match="documents of the test split"):
         tuning_table.main([files[0], files[0], "--prices", str(tmp_path / "prices"), "--out", str(out)])
+
+
+def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say():
+    """The page is written by the command that it names, prices are chosen again, the weights are today's."""
+    results = paths.DATA / "results"
+    files = [read_measured([results / f"tuning_{split}_h200.jsonl.gz"]) for split in ("calibration", "test")]
+    names = sorted(path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json"))
+    assert names == ["code-kl", "dialog-kl", "mixed-kl", "prose-kl", "strictest-kl"]
+    shipped = [tuned.load(name) for name in names]
+    text = (results / "TUNE.md").read_text()
+    command = text.splitlines()[1].split("`")[1]
+    assert "\n".join(tuning_table.page(shipped, *files[0], *files[1], command)).rstrip() + "\n" == text
+    for one in shipped:
+        again = choose(
+            files[0][0],
+            files[0][1][0],
+            Target(one.measure, one.target),
+            one.confidence,
+            name=one.name,
+            domain=one.domain,
+            domains=[part.domain for part in one.parts],
+            robust=one.robust,
+            measured=one.measured,
+            command=one.command,
+        )
+        assert again == one
+        assert one.mismatch(revision_of(resolve("demo")[0]), RouterConfig()) is None
 
 
 def test_a_choice_on_half_of_the_windows_is_seldom_wrong_where_the_mean_alone_often_is():
