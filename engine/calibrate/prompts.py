@@ -72,6 +72,25 @@ def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
     return documents
 
 
+def document_groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
+    """Documents by group: every folder is a group of its own, all single files together are one.
+
+    Errors: PromptError, CalibrationError.
+    """
+    folders = [path for path in prompts if path.is_dir()]
+    files = [path for path in prompts if not path.is_dir()]
+    groups = {_group(path): read_documents(path, _group(path), tokenizer) for path in folders}
+    if files:
+        groups[domain] = [d for path in files for d in read_documents(path, domain, tokenizer)]
+    return groups
+
+
+def _group(folder: Path) -> str:
+    """A folder's name; of data/code/calibration it is code."""
+    resolved = folder.resolve()
+    return resolved.parent.name if resolved.name in ("calibration", "train") else resolved.name
+
+
 def tokenized(text: PromptText, domain: str, tokenizer: Any) -> Document:
     """A text as a document of a domain."""
     ids = tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -83,7 +83,7 @@ def _check_histogram(value: Any, field: str) -> None:
         raise FieldError(f"{field}.share", value["share"], "shares of one whole")
 
 
-def _check_stamp(value: Any, field: str) -> None:
+def check_stamp(value: Any, field: str) -> None:
     """Values that a RouterConfig or a constant may have. Missing and unknown ones are told when stamps are compared."""
     fields.an_object(value, field)
     for name, constant in policy.constants().items():
@@ -137,7 +137,7 @@ _CALIBRATION = fields.record(
         "model": fields.text,
         "model_revision": fields.text,
         "library_hash": fields.text,
-        "stamp": _check_stamp,
+        "stamp": check_stamp,
         "buckets": _check_buckets,
         "documents": fields.items(fields.text),
         "seed": fields.whole(),

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
+from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
@@ -43,7 +44,11 @@ def analyze(
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8: the prompt.")],
     model: ModelName = "demo",
     calibration: Annotated[
-        str | None, typer.Option(help="prose, code, dialog, mixed, or a .json file; without: in-prompt only.")
+        str | None,
+        typer.Option(
+            help="prose, code, dialog, mixed, or a .json file; without: in-prompt only. A tuned price, such as "
+            "prose-kl, sets the price."
+        ),
     ] = None,
     policy: Annotated[Policy, typer.Option(help="How candidates are chosen.")] = RouterConfig.policy,
     budget: Annotated[
@@ -115,6 +120,9 @@ def analyze(
         seed=seed,
     )
     target = writable_folder(out or paths.spool())
+    tuned_price = None if calibration is None else tuned.find(calibration)
+    if tuned_price is not None:
+        config, calibration = tuned_price.applied(config, price), None
     predicts = False
     if calibration is not None:
         from routesparse.engine.calibration.artifact import load_calibration
@@ -134,6 +142,8 @@ def analyze(
     loaded = load_model(model)
     if segment is None:
         config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
+    if tuned_price is not None:
+        _tell(report, tuned_price, loaded.revision, config, force)
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
     report.line(
         f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
@@ -171,6 +181,19 @@ def analyze(
         print_json(analysis_object(record, bundle))
     else:
         _print_summary(record, bundle)
+
+
+def _tell(
+    report: Reporter, tuned_price: tuned.TunedPrice, revision: str, config: RouterConfig, force: bool
+) -> None:
+    """What the price promises, or with ``force`` why it promises nothing here. Errors: CalibrationError."""
+    if not force:
+        tuned_price.check(revision, config)
+    wrong = tuned_price.mismatch(revision, config)
+    if wrong is None:
+        report.line(f"{tuned_price.name}: {tuned_price.says}")
+    else:
+        report.warn(f"price {tuned_price.price:g} is used, but promises nothing here: {wrong}")
 
 
 def profile(

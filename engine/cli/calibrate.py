@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ from routesparse.engine.config import Policy, RouterConfig, certified_mass, defa
 from routesparse.engine.errors import InputError
 
 if TYPE_CHECKING:
-    from routesparse.engine.calibrate.prompts import Document
     from routesparse.engine.calibration.artifact import Calibration
 
 
@@ -103,12 +101,13 @@ def calibrate(
             f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
         )
     from routesparse.engine.calibrate.measure import make_calibration
+    from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.calibrate.recipe import Recipe, cut_folds
 
     recipe = Recipe(
         target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust=robust, profile=profile
     )
-    folds = cut_folds(_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
+    folds = cut_folds(document_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
     report.line(
         f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, on {loaded.device}: "
         f"{'seconds' if loaded.device != 'cpu' else 'some seconds a prompt'}"
@@ -133,24 +132,6 @@ def _target(out: Path | None, domain: str) -> Path:
         return out
     check_not_bundled(domain, ", or a file with --out")
     return writable_folder(paths.calibrations()) / f"{domain}.json"
-
-
-def _groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dict[str, list[Document]]:
-    """Documents by group: every folder is a group of its own, all single files together are one."""
-    from routesparse.engine.calibrate.prompts import read_documents
-
-    folders = [path for path in prompts if path.is_dir()]
-    files = [path for path in prompts if not path.is_dir()]
-    groups = {_group(path): read_documents(path, _group(path), tokenizer) for path in folders}
-    if files:
-        groups[domain] = [d for path in files for d in read_documents(path, domain, tokenizer)]
-    return groups
-
-
-def _group(folder: Path) -> str:
-    """A folder's name; of data/code/calibration it is code."""
-    resolved = folder.resolve()
-    return resolved.parent.name if resolved.name in ("calibration", "train") else resolved.name
 
 
 def _summary(made: Calibration, path: Path) -> dict[str, Any]:

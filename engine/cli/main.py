@@ -28,6 +28,7 @@ from routesparse.engine.cli import doctor as cli_doctor
 from routesparse.engine.cli import evaluate as cli_evaluate
 from routesparse.engine.cli import operations as cli_operations
 from routesparse.engine.cli import score as cli_score
+from routesparse.engine.cli import tune as cli_tune
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
 from routesparse.engine.errors import InputError, RouteSparseError, shortened
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command()(cli_analyze.analyze)
 app.command()(cli_analyze.profile)
 app.command()(cli_calibrate.calibrate)
+app.command()(cli_tune.tune)
 app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
@@ -78,12 +79,16 @@ class WarmAnalysis:
         loaded = self._warm.load(request.model)
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
-        calibration = request.calibration
+        calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
+        if calibration is not None and calibration in tuned.known(request.owner):
+            price = tuned.load(calibration, request.owner)
+            config, calibration = price.applied(config, request.price), None
+            price.check(loaded.revision, config)
         try:
             return self._analyze_prompt(
                 tokenized,
                 loaded,
-                request.config(on_gpu=loaded.on_gpu),
+                config,
                 calibration=None if calibration is None else load_calibration(calibration, request.owner),
                 profile=request.profile,
                 audit=request.audit,

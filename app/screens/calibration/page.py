@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.screens.calibration import figures, profile_card, wording
 from routesparse.app.shell import identity, navigate, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui import design, exports, glossary, numbers, states, tuned_prices
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
@@ -39,6 +39,7 @@ def render() -> None:
             _drift_card(store, shown)
         _fold_card(shown)
         _predictor_card(shown)
+    tuned_prices.card(identity.owner())
     profile_card.cards(store)
 
 

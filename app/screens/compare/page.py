@@ -13,7 +13,7 @@ from routesparse.app.screens.compare import cards, conclusion, figures, selectio
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.shell import identity, navigate, run_header, setting_words, switch, view, way_back
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, numbers, states
+from routesparse.app.ui import design, exports, numbers, states, tuned_prices
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError
@@ -66,6 +66,7 @@ def render() -> None:
         cards.entropy(store, sides, stored)
     with right:
         cards.settings(sides)
+    tuned_prices.card(identity.owner(), sides.baseline.run.model_revision)
 
 
 def _switch_kind() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -18,11 +19,13 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
+from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
-from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
+from routesparse.engine.errors import CalibrationError, InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.files import offered, resolve
+from routesparse.engine.models.files import offered, resolve, revision_of
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
 
@@ -110,6 +113,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             or None
         )
     with three:
+        target = _target(wishes["model"], taken == "price") if priced else None
         wishes["tau"] = st.number_input(
             "τ layer" if priced else "τ",
             value=None,
@@ -128,9 +132,11 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
                 format="%.3g",
                 key="price",
                 bind="query-params",
-                placeholder="varied" if taken == "price" else f"{RouterConfig.price:g}",
+                placeholder="varied"
+                if taken == "price"
+                else f"{target.price if target else RouterConfig.price:g}",
                 help=TERMS["price"],
-                disabled=taken == "price",
+                disabled=taken == "price" or target is not None,
             )
         wishes["segment"] = st.number_input(
             "Segment, tokens",
@@ -169,6 +175,9 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         wishes["probe"] = st.selectbox(
             "Probe", PROBE_MODES, key="probe_mode", bind="query-params", width=130, help=TERMS["probe"]
         )
+    if target is not None:
+        wishes["price"] = target.price
+        st.html(f'<div class="rs-note">{escape(target.name)}: {escape(target.says)}.</div>')
     wishes["calibration"] = None if calibration == problems.NO_CALIBRATION else calibration
     wishes["budget"] = limit.strip() or None
     if taken is not None:
@@ -180,6 +189,8 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     if found:
         return wishes["model"], [], None, found
     request = RunRequest(**wishes)
+    if target is not None and (text := problems.of_target(request, target)):
+        return request.model, [request], None, [text]
     wrong = problems.of_calibration(request)
     if wrong is not None:
         return (
@@ -189,6 +200,31 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             [problems.Problem(wrong, (problems.UNCALIBRATED,))],
         )
     return request.model, [request], None, []
+
+
+def _target(model: str, varied: bool) -> TunedPrice | None:
+    """The quality target that is chosen: it sets the price."""
+    fitting = {one.name: one for one in _tuned_for(model)}
+    name = st.selectbox(
+        "Quality",
+        [problems.NO_CALIBRATION, *fitting],
+        key="quality",
+        bind="query-params",
+        help=TERMS["quality"],
+        disabled=varied,
+    )
+    return None if varied else fitting.get(name)
+
+
+def _tuned_for(model: str) -> list[TunedPrice]:
+    """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
+    found = []
+    for name in tuned.known(identity.owner()):
+        with contextlib.suppress(CalibrationError, ModelError):
+            one = tuned.load(name, identity.owner())
+            if one.model_revision == revision_of(resolve(model)[0]):
+                found.append(one)
+    return found
 
 
 def _absent(models: Collection[str]) -> str | None:

@@ -11,6 +11,7 @@ import streamlit as st
 from routesparse.app.shell import identity, view
 from routesparse.app.ui import numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
@@ -115,6 +116,15 @@ def of_limit(
             Fix("Run without a limit", {"limit": ""}),
         ),
     )
+
+
+def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
+    """Why the price that keeps a target promises nothing here; None where it does."""
+    wrong = target.mismatch(revision_of(resolve(request.model)[0]), request.config())
+    if wrong is None:
+        return None
+    price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})
+    return Problem(wrong, (price,))
 
 
 def of_calibration(request: RunRequest) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 from routesparse.engine.calibrate.prompts import Document, draw
 from routesparse.engine.errors import CalibrationError, ConfigError
-from routesparse.engine.evaluation.studies import tuning
+from routesparse.engine.evaluation.studies import tuning, tuning_windows
 from routesparse.engine.evaluation.studies.selection import rows
 
 
@@ -36,13 +36,13 @@ def run(folder, data, out, *more):
 
 
 def test_windows_take_clusters_alike_and_more_of_them_keep_the_first(loaded, data):
-    documents, of = tuning.read_split(data, "code", "calibration", loaded.tokenizer)
+    documents, of = tuning_windows.read_split(data, "code", "calibration", loaded.tokenizer)
     assert of == {"a-0": "org/a", "a-1": "org/a", "b-0": "org/b"}
-    few, many = (tuning.draw_windows(documents, of, 600, n, loaded.tokenizer, 0) for n in (3, 40))
+    few, many = (tuning_windows.draw_windows(documents, of, 600, n, loaded.tokenizer, 0) for n in (3, 40))
     assert [(d.cluster, d.index) for d in few] == [("org/a", 0), ("org/b", 0), ("org/a", 1), ("org/b", 1)]
     assert many[:4] == few and len(many) == 40
     assert {d.window.document for d in many} == {"a-0", "a-1", "b-0"}
-    assert tuning.draw_windows(documents, of, 600, 4, loaded.tokenizer, 1) != few
+    assert tuning_windows.draw_windows(documents, of, 600, 4, loaded.tokenizer, 1) != few
 
 
 def test_windows_are_drawn_uniformly_and_short_documents_give_half_ones(loaded):

@@ -122,6 +122,10 @@ class Bench:
         self._references: dict[str, Tensor] = {}
         self._graphs: Graphs[Computed] = Graphs()
 
+    def forget(self) -> None:
+        """Drop the references: measuring a prompt again runs dense attention again."""
+        self._references.clear()
+
     @torch.no_grad()
     def measure(self, prompt: Prompt, method: Method) -> dict[str, float]:
         """Area, loss and score of one method on one prompt."""

@@ -1,0 +1,227 @@
+"""From measured losses to a price: Learn-then-Test with fixed-sequence testing (Angelopoulos et al., 2021).
+
+Prices are tested from the dearest (the lowest) upwards, each one's claim "the mean loss is at most the limit" at the
+full error 1 - q; the first that fails ends it, and the cheapest price that passed is chosen. The chance of choosing a
+price whose claim is false is at most 1 - q. Proof: such a price can be chosen only if the dearest of all prices with a
+false claim passed, and its test errs with probability at most 1 - q. Nothing is assumed about how the loss depends on
+the price, nor about how the losses of one window at several prices depend on each other.
+
+The loss of a window is the mean over its tokens: KL to dense; the share of changed next tokens; or what the text's own
+log-likelihood loses, where a gain counts as 0. It counts up to a cap of CAP times the limit, because no finite sample
+bounds the mean of a loss that may be arbitrarily large in a rare window. So the claim is about E[min(loss, cap)]; the
+artifact tells the largest loss seen.
+
+A test is a bound by betting (method/layer_certificate.py) on x = 1 - min(loss, cap) / cap, in [0, 1]. What it is about:
+
+* unit "document", where a domain has at least LEAST_CLUSTERS clusters (documents, or projects whose pieces they are):
+  x is a cluster's mean. If clusters are independent draws from the domain, the claim is about the domain.
+* unit "window", where it has fewer: the clusters are strata, and the windows of one are independent draws from it, by
+  our own random generator (prompts.draw). The claim is about the mean over *these* clusters, with equal weights, and
+  holds whatever they are. Nothing is claimed of another document; the check on test documents measures that.
+  No bound could do more: if a share p of all documents had the worst loss, n good ones are seen with probability
+  (1 - p)^n, so with 4 books p may be as large as .53 at confidence .95 and the mean as large as .53 cap.
+
+Several domains: either the claim is about the mean over domains, each one bounded at error (1 - q) / D (union bound);
+or, robust, about each by itself: the largest of the bounds, each at the full error (its claim errs at most 1 - q).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine.calibration.tuned import MEASURES, Part, PriceResult, TunedPrice
+from routesparse.engine.errors import CalibrationError, ConfigError
+from routesparse.engine.method.layer_certificate import layer_lower_mass
+
+CAP = 4.0
+LEAST_CLUSTERS = 20
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a user asks for, such as kl=0.01 or agreement=0.97."""
+
+    measure: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Errors: ConfigError."""
+        name, _, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        most = 1.0 if name == "agreement" else 1e3
+        if name not in MEASURES or not 0 < number < most:
+            raise ConfigError(
+                f"target {text[:40]!r} is not understood; pass kl=0.01 or nats=0.01 (nats a token), or agreement=0.97"
+            )
+        return cls(name, number)
+
+    @property
+    def limit(self) -> float:
+        """The largest mean loss that keeps it."""
+        return 1.0 - self.value if self.measure == "agreement" else self.value
+
+    def loss(self, row: Row) -> float:
+        """Of one window; infinite where it could not be measured."""
+        if "failed" in row:
+            return math.inf
+        if self.measure == "agreement":
+            return 1.0 - float(row["agreement"])
+        found = (
+            float(row["kl"])
+            if self.measure == "kl"
+            else max(0.0, float(row["nats"]) - float(row["nats_dense"]))
+        )
+        return found if math.isfinite(found) else math.inf
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One domain's windows. losses [P, H, C]: of prices, strata and units; windows [P, W]; areas [P]."""
+
+    part: Part
+    losses: np.ndarray
+    windows: np.ndarray
+    areas: np.ndarray
+
+    def bounds(self, cap: float, error: float) -> np.ndarray:
+        """Upper bounds of the mean of min(loss, cap), float64 [P]. losses are capped already."""
+        return cap * (1.0 - layer_lower_mass(1.0 - self.losses / cap, error))
+
+
+def sample(rows: Iterable[Row], domain: str, prices: Sequence[float], target: Target) -> Sample:
+    """What a domain's rows say at each price, from the windows that have a row at every price.
+
+    Errors: CalibrationError where there are too few.
+    """
+    found: dict[tuple[str, int], dict[float, Row]] = {}
+    for row in rows:
+        if row["domain"] == domain and row["price"] in prices:
+            seen = found.setdefault((row["cluster"], row["index"]), {})
+            if "failed" not in row or row["price"] not in seen:
+                seen[row["price"]] = row
+    whole = {key: at for key, at in sorted(found.items()) if len(at) == len(prices)}
+    clusters: dict[str, list[dict[float, Row]]] = {}
+    for (cluster, _), at in whole.items():
+        clusters.setdefault(cluster, []).append(at)
+    unit = "document" if len(clusters) >= LEAST_CLUSTERS else "window"
+    fewest = min(map(len, clusters.values()), default=0)
+    if unit == "window":
+        # Strata of equal size; which windows are left out does not depend on what they lost.
+        clusters = {name: windows[:fewest] for name, windows in clusters.items()}
+    if not clusters or (unit == "window" and fewest < 2):
+        raise CalibrationError(
+            f"domain {domain!r} has {len(whole)} windows that were measured at every price; it needs at least 2 "
+            "of each document; measure more, or name fewer prices"
+        )
+    cap = CAP * target.limit
+    table = {
+        name: np.array([[target.loss(at[price]) for at in windows] for price in prices])
+        for name, windows in clusters.items()
+    }
+    capped = [np.minimum(table[name], cap) for name in sorted(table, key=_shuffled)]
+    if unit == "document":
+        losses = np.stack([values.mean(1) for values in capped], axis=1)[:, None, :]
+    else:
+        losses = np.stack(capped, axis=1)
+    areas = [
+        [np.mean([at[p].get("area", 1.0) for at in windows]) for p in prices] for windows in clusters.values()
+    ]
+    kept = [at[prices[0]] for windows in clusters.values() for at in windows]
+    part = Part(domain, unit, len(kept), len({row["document"] for row in kept}), len(clusters))
+    return Sample(part, losses, np.concatenate(list(table.values()), axis=1), np.mean(areas, axis=0))
+
+
+def _shuffled(name: str) -> str:
+    """An order of clusters that has nothing to do with what they are."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def kept_prices(bounds: np.ndarray, limit: float) -> np.ndarray:
+    """Fixed-sequence testing: bounds [..., P], dearest price first -> bool [..., P], passed with every dearer one."""
+    return np.cumprod(bounds <= limit, axis=-1).astype(bool)
+
+
+def choose(
+    rows: Sequence[Row],
+    header: Row,
+    target: Target,
+    confidence: float,
+    *,
+    name: str,
+    domain: str,
+    domains: Sequence[str],
+    robust: bool,
+    measured: Sequence[str],
+    command: str,
+) -> TunedPrice:
+    """The cheapest price that keeps the target. header: of the rows' files (studies/tuning.py); measured: commands.
+
+    Errors: CalibrationError where no price does, or too little was measured.
+    """
+    mine = [row for row in rows if row["domain"] in domains]
+    by_domain = [{row["price"] for row in mine if row["domain"] == one} for one in domains]
+    prices = sorted(set.intersection(*by_domain)) if by_domain else []
+    if not prices:
+        raise CalibrationError(f"no price was measured on {', '.join(domains)}; measure some first")
+    if any(row["split"] == "test" for row in mine):
+        raise CalibrationError("these windows are of the test split; choose on the calibration split alone")
+    samples = [sample(mine, one, prices, target) for one in domains]
+    cap, error = CAP * target.limit, 1.0 - confidence
+    bounds = np.stack([one.bounds(cap, error if robust else error / len(samples)) for one in samples])
+    joined = bounds.max(0) if robust else bounds.mean(0)
+    kept = kept_prices(joined, target.limit)
+    if not kept[0]:
+        raise CalibrationError(
+            f"no price keeps {target.measure}={target.value:g}: at price {prices[0]:g}, the dearest that was measured, "
+            f"the bound is {joined[0]:.4g} and the limit {target.limit:.4g}; pass a looser target, lower prices or "
+            "more documents"
+        )
+    losses = np.stack([one.losses.mean((1, 2)) for one in samples])
+    tested = tuple(
+        PriceResult(
+            price=float(price),
+            loss=float(losses[:, place].max() if robust else losses[:, place].mean()),
+            bound=float(joined[place]),
+            largest=float(min(max(one.windows[place].max() for one in samples), 1e3)),
+            above=float(np.mean([(one.windows[place] > target.limit).mean() for one in samples])),
+            area=float(np.mean([one.areas[place] for one in samples])),
+            kept=bool(kept[place]),
+        )
+        for place, price in enumerate(prices)
+    )
+    return TunedPrice(
+        name=name,
+        domain=domain,
+        measure=target.measure,
+        target=target.value,
+        limit=target.limit,
+        cap=cap,
+        confidence=confidence,
+        price=float(prices[int(kept.sum()) - 1]),
+        robust=robust,
+        tested=tested,
+        parts=tuple(one.part for one in samples),
+        tokens=header["tokens"],
+        model=header["model"],
+        model_revision=header["revision"],
+        dtype=header["dtype"],
+        device=header["device"],
+        library_hash=header["library_hash"],
+        stamp=dict(header["stamp"]),
+        documents=tuple(sorted({row["document_sha256"] for row in mine})),
+        seed=header["seed"],
+        measured=tuple(dict.fromkeys(measured)),
+        command=command,
+        commit=header["git_commit"],
+    )

@@ -1,0 +1,104 @@
+"""The files that ``studies/tuning.py`` appends to, read back: JSON lines, headers and rows, that people may edit."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import fields, plain_files
+from routesparse.engine.calibration.checks import check_stamp
+from routesparse.engine.config import PRICES
+from routesparse.engine.errors import CalibrationError, shortened
+
+SAME = ("revision", "dtype", "library_hash", "stamp", "tokens")  # of all headers whose rows are used together
+_MOST_FILE_BYTES = 1 << 28
+
+_PRICE = fields.number(*PRICES, wanted=f"a number from {PRICES[0]:g} to {PRICES[1]:g}")
+_NAMED = fields.record(
+    {
+        **dict.fromkeys(("domain", "document", "document_sha256", "cluster"), fields.text),
+        "split": fields.one_of("calibration", "test"),
+        "index": fields.whole(),
+        "price": _PRICE,
+    },
+    more=fields.plain,
+)
+_NUMBERS = fields.record(
+    {
+        "kl": fields.number(),
+        "agreement": fields.number(0.0, 1.0, "a number from 0 to 1"),
+        **dict.fromkeys(("nats", "nats_dense"), fields.number()),
+        "area": fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1"),
+    },
+    more=fields.plain,
+)
+_HEADER = fields.record(
+    {
+        **dict.fromkeys(("model", "revision", "dtype", "device", "library_hash", "command"), fields.text),
+        "stamp": check_stamp,
+        "tokens": fields.whole(1),
+        "seed": fields.whole(),
+        "git_commit": fields.optional(fields.text),
+    },
+    more=fields.plain,
+)
+
+
+def read_measured(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows, and the headers of all files. A last line that was cut off is left out.
+
+    Errors: CalibrationError for what can't be read, a value that means nothing, or files of different settings.
+    """
+    rows: list[dict[str, Any]] = []
+    headers: list[dict[str, Any]] = []
+    for path in files:
+        for number, value in _lines(path):
+            try:
+                kind = headers if isinstance(value, dict) and "stamp" in value else rows
+                if kind is headers:
+                    _HEADER(value, "")
+                else:
+                    _NAMED(value, "")
+                    if "failed" not in value:
+                        _NUMBERS(value, "")
+            except ValueError as error:
+                raise CalibrationError(
+                    f"line {number} of {shortened(path)}: {error}; measure again"
+                ) from None
+            kind.append(value)
+    if not headers:
+        raise CalibrationError(
+            f"{', '.join(str(path) for path in files) or 'no file'} holds no measured windows; pass --prompts first"
+        )
+    for name in SAME:
+        if any(header[name] != headers[0][name] for header in headers):
+            raise CalibrationError(
+                f"these rows were measured with different {name}; pass files of one setting"
+            )
+    return rows, headers
+
+
+def _lines(path: Path) -> list[tuple[int, Any]]:
+    try:
+        content = plain_files.read_bounded(path, _MOST_FILE_BYTES)
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except (OSError, EOFError, ValueError) as error:
+        raise CalibrationError(
+            f"{shortened(path)} can't be read ({getattr(error, 'strerror', None) or error}); pass another --rows"
+        ) from None
+    found = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append((number, json.loads(line, object_pairs_hook=fields.no_field_twice)))
+        except (ValueError, RecursionError) as error:
+            # A run that was killed leaves a torn line, which its next start ends.
+            if not line.endswith("}"):
+                continue
+            raise CalibrationError(f"line {number} of {shortened(path)} is no JSON: {error}") from None
+    return found

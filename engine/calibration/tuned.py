@@ -1,0 +1,267 @@
+"""A tuned price: the cheapest price at which a loss against dense attention stayed below a target, and its evidence.
+
+It takes the place of a price chosen by hand under the policy "priced"; ``calibrate/choose.py`` makes it
+and proves what it claims. It is an artifact of its own beside the calibrations, in a folder below theirs: a
+calibration's delta is stamped with the one price that it was measured at, and stays valid as it is.
+
+The price belongs to the model's weights, the pattern library and the policy's settings, which must match. Device and
+number format are provenance: how segments are cut does not matter for windows that fit in one, and a block's worth is
+defined alike on all devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import fields, paths
+from routesparse.engine.calibration import folders
+from routesparse.engine.calibration.artifact import stamp_of, unread_by
+from routesparse.engine.calibration.checks import check_stamp
+from routesparse.engine.config import PRICES, RouterConfig
+from routesparse.engine.errors import CalibrationError, shortened
+from routesparse.engine.fields import FieldError
+from routesparse.engine.method.patterns import library_hash
+
+KIND, SCHEMA = "tuned price", 1
+FOLDER = "tuned"  # below each folder of calibrations
+MEASURES = ("kl", "agreement", "nats")
+WORDS = {"kl": "KL to dense", "agreement": "next-token agreement", "nats": "loss of the text"}
+FREE = (
+    "price",
+    "segment_tokens",
+)  # of a calibration's stamp: what a tuned price sets, and what it holds for alike
+_MOST_FILE_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class PriceResult:
+    """One price of the grid. loss: the mean of min(loss, cap) over units; bound: its upper bound.
+
+    largest: loss of a single window; above: share of windows above the target; kept: it and every dearer one passed.
+    """
+
+    price: float
+    loss: float
+    bound: float
+    largest: float
+    above: float
+    area: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands behind one domain. unit: what the bound counts; a document stands for its cluster."""
+
+    domain: str
+    unit: str  # "document" or "window"
+    windows: int
+    documents: int
+    clusters: int
+
+
+@dataclass(frozen=True)
+class TunedPrice:
+    """The artifact. Losses are in the measure's unit: nats a token, or for agreement the share that differs."""
+
+    name: str
+    domain: str
+    measure: str
+    target: float  # as asked for: of an agreement the least share that agrees
+    limit: float  # the same as a loss: 1 - target of an agreement
+    cap: float  # a window's loss counts at most so much
+    confidence: float
+    price: float
+    robust: bool  # True: the target holds for each part by itself; False: for their mean
+    tested: tuple[PriceResult, ...]  # ascending in price
+    parts: tuple[Part, ...]
+    tokens: int  # of a window
+    model: str
+    model_revision: str
+    dtype: str
+    device: str
+    library_hash: str
+    stamp: dict[str, Any]
+    documents: tuple[str, ...]  # sha256
+    seed: int
+    measured: tuple[str, ...]  # commands
+    command: str
+    commit: str | None
+
+    @property
+    def at_price(self) -> PriceResult:
+        """The row of the price that was chosen."""
+        return next(row for row in self.tested if row.price == self.price)
+
+    @property
+    def says(self) -> str:
+        """The claim in one line."""
+        told = f"{self.limit:g} of tokens" if self.measure == "agreement" else f"{self.limit:g} nats a token"
+        what = "share of changed next tokens" if self.measure == "agreement" else WORDS[self.measure]
+        each = "each of " if self.robust else ""
+        return (
+            f"price {self.price:g}: {what} at most {told} on {each}{', '.join(p.domain for p in self.parts)} "
+            f"with confidence {self.confidence:g}"
+        )
+
+    def applied(self, config: RouterConfig, given: float | None = None) -> RouterConfig:
+        """The configuration at this price. given: a price that was asked for too. Errors: ConfigError."""
+        if given is not None and given != self.price:
+            raise CalibrationError(
+                f"price {given:g} contradicts {self.name!r}, which says {self.price:g}; leave one of the two out"
+            )
+        return dataclasses.replace(config, price=self.price)
+
+    def mismatch(self, model_revision: str, config: RouterConfig) -> str | None:
+        """Why the claim does not hold for this run, in one sentence; None where it does."""
+        if self.model_revision != model_revision:
+            return (
+                f"{self.name!r} was tuned for model {self.model!r} revision {self.model_revision}, this model has "
+                f"revision {model_revision}; tune a price for it, or pass --price"
+            )
+        if self.library_hash != library_hash():
+            return (
+                f"{self.name!r} was tuned with pattern library {self.library_hash}, this version has "
+                f"{library_hash()}; tune again, or pass --price"
+            )
+        unread = {*unread_by(config), *FREE}
+        for name, value in stamp_of(config).items():
+            if name not in unread and self.stamp.get(name) != value:
+                return (
+                    f"{self.name!r} was tuned with {name} {self.stamp.get(name)!r}, this run has {value!r}; "
+                    "use the same, or pass --price"
+                )
+        return None
+
+    def check(self, model_revision: str, config: RouterConfig) -> None:
+        """Errors: CalibrationError naming the first thing that differs."""
+        found = self.mismatch(model_revision, config)
+        if found is not None:
+            raise CalibrationError(found)
+
+    def save(self, path: Path) -> Path:
+        """Write the file, replacing it whole."""
+        return paths.write_json(path, {"schema": SCHEMA, "kind": KIND, **dataclasses.asdict(self)})
+
+
+def own_folder(owner: str | None = None) -> Path:
+    """Where an owner's tuned prices go; None is this machine's."""
+    return folders.own_folder(owner) / FOLDER
+
+
+def known(owner: str | None = None) -> list[str]:
+    """The names of the bundled ones, of those made on this machine, and of this owner's."""
+    return sorted(
+        {path.stem for folder in folders.folders(owner) for path in (folder / FOLDER).glob("*.json")}
+    )
+
+
+def check_not_bundled(name: str) -> None:
+    """A tuned price may not hide a bundled one. Errors: CalibrationError."""
+    if (paths.DATA / "calibrations" / FOLDER / f"{name}.json").exists():
+        raise CalibrationError(
+            f"tuned price {name!r} is bundled; choose another --name, or a file with --out"
+        )
+
+
+def find(name: str, owner: str | None = None) -> TunedPrice | None:
+    """The tuned price of this name or in this .json file; None where it names none, but perhaps a calibration.
+
+    Errors: CalibrationError for a file that is damaged.
+    """
+    if not name.endswith(".json"):
+        return load(name, owner) if name in known(owner) else None
+    try:
+        values = fields.read_json(Path(name), _MOST_FILE_BYTES)
+    except (OSError, ValueError):  # the reader of calibrations says what is wrong with it
+        return None
+    return load(name, owner) if isinstance(values, dict) and values.get("kind") == KIND else None
+
+
+def load(name: str, owner: str | None = None) -> TunedPrice:
+    """One by its name, or by its path ending in .json. Errors: CalibrationError."""
+    places = [folder / FOLDER / f"{name}.json" for folder in folders.folders(owner)]
+    if name.endswith(".json"):
+        places = [Path(name)]
+    for path in places:
+        try:
+            return _from_dict(fields.read_json(path, _MOST_FILE_BYTES))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CalibrationError(
+                f"tuned price {shortened(path)} can't be read ({error.strerror}); pass another"
+            ) from None
+        except ValueError as error:
+            raise CalibrationError(
+                f"tuned price {name!r} is corrupt: {error}; restore the file or tune again"
+            ) from None
+    here = ", ".join(known(owner)) or "none"
+    raise CalibrationError(f"no tuned price {shortened(name)!r}; known ones: {here}")
+
+
+def _from_dict(values: Any) -> TunedPrice:
+    """Errors: FieldError for the first value outside its meaning."""
+    _FILE(values, "")
+    fields.ascending([row["price"] for row in values["tested"]], "tested.price")
+    if not any(row["price"] == values["price"] and row["kept"] for row in values["tested"]):
+        raise FieldError("price", values["price"], "one of the tested prices that were kept")
+    rest = {name: value for name, value in values.items() if name not in ("schema", "kind")}
+    lists = {name: tuple(rest[name]) for name in ("documents", "measured")}
+    tested = tuple(PriceResult(**row) for row in rest["tested"])
+    return TunedPrice(**{**rest, **lists, "tested": tested, "parts": tuple(Part(**p) for p in rest["parts"])})
+
+
+def _this_schema(value: Any, field: str) -> None:
+    fields.whole()(value, field)
+    if value != SCHEMA:
+        raise FieldError(field, value, f"{SCHEMA}, which this version reads")
+
+
+_PRICE = fields.number(*PRICES, wanted=f"a number from {PRICES[0]:g} to {PRICES[1]:g}")
+_LOSS = fields.number(wanted="a finite number")
+_SHARE = fields.number(0.0, 1.0 + 1e-6, "a number from 0 to 1")
+_ABOVE = fields.number(fields.POSITIVE, wanted="a number above 0")
+_TESTED = fields.record(
+    {
+        "price": _PRICE,
+        "loss": _LOSS,
+        "bound": _LOSS,
+        "largest": _LOSS,
+        "above": _SHARE,
+        "area": _SHARE,
+        "kept": fields.flag,
+    }
+)
+_PART = fields.record(
+    {
+        "domain": fields.text,
+        "unit": fields.one_of("document", "window"),
+        **dict.fromkeys(("windows", "documents", "clusters"), fields.whole(1)),
+    }
+)
+_FILE = fields.record(
+    {
+        "schema": _this_schema,
+        "kind": fields.one_of(KIND),
+        **dict.fromkeys(
+            ("name", "domain", "model", "model_revision", "dtype", "device", "library_hash", "command"),
+            fields.text,
+        ),
+        "measure": fields.one_of(*MEASURES),
+        **dict.fromkeys(("target", "limit", "cap"), _ABOVE),
+        "confidence": fields.number(0.5, 0.9999, "a number from 0.5 to 0.9999"),
+        "price": _PRICE,
+        "robust": fields.flag,
+        "tested": fields.items(_TESTED, least=1),
+        "parts": fields.items(_PART, least=1),
+        "tokens": fields.whole(1),
+        "stamp": check_stamp,
+        **dict.fromkeys(("documents", "measured"), fields.items(fields.text)),
+        "seed": fields.whole(),
+        "commit": fields.optional(fields.text),
+    }
+)

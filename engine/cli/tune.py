@@ -1,0 +1,171 @@
+"""``routesparse tune``: the cheapest price that keeps a quality target on a domain's texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from routesparse.engine import paths
+from routesparse.engine.calibrate.choose import Target, choose
+from routesparse.engine.calibrate.tuning_rows import read_measured
+from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
+from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.cli.checks import writable_folder
+from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.errors import InputError
+
+
+def tune(
+    domain: Annotated[str, typer.Argument(help="What the texts are, such as code.")],
+    target: Annotated[
+        str, typer.Option(help="kl=0.01 or nats=0.01, in nats a token, or agreement=0.97.")
+    ] = "kl=0.01",
+    confidence: Annotated[float, typer.Option(help="That the target is kept, .5 to .9999.")] = 0.95,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Text file, or folder of them, repeatable: measure on these. A folder is a domain."
+        ),
+    ] = None,
+    rows: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Measured rows, repeatable; new ones are appended to the first. Default: in the home."
+        ),
+    ] = None,
+    model: ModelName = "demo",
+    windows: Annotated[int, typer.Option(help="Windows to measure of each domain.")] = 96,
+    tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
+    prices: Annotated[
+        str | None, typer.Option(help="Prices to measure, such as 0.25,0.5,1; default: .18 to 2 in 8 steps.")
+    ] = None,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Keep it in each domain by itself, not in their mean.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Of the result; default: DOMAIN-kl or the like.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: <home>/calibrations/tuned/NAME.json.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
+    json_output: JsonFlag = False,
+) -> None:
+    """Choose the cheapest price that keeps a loss against dense attention below a target."""
+    report = Reporter()
+    wanted = Target.parse(target)
+    if not 0.5 <= confidence <= 0.9999:
+        raise InputError(f"confidence {confidence:g} must lie in [0.5, 0.9999]")
+    called = name or f"{domain}-{wanted.measure}"
+    check_name(called)
+    path = _target(out, called)
+    files = list(rows or [paths.home() / "tuning" / f"{called}.jsonl"])
+    domains = None
+    if prompts:
+        domains = _measure(report, prompts, domain, files[0], model, windows, tokens, prices, seed)
+    found, headers = read_measured([file for file in files if rows or file.exists()])
+    measured = sorted({str(row["domain"]) for row in found})
+    domains = domains or ([domain] if domain in measured else measured)
+    command = f"routesparse tune {domain} --target {target} --confidence {confidence:g}"
+    command += " --robust" if robust else ""
+    command += "".join(f" --rows {file.name}" for file in files)
+    made = choose(
+        found,
+        headers[0],
+        wanted,
+        confidence,
+        name=path.stem,
+        domain=domain,
+        domains=domains,
+        robust=robust,
+        measured=[header["command"] for header in headers],
+        command=command,
+    )
+    made.save(path)
+    if json_output:
+        print_json({**dataclasses.asdict(made), "says": made.says, "path": str(path)})
+    else:
+        _print(made, path)
+
+
+def _target(out: Path | None, name: str) -> Path:
+    if out is None:
+        tuned.check_not_bundled(name)
+        return writable_folder(tuned.own_folder()) / f"{name}.json"
+    if out.suffix != ".json" or out.is_dir():
+        raise InputError(f"{out} is no .json file; pass one")
+    return writable_folder(out.parent) / out.name
+
+
+def _measure(
+    report: Reporter,
+    prompts: Sequence[Path],
+    domain: str,
+    file: Path,
+    model: str,
+    windows: int,
+    tokens: int,
+    prices: str | None,
+    seed: int,
+) -> list[str]:
+    """Append what the file lacks; the domains that were asked for."""
+    if windows < 2 or tokens < LEAST_TOKENS:
+        raise InputError(
+            f"windows {windows}, tokens {tokens}: use at least 2 windows of {LEAST_TOKENS:,} tokens"
+        )
+    for path in prompts:
+        if not path.exists():
+            raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
+    writable_folder(file.parent)
+    from routesparse.engine.calibrate.prompts import document_groups
+    from routesparse.engine.evaluation.studies import tuning_windows
+    from routesparse.engine.evaluation.studies.selection.measure import Bench
+    from routesparse.engine.models.load import load_model
+
+    grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else _numbers(prices))
+    report.line(f"loading model {model}")
+    loaded = load_model(model)
+    if tokens > loaded.max_tokens:
+        raise InputError(
+            f"windows of {tokens:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
+        )
+    groups = document_groups(prompts, domain, loaded.tokenizer)
+    # Nothing is known of what belongs together but the documents themselves.
+    lots = [
+        tuning_windows.draw_windows(
+            part, {d.name: f"{one}/{d.name}" for d in part}, tokens, windows, loaded.tokenizer, seed
+        )
+        for one, part in groups.items()
+    ]
+    command = f"routesparse tune {domain} --windows {windows} --tokens {tokens} --seed {seed}"
+    bench = Bench(loaded)
+    about = tuning_windows.header(loaded, bench, seed, "calibration", tokens, command)
+    with report.bars():
+        tuning_windows.append(bench, [drawn for lot in lots for drawn in lot], grid, about, file, report)
+    return list(groups)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"prices {text[:40]!r} are no numbers; pass some like 0.25,0.5,1") from None
+
+
+def _print(made: TunedPrice, path: Path) -> None:
+    console = out_console()
+    table = Table("price", "loss", "bound", "largest", "area", "kept")
+    for row in made.tested:
+        numbers: list[Any] = [row.loss, row.bound, row.largest, row.area]
+        table.add_row(f"{row.price:g}", *(f"{value:.4f}" for value in numbers), "yes" if row.kept else "no")
+    console.print(table)
+    for part in made.parts:
+        console.print(
+            f"{part.domain}: {part.windows} windows of {part.documents} documents; unit: {part.unit}"
+        )
+    console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)

@@ -1,0 +1,265 @@
+"""What quality targets chose, and whether they were kept on documents that no choice has seen: data/results/TUNE.md.
+
+    python -m routesparse.engine.evaluation.studies.tuning_table data/results/tuning_calibration_h200.jsonl.gz \\
+        data/results/tuning_test_h200.jsonl.gz --out data/results/TUNE.md
+
+The first file's windows chose the bundled prices (data/calibrations/tuned), the second's are of the test split.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routesparse.engine import paths
+from routesparse.engine.calibrate.choose import CAP, LEAST_CLUSTERS, Sample, Target, kept_prices, sample
+from routesparse.engine.calibrate.tuning_rows import read_measured
+from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.evaluation import study
+from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.engine.stats.coverage import clustered_interval
+
+REPEATS = 400
+Row = Mapping[str, Any]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("calibration", type=Path, help="rows that the prices were chosen from")
+    parser.add_argument("test", type=Path, help="rows of the check")
+    parser.add_argument("--prices", type=Path, default=paths.DATA / "calibrations" / tuned.FOLDER)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    chosen = [tuned.load(str(path)) for path in sorted(arguments.prices.glob("*.json"))]
+    if not chosen:
+        raise CalibrationError(f"{arguments.prices} holds no tuned prices; choose some with routesparse tune")
+    files = [read_measured([path]) for path in (arguments.calibration, arguments.test)]
+    arguments.out.write_text("\n".join(page(chosen, *files[0], *files[1], study.command())).rstrip() + "\n")
+
+
+def page(
+    chosen: Sequence[TunedPrice],
+    rows: Sequence[Row],
+    headers: Sequence[Row],
+    test_rows: Sequence[Row],
+    test_headers: Sequence[Row],
+    command: str,
+) -> list[str]:
+    """The page's lines. Errors: CalibrationError where the files share a document or are of the wrong splits."""
+    both = {row["document_sha256"] for row in rows} & {row["document_sha256"] for row in test_rows}
+    splits = {row["split"] for row in rows}, {row["split"] for row in test_rows}
+    if both or splits != ({"calibration"}, {"test"}):
+        raise CalibrationError(
+            "prices are checked on documents of the test split, which no choice may have seen"
+        )
+    first = chosen[0]
+    target = Target(first.measure, first.target)
+    return [
+        "# Quality targets in place of a price",
+        f"Written by `{command}`; do not edit by hand.",
+        "",
+        f"`routesparse tune` chose, for each domain, the cheapest price at which {tuned.WORDS[first.measure]} stays at "
+        f"or below {first.limit:g} nats a token, with confidence {first.confidence:g}. A window's loss counts up to "
+        f"{CAP:g} times that. Prices were tested from the dearest on, each at the full error, up to the first that "
+        "failed (Learn-then-Test, fixed sequence). A domain with at least "
+        f"{LEAST_CLUSTERS} documents is bounded over documents; one with fewer over windows that were drawn "
+        "independently from the documents there are, so that its claim is about these documents alone. Area: the kept "
+        "share of the causal area.",
+        "",
+        *_sources(headers, test_headers),
+        "## What was chosen",
+        *_chosen_table(chosen),
+        "## The check on test documents",
+        "Windows of documents that no choice has seen. *upper bound*: of the mean over the test windows, by the same "
+        f"method at {100 * first.confidence:g} %; *interval*: 95 %, bootstrap over clusters (documents; projects "
+        "for code), given from 8 clusters on. *kept*: the upper bound is at most the target; *by its mean*: the mean "
+        "is, the bound is not. *below*: windows whose own loss is at most the target. *saved*: area against what the "
+        "strictest price reads on the same windows.",
+        "",
+        *_check_table(chosen, target, test_rows),
+        "## How often a choice would have been wrong",
+        f"{REPEATS} times: choose on a random half of a domain's calibration windows, judge by the mean of the other "
+        "half. At most "
+        f"{100 * (1 - first.confidence):.0f} % may be wrong; the control takes the cheapest price whose mean on the "
+        "same half is at most the target.",
+        "",
+        *_repeats_table(chosen, target, rows),
+        "## Every price",
+        "Mean loss in millinats a token, and area, on calibration / test windows.",
+        "",
+        *_curves(first.tested, target, rows, test_rows),
+        "## What this does not say",
+        "Nothing about another model, another kind of text, or prompts far longer than the windows. A mean over "
+        "windows says nothing about a single window, or about a token that must be right. With few documents (prose, "
+        "code) the test documents above are the only evidence that the price carries over to others.",
+    ]
+
+
+def _sources(*headers: Sequence[Row]) -> Iterator[str]:
+    for lot in headers:
+        told = dict.fromkeys(
+            f"- `{header['command']}`: {header['device']}, {header['dtype']}, torch {header['versions']['torch']}, "
+            f"seed {header['seed']}, commit {(header['git_commit'] or 'unknown')[:7]}"
+            for header in lot
+        )
+        yield from told
+    yield ""
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _chosen_table(chosen: Sequence[TunedPrice]) -> list[str]:
+    heads = ("name", "domain", "unit", "windows", "documents", "price", "mean loss", "upper bound", "area")
+    made = []
+    for one in chosen:
+        domains = ", ".join(part.domain for part in one.parts)
+        at = one.at_price
+        made.append(
+            (
+                f"`{one.name}`",
+                f"each of {domains}" if one.robust else domains,
+                ", ".join(dict.fromkeys(part.unit for part in one.parts)),
+                *(str(sum(getattr(part, name) for part in one.parts)) for name in ("windows", "documents")),
+                f"{one.price:g}",
+                *(f"{value:.4f}" for value in (at.loss, at.bound)),
+                f"{at.area:.3f}",
+            )
+        )
+    return _table(heads, made)
+
+
+def _samples(
+    rows: Sequence[Row], domains: Sequence[str], prices: Sequence[float], target: Target
+) -> list[Sample]:
+    return [sample(rows, one, prices, target) for one in domains]
+
+
+def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Row]) -> list[str]:
+    strictest = min(one.price for one in chosen)
+    seen = dict.fromkeys(row["domain"] for row in rows)
+    own = {part.domain for one in chosen for part in one.parts}
+    heads = (
+        *("price of", "on", "price", "windows", "clusters", "mean loss", "interval", "upper bound", "below"),
+        *("kept", "area", "saved"),
+    )
+    made = []
+    for one in chosen:
+        mine = [part.domain for part in one.parts]
+        lots = [[domain] for domain in mine] if one.robust or len(mine) == 1 else [mine]
+        if one.robust:
+            lots += [[domain] for domain in seen if domain not in own]
+        for lot in lots:
+            prices = sorted({strictest, one.price})
+            found = _samples(rows, lot, prices, target)
+            place = prices.index(one.price)
+            error = (1 - one.confidence) / len(found)
+            bound = float(np.mean([s.bounds(one.cap, error)[place] for s in found]))
+            mean = float(np.mean([s.losses[place].mean() for s in found]))
+            windows = np.concatenate([s.windows[place] for s in found])
+            area, strict = (float(np.mean([s.areas[p] for s in found])) for p in (place, 0))
+            made.append(
+                (
+                    f"`{one.name}`",
+                    ", ".join(lot) + ("" if set(lot) <= own else " (shift)"),
+                    f"{one.price:g}",
+                    str(len(windows)),
+                    str(sum(s.part.clusters for s in found)),
+                    f"{mean:.4f}",
+                    _interval(rows, lot, one.price, target),
+                    f"{bound:.4f}",
+                    f"{(windows <= one.limit).sum()}",
+                    "yes" if bound <= one.limit else "by its mean" if mean <= one.limit else "**no**",
+                    f"{area:.3f}",
+                    f"{100 * (1 - area / strict):.0f} %",
+                )
+            )
+    missed = [f"{row[0]} on {row[1]} ({row[5]})" for row in made if row[9] == "**no**"]
+    return [
+        *_table(heads, made),
+        f"Missed: {', '.join(missed)}. A price that was bounded over windows promises something about the documents "
+        "that were measured; these are others, and other documents may lose more."
+        if missed
+        else "None was missed.",
+        "",
+    ]
+
+
+def _interval(rows: Sequence[Row], domains: Sequence[str], price: float, target: Target) -> str:
+    """Over clusters of one domain; nothing where there are too few, or several domains."""
+    mine = [row for row in rows if row["domain"] in domains and row["price"] == price and "failed" not in row]
+    clusters = [row["cluster"] for row in mine]
+    if len(domains) > 1 or len(set(clusters)) < 8:
+        return "–"
+    low, high = clustered_interval([target.loss(row) for row in mine], clusters)
+    return f"{low:.4f} to {high:.4f}"
+
+
+def _repeats_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Row]) -> list[str]:
+    made = []
+    for one in chosen:
+        if len(one.parts) > 1:
+            continue
+        found = sample(rows, one.parts[0].domain, [row.price for row in one.tested], target)
+        wrong, naive, prices = repeated(found, one.cap, one.limit, 1 - one.confidence)
+        told = ", ".join(
+            f"{price:g}: {(prices == place).sum()}"
+            for place, price in enumerate([row.price for row in one.tested])
+            if (prices == place).any()
+        )
+        made.append((one.domain, told, f"{100 * wrong:.1f} %", f"{100 * naive:.1f} %"))
+    return _table(("domain", "chosen how often", "wrong", "wrong, by the mean alone"), made)
+
+
+def repeated(
+    found: Sample, cap: float, limit: float, error: float, repeats: int = REPEATS
+) -> tuple[float, float, np.ndarray]:
+    """How often a choice on a random half is wrong by the other half's mean: ours, by the mean alone, and the places of
+    the prices that were chosen int64 [repeats] (-1: none)."""
+    rng = np.random.default_rng(0)
+    units = found.losses.shape[2]
+    # Half of each stratum's units.
+    order = rng.permuted(np.tile(np.arange(units), (repeats, found.losses.shape[1], 1)), axis=2)
+    drawn = np.take_along_axis(found.losses[None], order[:, None], axis=3)
+    half, rest = drawn[..., : units // 2], drawn[..., units // 2 :]
+    truth = rest.mean((2, 3))
+    bounds = cap * (1 - layer_lower_mass(1 - half / cap, error))
+    wrong = []
+    for scores in (bounds, half.mean((2, 3))):
+        place = kept_prices(scores, limit).sum(-1) - 1
+        above = np.take_along_axis(truth, np.maximum(place, 0)[:, None], axis=1)[:, 0] > limit
+        wrong.append(float((above & (place >= 0)).mean()))
+    return wrong[0], wrong[1], kept_prices(bounds, limit).sum(-1) - 1
+
+
+def _curves(
+    tested: Sequence[Any], target: Target, rows: Sequence[Row], test_rows: Sequence[Row]
+) -> list[str]:
+    prices = [row.price for row in tested]
+    domains = list(dict.fromkeys(row["domain"] for row in [*rows, *test_rows]))
+    cells: dict[str, list[str]] = {}
+    for domain in domains:
+        sides = []
+        for lot in (rows, test_rows):
+            if any(row["domain"] == domain for row in lot):
+                found = sample(lot, domain, prices, target)
+                loss, area = found.losses.mean((1, 2)), found.areas
+                sides.append([f"{1e3 * a:.2f}, {b:.3f}" for a, b in zip(loss, area, strict=True)])
+        cells[domain] = [" / ".join(side) for side in zip(*sides, strict=True)]
+    made = [
+        [f"{price:g}", *(cells[domain][place] for domain in domains)] for place, price in enumerate(prices)
+    ]
+    return _table(("price", *domains), made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Windows of a domain at every price, and the rows that measuring them leaves: what ``routesparse tune`` and the study
+of tuning share. What a row says stands in ``tuning.py``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.calibrate.prompts import Document, Window, draw, read_documents
+from routesparse.engine.calibrate.tuning_rows import SAME
+from routesparse.engine.calibration.artifact import stamp_of
+from routesparse.engine.config import PRICES, RouterConfig
+from routesparse.engine.errors import ConfigError, RouteSparseError
+from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies.coverage.plan import cluster, projects
+from routesparse.engine.evaluation.studies.selection import rows
+from routesparse.engine.evaluation.studies.selection.methods import find
+from routesparse.engine.evaluation.studies.selection.prompts import TEXT, Item, Prompt
+from routesparse.engine.method.patterns import library_hash
+from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.studies.selection.measure import Bench
+
+GRID = (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+KEY = ("split", "seed", "domain", "cluster", "index", "price")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One window to measure; index: its number within its cluster."""
+
+    window: Window
+    cluster: str
+    index: int
+
+    def prompt(self, split: str, seed: int) -> Prompt:
+        """The window as the bench reads it: every token but the first is asked for."""
+        window = self.window
+        item = Item(f"{TEXT}{split}/{window.domain}/{self.cluster}", window.tokens, self.index, seed)
+        return Prompt(item, list(window.token_ids), list(range(1, window.tokens)), [], (), {})
+
+
+def draw_windows(
+    documents: Sequence[Document], of: Mapping[str, str], tokens: int, count: int, tokenizer: Any, seed: int
+) -> list[Drawn]:
+    """At least ``count`` windows, the same number from every cluster; first those of index 0, then of index 1.
+
+    of: document's name -> cluster. Clusters without a document of half a window are left out.
+    Errors: CalibrationError where no document is long enough.
+    """
+    usable = [d for d in documents if d.tokens >= tokens // 2] or list(documents)
+    members: dict[str, list[Document]] = {}
+    for document in usable:
+        members.setdefault(of[document.name], []).append(document)
+    each = -(-count // len(members))
+    found = [
+        Drawn(window, name, index)
+        for name, group in members.items()
+        for index, window in enumerate(draw(group, each, tokens, tokenizer, f"{seed}/{name}"))
+    ]
+    return sorted(found, key=lambda drawn: drawn.index)
+
+
+def read_split(data: Path, domain: str, split: str, tokenizer: Any) -> tuple[list[Document], dict[str, str]]:
+    """The documents of a folder <domain>/<split>, and the cluster of each by its name.
+
+    Errors: InputError, CalibrationError.
+    """
+    documents = read_documents(data / domain / split, domain, tokenizer)
+    of = projects(data)
+    return documents, {d.name: cluster(Window(domain, d.name, d.sha256, 0, ()), of) for d in documents}
+
+
+def check_prices(prices: Sequence[float]) -> list[float]:
+    """Ascending, each once. Errors: ConfigError for one that is none."""
+    for price in prices:
+        if not PRICES[0] <= price <= PRICES[1]:
+            raise ConfigError(f"price {price:g} must lie in [{PRICES[0]:g}, {PRICES[1]:g}]")
+    if not prices:
+        raise ConfigError("no price is given; pass some, such as 0.25 0.5 1")
+    return sorted(set(prices))
+
+
+def header(
+    loaded: LoadedModel, bench: Bench, seed: int, split: str, tokens: int, command: str
+) -> dict[str, Any]:
+    """Where a file's rows come from: what must be the same for all of them, and what is told of each."""
+    config = RouterConfig(break_even_tokens=0, segment_tokens=bench.segment_tokens)
+    stamp = {name: value for name, value in stamp_of(config).items() if name != "price"}
+    about = study.header(loaded, argparse.Namespace(seed=seed))
+    return {
+        **about,
+        "command": command,
+        "revision": loaded.revision,
+        "library_hash": library_hash(),
+        "stamp": json.loads(json.dumps(stamp)),  # as a file's reader finds it
+        "split": split,
+        "tokens": tokens,
+    }
+
+
+def check_same(files: Sequence[Path], about: Mapping[str, Any]) -> None:
+    """Errors: ConfigError where a file was measured with another model, library or setting."""
+    for path in files:
+        for line in rows.read_lines(path):
+            different = [name for name in SAME if "stamp" in line and line[name] != about[name]]
+            if different:
+                raise ConfigError(
+                    f"{path} was measured with another {different[0]}; pass another --out, or remove it"
+                )
+
+
+def done(files: Sequence[Path]) -> set[tuple[Any, ...]]:
+    """Names of the rows that are measured."""
+    found = (row for path in files for row in rows.read_lines(path))
+    return {tuple(row[name] for name in KEY) for row in found if "kl" in row}
+
+
+def measure(
+    bench: Bench,
+    drawn: Drawn,
+    prices: Sequence[float],
+    about: Mapping[str, Any],
+    skip: set[tuple[Any, ...]],
+) -> Iterator[dict[str, Any]]:
+    """One row a price that ``skip`` does not hold, ascending; a row that failed says why. about: ``header``."""
+    window = drawn.window
+    told = {
+        "model": about["model"],
+        "split": about["split"],
+        "seed": about["seed"],
+        "domain": window.domain,
+        "document": window.document,
+        "document_sha256": window.document_sha256,
+        "cluster": drawn.cluster,
+        "index": drawn.index,
+        "start": window.start,
+        "sha256": window.sha256,
+        "device": about["device"],
+        "commit": about["git_commit"],
+    }
+    prompt = drawn.prompt(about["split"], about["seed"])
+    for price in prices:
+        row = {**told, "price": price}
+        if tuple(row[name] for name in KEY) not in skip:
+            about_window = {"tokens": window.tokens, "positions": len(prompt.asked)}
+            yield row | about_window | _numbers(bench, prompt, price)
+    bench.forget()
+
+
+def _numbers(bench: Bench, prompt: Prompt, price: float) -> dict[str, Any]:
+    """Of one window at one price, or why there are none: the other windows go on."""
+    try:
+        found: dict[str, Any] = bench.measure(prompt, find("routesparse", price))
+    except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory, are RuntimeErrors
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+    return {**found, "agreement": found.pop("agree")}
+
+
+def append(
+    bench: Bench,
+    windows: Sequence[Drawn],
+    prices: Sequence[float],
+    about: Mapping[str, Any],
+    path: Path,
+    progress: Progress = no_progress,
+) -> None:
+    """Measure what the file does not hold yet and append it. Progress has the stage "windows".
+
+    Errors: ConfigError where the file is of another setting.
+    """
+    check_same(rows.parts(path), about)
+    skip = done(rows.parts(path))
+    with rows.Appender(path) as out:
+        out.write(dict(about))
+        for place, drawn in enumerate(windows):
+            progress("windows", place, len(windows))
+            for row in measure(bench, drawn, prices, about, skip):
+                out.write(row)
+    progress("windows", len(windows), len(windows))

@@ -1,0 +1,114 @@
+"""Tuned prices on the pages Calibration, Compare and New run. No GPU, no browser, no model loaded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from routesparse.engine import paths
+from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.artifact import stamp_of
+from routesparse.engine.calibration.tuned import Part, PriceResult, TunedPrice
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.method.patterns import library_hash
+
+TEXT = "The harbour master writes a ledger of vessels. " * 40
+REVISION = "b2adaaece53d832c"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+def make(name: str, price: float, **others) -> TunedPrice:
+    tested = tuple(
+        PriceResult(p, 0.004 * p, 0.009 * p, 0.02, 0.1, area, p <= price)
+        for p, area in ((0.5, 0.3), (1.0, 0.2), (1.4, 0.15))
+    )
+    values = {
+        "name": name,
+        "domain": name,
+        "measure": "kl",
+        "target": 0.01,
+        "limit": 0.01,
+        "cap": 0.04,
+        "confidence": 0.95,
+        "price": price,
+        "robust": False,
+        "tested": tested,
+        "parts": (Part(name.removesuffix("-kl"), "window", 96, 4, 4),),
+        "tokens": 16_384,
+        "model": "demo",
+        "model_revision": REVISION,
+        "dtype": "float32",
+        "device": "CPU",
+        "library_hash": library_hash(),
+        "stamp": stamp_of(RouterConfig()),
+        "documents": ("0" * 64,),
+        "seed": 0,
+        "measured": ("measure",),
+        "command": "routesparse tune",
+        "commit": None,
+    }
+    return TunedPrice(**{**values, **others})
+
+
+@pytest.fixture
+def prices():
+    """Two domains with one target; code must pay more."""
+
+    def save(*more: TunedPrice, revision: str = REVISION) -> None:
+        both = (
+            make(name, price, model_revision=revision)
+            for name, price in (("prose-kl", 1.4), ("code-kl", 0.5))
+        )
+        for one in (*both, *more):
+            one.save(tuned.own_folder() / f"{one.name}.json")
+
+    return save
+
+
+@pytest.mark.parametrize("name", ["calibration", "compare"])
+def test_what_each_target_chooses_and_saves_is_shown(filled, record, open_page, prices, name):
+    prices(make("other-kl", 1.0, model_revision="another"), revision=record.run.model_revision)
+    (paths.calibrations() / "tuned" / "broken.json").write_text(json.dumps({"kind": tuned.KIND}))
+    page = open_page(name, runs="3f9a1c20,c0de17aa")
+    assert not page.exception
+    html = text_of(page)
+    assert "What a quality target chooses" in html
+    row = html.split("prose-kl</td>")[1].split("</tr>")[0]
+    assert all(f"<td>{shown}</td>" in row for shown in ("1.4", "0.0056", "0.0126", "15.0 %", "50.0 %", "96"))
+    assert "<td>0.0 %</td>" in html.split("code-kl</td>")[1].split("</tr>")[0]
+    assert "broken" in html and "The others are shown" in html
+    # Compare speaks of the baseline's weights alone.
+    assert ("other-kl" in html) == (name == "calibration")
+
+
+def test_without_one_the_page_says_how_to_make_it(filled, open_page):
+    assert "tune DOMAIN --prompts FOLDER" in text_of(open_page("calibration"))
+
+
+def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, queue, went):
+    prices(make("other-kl", 1.0, model_revision="another"))
+    page = open_page("new_run", source="Paste", quality="prose-kl")
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert page.selectbox(key="quality").options == ["none", "code-kl", "prose-kl"]
+    assert "KL to dense at most 0.01 nats a token on prose with confidence 0.95" in text_of(page)
+    assert page.number_input(key="price").disabled
+    page.button(key="submit").click().run()
+    assert not page.exception
+    (job,) = queue.jobs()
+    assert RunRequest.from_json(job.request_json).price == 1.4
+
+
+def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(demo_home, open_page, prices):
+    prices(make("old-kl", 1.0, library_hash="another"))
+    page = open_page("new_run", source="Paste", quality="old-kl")
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert "tuned with pattern library another" in text_of(page) and page.button(key="submit").disabled
+    (button,) = [button for button in page.button if button.label == "Use price 1 without it"]
+    button.click().run()
+    assert not page.exception and not page.button(key="submit").disabled
+    assert page.selectbox(key="quality").value == "none" and page.number_input(key="price").value == 1.0

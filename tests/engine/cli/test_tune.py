@@ -1,0 +1,123 @@
+"""``routesparse tune``: from text files to a price that analyze and jobs take; one line per error. CPU."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from routesparse.engine import paths
+from routesparse.engine.calibration import tuned
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.jobs.analysis import WarmAnalysis
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import revision_of
+from routesparse.engine.profiles.measure import measure
+from routesparse.engine.prompts import PromptText
+
+# Six windows bound no loss below 1.6 times the limit at the usual confidence.
+SMALL = ("--tokens", 600, "--windows", 6, "--prices", "0.5,0.25", "--confidence", 0.6)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
+    root = tmp_path_factory.mktemp("tune")
+    tiny_model.save(root / "tiny")
+    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
+    measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings).save(root / "profiles")
+    return root / "tiny"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder of two documents."""
+    made = tmp_path_factory.mktemp("texts") / "mine"
+    made.mkdir()
+    for number in range(2):
+        rng = random.Random(number)
+        (made / f"{number}.txt").write_text(" ".join(rng.choices(("fox", "dog", "over", "a", "lazy"), k=400)))
+    return made
+
+
+def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts, tmp_path):
+    arguments = ("tune", "mine", "--prompts", texts, "--model", model, "--target", "kl=5", *SMALL, "--json")
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["path"] == str(home / "calibrations" / "tuned" / "mine-kl.json")
+    made = tuned.load("mine-kl")
+    assert (made.price, made.measure, made.confidence) == (0.5, "kl", 0.6) == (told["price"], "kl", 0.6)
+    assert made.parts[0].documents == 2 and made.parts[0].windows == 6 and made.parts[0].unit == "window"
+    assert made.model_revision == revision_of(model) and tuned.known() == ["mine-kl", *_bundled()]
+    # The rows stay: another target needs no model.
+    rows = home / "tuning" / "mine-kl.jsonl"
+    size = rows.stat().st_size
+    code, out, _ = run(
+        "tune", "mine", "--rows", rows, "--target", "agreement=0.01", "--name", "other", "--confidence", 0.6
+    )
+    assert code == 0 and rows.stat().st_size == size and "unit: window" in out
+    assert tuned.load("other").measure == "agreement"
+
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text((texts / "0.txt").read_text()[:560])
+    command = ("analyze", prompt, "--model", model, "--break-even", 0, "--calibration", "mine-kl")
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "mine-kl: price 0.5: KL to dense at most 5 nats a token on mine" in err
+    code, _, err = run(*command, "--price", 1)
+    assert code == 2 and "price 1 contradicts 'mine-kl', which says 0.5" in err
+    code, _, err = run(*command, "--policy", "certified")
+    assert code == 2 and "was tuned with policy 'priced', this run has 'certified'" in err
+    code, _, err = run(*command, "--policy", "certified", "--force")
+    assert code == 0 and "promises nothing here" in err
+
+
+def _bundled():
+    return sorted(path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json"))
+
+
+def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
+    out = home / "calibrations" / "tuned" / "mine.json"
+    common = ("--prompts", texts, "--model", model, "--target", "kl=5", *SMALL, "--out", out)
+    assert run("tune", "mine", *common)[0] == 0
+    seen = []
+
+    def analyse(prompt, loaded, config, **others):
+        seen.append((config.price, others["calibration"]))
+
+    request = RunRequest(model=str(model), calibration="mine")
+    work = WarmAnalysis(analyse)
+    prompt = PromptText("x", "a fox " * 90, "0" * 64)
+    work(request, prompt, "run", lambda *_: None)
+    assert seen == [(0.5, None)]
+    with pytest.raises(CalibrationError, match="contradicts"):
+        work(replace(request, price=1.0), prompt, "run", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("--target", "kl=none"), "pass kl=0.01"),
+        (("--confidence", 1), "confidence 1 must lie in"),
+        (("--prices", "a"), "prices 'a' are no numbers"),
+        (("--prices", "0"), "price 0 must lie in"),
+        (("--tokens", 5_000), "longer than the model reads"),
+        (("--windows", 1), "use at least 2 windows"),
+        (("--name", "a/b"), "'a/b' is no name"),
+        (("--out", "x.txt"), "x.txt is no .json file"),
+        (("--prompts", "/nowhere"), "does not exist"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change, told):
+    code, out, err = run("tune", "mine", "--prompts", texts, "--model", model, *SMALL, *change)
+    assert (code, out) == (2, "")
+    assert told in err.splitlines()[-1]
+    assert not paths.calibrations().exists()
+
+
+def test_choosing_without_rows_says_how_to_get_some(run, home):
+    code, _, err = run("tune", "mine")
+    assert code == 2 and "pass --prompts" in err
