@@ -25,7 +25,11 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
             run_id = queries.resolve(store, named)
         except InputError as error:
             st.html(f'<div class="rs-title">{title}</div>')
-            states.problem("This link leads nowhere", [str(error), "Pick a run on the Runs page."])
+            told = str(error)
+            states.problem(
+                "This link leads nowhere", [f"{told[0].upper()}{told[1:]}.", "Pick a run on the Runs page."]
+            )
+            navigate.link("Runs", "runs")
             return None
     else:
         last = st.session_state.get("run")
@@ -55,7 +59,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         f"{run.tokens:,} tokens",
         run.model,
         numbers.device(run.device),
-        f"{policy_words(run)}, Tℓ {numbers.limit(run.budget)}",
+        f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]

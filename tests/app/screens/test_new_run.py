@@ -12,12 +12,15 @@ import pytest
 
 from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
+from routesparse.app.ui import numbers
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import offered, resolve
+from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
+from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
 from routesparse.engine.store import bundle
 
@@ -116,6 +119,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     del wrong["limit"]
     html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
     assert "needs a latency limit" in html and "multiple of 128" in html
+    assert "--" not in html, "a page has no flags"
 
 
 def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, open_page, make_calibration):
@@ -123,6 +127,7 @@ def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, 
     make_calibration("other", 0.95, 0.02, revision="another").save(folder)
     page = paste(open_page("new_run", source="Paste", calibration="other"))
     assert page.button(key="submit").disabled
+    assert "has revision" in text_of(page) and "--force" not in text_of(page), "a page has no flags"
     fix(page, "Run without a calibration")
     assert page.selectbox(key="calibration").value == "none" and not page.button(key="submit").disabled
 
@@ -314,6 +319,18 @@ def test_sizes_count_the_first_token_and_grow_with_the_text():
     assert 1.9 < two.tokens / one.tokens < 2.1
     assert one.max_tokens == 131_072
     assert two.memory_bytes > one.memory_bytes
+    assert 1.9 < two.cache_bytes / one.cache_bytes < 2.1
+
+
+def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_home, open_page):
+    size = prompt_size("demo", (DATA / "samples" / "prompts" / "needles.txt").read_text())
+    sizes = (size.max_tokens, size.layers, size.heads, size.kv_heads, size.head_dim)
+    assert size.cache_bytes == LoadedModel(None, None, "demo", "", "", *sizes, "cpu", "float32").cache_bytes(
+        size.tokens
+    )
+    html = text_of(open_page("new_run", source="Sample", sample="needles.txt"))
+    assert f">{numbers.size(size.memory_bytes + size.cache_bytes)}</b>" in html
+    assert f"{numbers.size(size.cache_bytes)} of keys and values to continue the prompt" in html
 
 
 def test_estimates_span_linear_and_quadratic_growth():
