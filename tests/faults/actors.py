@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import paths
-from routesparse.engine.errors import NumericsError
+from routesparse.engine.errors import NumericsError, StoreError
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store.duckdb_store import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
@@ -65,18 +65,25 @@ def web(home: Path) -> int:
     partial: dict[str, str] = {}
     checked: set[str] = set()
     written = None
+    runs: set[str] = set()
     while True:
-        opened.look_into_spool()
-        rejected = {each.name: each.reason for each in opened.rejections()}
-        if written != (opened.store.generation, rejected):
+        trouble = None
+        try:
+            opened.look_into_spool()
             runs = opened.store.run_ids()
             for run_id in runs - checked:
                 partial |= _lacking(opened.store, home / "bundles" / run_id)
-            checked |= runs
+                checked.add(run_id)
+        except StoreError as error:
+            trouble = str(error)
+        rejected = {each.name: each.reason for each in opened.rejections()}
+        waiting = [each.reason for each in opened.waiting()]
+        found = {"partial": partial, "rejected": rejected, "trouble": trouble or next(iter(waiting), None)}
+        if written != (found, runs):
             file = home / ".status.partial"
-            file.write_text(json.dumps({"runs": sorted(runs), "partial": partial, "rejected": rejected}))
+            file.write_text(json.dumps({"runs": sorted(runs), **found}))
             file.replace(home / "status.json")
-            written = (opened.store.generation, rejected)
+            written = (found | {"partial": dict(partial)}, set(runs))
         time.sleep(0.1)
 
 

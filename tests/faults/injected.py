@@ -14,6 +14,7 @@ from typing import Any
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.store.duckdb_store import Store
 
 JOB_S = 0.6  # of a job with its claim and handover, about
 STOPPED_S = 3.0  # three leases
@@ -132,28 +133,40 @@ def damaged_bundle(stage: Any, tally: Any, moments: random.Random, harm: Callabl
 
 
 def damaged_store(stage: Any, tally: Any, moments: random.Random, harm: Callable[..., str]) -> None:
-    """The store's file: it opens with every run, or is refused; moved away, every run comes back from the bundles."""
+    """The store's file, of a killed dashboard or of one that was stopped, whose rows have left the log of writes.
+
+    It works with every run, or the dashboard says that it is damaged; moved away, every run comes back.
+    """
     stage.start("web")
     stage.start("worker")
     stage.submit()
     stage.until_stored()
     stage.end("web")
+    if moments.random() < 0.5:
+        Store(stage.home / "routesparse.duckdb").close()
     files = sorted(path for path in stage.home.glob("routesparse.duckdb*") if path.stat().st_size)
     file = moments.choice(files)
     what = harm(file, moments)
     since = time.monotonic()
     (stage.home / "status.json").unlink()
     process = stage.start("web")
-    stage.until(lambda: process.poll() is not None or (stage.home / "status.json").exists(), "the store")
-    if process.poll() is None:
-        tally.meets(f"{what} {file.suffix}: opened")
-    else:
-        tally.meets(f"{what} {file.suffix}: refused")
-        if process.returncode < 0:
-            tally.wrong.append(f"{what} {file.name}: the process died of signal {-process.returncode}")
-        stage.running.pop("web")
-        for path in stage.home.glob("routesparse.duckdb*"):
-            path.rename(stage.home.with_name(f"away {path.name}"))
+    stage.submit("after the damage.txt")
+    stage.until(
+        lambda: process.poll() is not None or stage.status()["trouble"] or stage.all_stored(), "the store"
+    )
+    told = stage.status()["trouble"]
+    if process.poll() is None and told is None:
+        tally.meets(f"{what} {file.suffix}: works")
+        stage.recover(tally, since)
+        return
+    tally.meets(f"{what} {file.suffix}: {'refused' if told is None else 'told'}")
+    if (process.poll() or 0) < 0:
+        tally.wrong.append(f"{what} {file.name}: the process died of signal {-process.returncode}")
+    if told is not None and "out of" not in told:
+        tally.wrong.append(f"{what} {file.name}: it was told without what to do: {told}")
+    stage.end("web")
+    for path in stage.home.glob("routesparse.duckdb*"):
+        path.rename(stage.home.with_name(f"away {path.name}"))
     stage.recover(tally, since)
 
 
