@@ -99,11 +99,19 @@ def metrics(
         str, typer.Option(help="The address to listen on; others than loopback at your risk.")
     ] = ("127.0.0.1"),
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and stop.")] = False,
+    ready: Annotated[
+        bool,
+        typer.Option("--ready", help="Say whether a job submitted now would run, and stop; exit code 1: no."),
+    ] = False,
 ) -> None:
     """Serve /metrics for Prometheus, /live and /ready, until Ctrl-C: numbers only, no names, no prompts."""
     from routesparse.engine.operations import endpoint
     from routesparse.engine.operations.metrics import text
 
+    if ready:
+        found = endpoint.problems(paths.home())
+        print("\n".join(found or ["ready"]))
+        raise typer.Exit(1 if found else 0)
     if once:
         print(text(paths.home()), end="")
         return
