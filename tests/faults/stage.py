@@ -54,7 +54,9 @@ class Stage:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start "web", "worker" or "worker 2"; one that runs is left alone."""
+        """Start "web", "worker" or "worker 2"; one that runs is left alone, one that has ended starts anew."""
+        if name in self.running and self.running[name].poll() is not None:
+            self.running.pop(name)
         if name not in self.running:
             wishes = json.dumps({"home": str(self.home), **options})
             with open(self.home.with_name(f"{self.home.name} {name}.log"), "ab") as sink:
