@@ -58,23 +58,29 @@ def restore(
 def prune(
     older_than: Annotated[str, typer.Option(help="Age: hours, days or weeks, as in 12h, 30d, 8w.")],
     keep: Annotated[list[str] | None, typer.Option(help="A run that stays, by its id; repeatable.")] = None,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Remove pinned runs, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name what would be removed.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Remove old runs, ended jobs and their prompts for good, and shrink the database. Stop the dashboard before.
 
-    Bundled samples stay. Without --dry-run nothing is asked again.
+    Bundled samples stay, and runs that somebody pinned unless --pinned. Without --dry-run nothing is asked again.
     """
     from routesparse.engine.operations.retention import prune as prune_home
 
-    found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run)
+    found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run, with_pinned=pinned)
     if json_output:
         print_json({"dry_run": dry_run, **dataclasses.asdict(found)})
         return
     console = out_console()
-    for kind, names in (("run", found.runs), ("job", found.jobs), ("in trash", found.trash)):
+    for kind, names in (
+        ("run", found.runs),
+        ("job", found.jobs),
+        ("in trash", found.trash),
+        ("pinned, stays", found.pinned),
+    ):
         for name in names:
-            console.print(f"{kind:<9}{name}", markup=False)
+            console.print(f"{kind:<14}{name}", markup=False)
     freed = (
         "would be removed"
         if found.freed_bytes is None
