@@ -292,9 +292,10 @@ def compact(database: Path) -> tuple[int, int]:
 
 def _open(database: Path) -> duckdb.DuckDBPyConnection:
     pending = migrations()
+    found = database.exists()
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        if database.exists():
+        if found:
             # Read-only first: a file of a newer schema must not be touched.
             with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
                 version = _version(connection)
@@ -312,6 +313,8 @@ def _open(database: Path) -> duckdb.DuckDBPyConnection:
             raise
         return connection
     except duckdb.Error as error:
+        if not found and store_errors.no_room(error):
+            database.unlink(missing_ok=True)  # the beginning of a file, which DuckDB would refuse for ever
         raise StoreError(store_errors.not_opened(database, error)) from error
     except OSError as error:
         raise StoreError(

@@ -40,6 +40,11 @@ def not_opened(database: Path, error: Exception) -> str:
     return f"{database.name} can't be opened ({_cause(text)}). {_away(database)}"
 
 
+def no_room(error: Exception) -> bool:
+    """Whether the disk, or the user's share of it, is full."""
+    return any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
+
+
 def _away(database: Path) -> str:
     return (
         f"Stop the dashboard, move {database.name} and {database.name}.wal out of {database.parent} and start it "
