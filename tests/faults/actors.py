@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,14 @@ def web(home: Path) -> int:
 
     paths.DATA = home / "no-samples"
     access._SPOOL_SECONDS = 0.0
-    opened = access.Access()
+    while True:  # as a page that says so and is loaded again
+        try:
+            opened = access.Access()
+            break
+        except StoreError as error:
+            if "with some space" not in str(error):
+                raise
+            time.sleep(0.2)
     partial: dict[str, str] = {}
     checked: set[str] = set()
     written = None
@@ -108,9 +116,10 @@ def web(home: Path) -> int:
         found = {"partial": partial, "rejected": rejected, "trouble": trouble or next(iter(waiting), None)}
         if written != (found, runs):
             file = home / ".status.partial"
-            file.write_text(json.dumps({"runs": sorted(runs), **found}))
-            file.replace(home / "status.json")
-            written = (found | {"partial": dict(partial)}, set(runs))
+            with suppress(OSError):  # a full disk: the next look tries again
+                file.write_text(json.dumps({"runs": sorted(runs), **found}))
+                file.replace(home / "status.json")
+                written = (found | {"partial": dict(partial)}, set(runs))
         time.sleep(0.1)
 
 
