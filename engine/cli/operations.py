@@ -58,23 +58,29 @@ def restore(
 def prune(
     older_than: Annotated[str, typer.Option(help="Age: hours, days or weeks, as in 12h, 30d, 8w.")],
     keep: Annotated[list[str] | None, typer.Option(help="A run that stays, by its id; repeatable.")] = None,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Remove pinned runs, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name what would be removed.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Remove old runs, ended jobs and their prompts for good, and shrink the database. Stop the dashboard before.
 
-    Bundled samples stay. Without --dry-run nothing is asked again.
+    Bundled samples stay, and runs that somebody pinned unless --pinned. Without --dry-run nothing is asked again.
     """
     from routesparse.engine.operations.retention import prune as prune_home
 
-    found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run)
+    found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run, with_pinned=pinned)
     if json_output:
         print_json({"dry_run": dry_run, **dataclasses.asdict(found)})
         return
     console = out_console()
-    for kind, names in (("run", found.runs), ("job", found.jobs), ("in trash", found.trash)):
+    for kind, names in (
+        ("run", found.runs),
+        ("job", found.jobs),
+        ("in trash", found.trash),
+        ("pinned, stays", found.pinned),
+    ):
         for name in names:
-            console.print(f"{kind:<9}{name}", markup=False)
+            console.print(f"{kind:<14}{name}", markup=False)
     freed = (
         "would be removed"
         if found.freed_bytes is None
@@ -99,11 +105,19 @@ def metrics(
         str, typer.Option(help="The address to listen on; others than loopback at your risk.")
     ] = ("127.0.0.1"),
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and stop.")] = False,
+    ready: Annotated[
+        bool,
+        typer.Option("--ready", help="Say whether a job submitted now would run, and stop; exit code 1: no."),
+    ] = False,
 ) -> None:
     """Serve /metrics for Prometheus, /live and /ready, until Ctrl-C: numbers only, no names, no prompts."""
     from routesparse.engine.operations import endpoint
     from routesparse.engine.operations.metrics import text
 
+    if ready:
+        found = endpoint.problems(paths.home())
+        print("\n".join(found or ["ready"]))
+        raise typer.Exit(1 if found else 0)
     if once:
         print(text(paths.home()), end="")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,20 @@ FailureKind = Literal[
 ]
 Progress = tuple[str | None, int | None, int | None]  # stage, done, total
 ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+MOST_LEASE_S = 60.0
+
+
+def lease_end(lease_s: float) -> float:
+    """When a lease of so many seconds, at most MOST_LEASE_S, runs out: seconds of a clock that nobody can set.
+
+    It is the same for all processes of a machine, and the queue is one machine's.
+    """
+    return time.monotonic() + min(lease_s, MOST_LEASE_S)
+
+
+def lease_runs(lease_until: float) -> bool:
+    """Whether a lease is still valid. One that ends later than any could is from before the machine's last start."""
+    return 0.0 <= lease_until - time.monotonic() <= MOST_LEASE_S
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@
        ^                 |------fail----> failed
        |--release, lost--|------cancel--> cancelled      (queued --cancel--> cancelled)
 
-A worker holds a job through a lease that its heartbeat renews. A lease that ran out, or a process that is gone
-(presence.py), means that the worker was lost: the job goes back to its old place, and fails as "worker_lost" after
-MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refused with LeaseLostError once the job has
-moved on, so a worker that was stopped and wakes up late changes nothing. A worker that goes in good order releases its
-job, which counts as no loss.
+A worker holds a job through a lease that its heartbeat renews, by a clock that nobody can set (job.py). A lease that
+ran out, or a process that is gone (presence.py), means that the worker was lost: the job goes back to its old place,
+and fails as "worker_lost" after MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refused with
+LeaseLostError once the job has moved on, so a worker that was stopped and wakes up late changes nothing. A worker that
+goes in good order releases its job, which counts as no loss.
 
 What pages call is in owner_jobs.py and sees one owner's jobs; workers serve everybody.
 
@@ -23,7 +23,7 @@ from collections.abc import Collection
 
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
-from routesparse.engine.jobs.job import Claim, FailureKind, Progress
+from routesparse.engine.jobs.job import Claim, FailureKind, Progress, lease_end, lease_runs
 from routesparse.engine.jobs.owner_jobs import OwnerJobs, needs_prompt
 
 LEASE_S = 30.0
@@ -60,7 +60,7 @@ class JobQueue(OwnerJobs):
             connection.execute(
                 "UPDATE job SET state = 'running', attempt = attempt + 1, worker = ?, lease_until = ?, "
                 "started_at = ? WHERE seq = ?",
-                (worker, now + lease_s, now, row["seq"]),
+                (worker, lease_end(lease_s), now, row["seq"]),
             )
         return Claim(
             row["id"],
@@ -82,7 +82,7 @@ class JobQueue(OwnerJobs):
         change = "lease_until = ?, stage = ?, done = ?, total = ?"
         with self._database.transaction() as connection:
             now = time.time()
-            self._fenced(connection, claim, change, (now + lease_s, *progress))
+            self._fenced(connection, claim, change, (lease_end(lease_s), *progress))
             row = connection.execute(
                 "SELECT worker, cancel_requested FROM job WHERE id = ?", (claim.job_id,)
             ).fetchone()
@@ -117,24 +117,14 @@ class JobQueue(OwnerJobs):
         Pages may call it too: then a lost worker shows although no other worker runs.
         """
         held = self._database.rows("SELECT id, attempt, worker, lease_until FROM job WHERE state = 'running'")
-        now = time.time()
-        lost = [
-            (row["id"], row["attempt"])
-            for row in held
-            if row["lease_until"] < now or presence.is_gone(self.home, row["worker"])
-        ]
+        lost = [(row["id"], row["attempt"]) for row in held if self._is_lost(row)]
         if not lost:
             return []
         with self._database.transaction() as connection:
             now = time.time()
             # Once more under the lock: somebody may have taken a job back, a late heartbeat renewed its lease.
             current = connection.execute("SELECT * FROM job WHERE state = 'running'").fetchall()
-            rows = [
-                row
-                for row in current
-                if (row["id"], row["attempt"]) in lost
-                and (row["lease_until"] < now or presence.is_gone(self.home, row["worker"]))
-            ]
+            rows = [row for row in current if (row["id"], row["attempt"]) in lost and self._is_lost(row)]
             for row in rows:
                 losses = row["losses"] + 1
                 values: tuple[object, ...] = (now,)
@@ -152,6 +142,9 @@ class JobQueue(OwnerJobs):
         for row in rows:
             self._drop_prompt(row["id"])
         return [row["id"] for row in rows]
+
+    def _is_lost(self, row: sqlite3.Row) -> bool:
+        return not lease_runs(row["lease_until"]) or presence.is_gone(self.home, row["worker"])
 
     def seen(self, worker: str) -> None:
         """A worker reports that it is alive."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
@@ -77,16 +77,23 @@ def _queue(home: Path) -> Iterator[Metric]:
     if workers:
         last = max(worker.seen_at for worker in workers)
         yield _gauge("worker_last_seen_timestamp_seconds", "When a worker last reported", last)
-    seconds = HistogramMetricFamily(
-        "routesparse_job_seconds",
-        "Seconds of the last attempt of the jobs that the queue lists now; falls when jobs are deleted",
-        labels=["state"],
+    # Gauges, not a histogram: that one's counts must never fall, and these do when jobs are deleted.
+    took = GaugeMetricFamily(
+        "routesparse_listed_jobs",
+        "Jobs that the queue lists now whose last attempt took at most so many seconds",
+        labels=["state", "at_most_seconds"],
+    )
+    total = GaugeMetricFamily(
+        "routesparse_listed_jobs_seconds", "Seconds of these jobs' last attempts together", labels=["state"]
     )
     for state in ("done", "failed"):
-        times = [took for ended, took in durations if ended == state]
-        counts = [(str(bound), float(sum(took <= bound for took in times))) for bound in BUCKETS_S]
-        seconds.add_metric([state], [*counts, ("+Inf", float(len(times)))], sum_value=sum(times))
-    yield seconds
+        times = [seconds for ended, seconds in durations if ended == state]
+        for bound in BUCKETS_S:
+            took.add_metric([state, f"{bound:g}"], sum(seconds <= bound for seconds in times))
+        took.add_metric([state, "+Inf"], len(times))
+        total.add_metric([state], sum(times))
+    yield took
+    yield total
 
 
 def _folders(home: Path) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """Retention: which runs and jobs are older than asked, and their removal for good. The dashboard must be stopped.
 
-Bundled samples and runs that are to be kept stay. The trash is emptied of what is older too, and the database is
-written anew, because its file never shrinks by itself.
+Bundled samples, runs that are to be kept and pinned runs stay. The trash is emptied of what is older too, and the
+database is written anew, because its file never shrinks by itself.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ class Pruned:
     runs: tuple[str, ...]
     jobs: tuple[str, ...]
     trash: tuple[str, ...]
+    pinned: tuple[str, ...]  # older too, kept because somebody pinned them
     freed_bytes: int | None = None
 
 
-def prune(home: Path, age_s: float, keep: Collection[str] = (), *, dry_run: bool) -> Pruned:
+def prune(
+    home: Path, age_s: float, keep: Collection[str] = (), *, dry_run: bool, with_pinned: bool = False
+) -> Pruned:
     """Remove runs and ended jobs (with their prompts) older than ``age_s`` seconds; ``dry_run``: only name them.
 
-    keep: ids of runs that stay. Errors: InputError for an unknown id in keep, and where a dashboard holds the
-    database; StoreError.
+    keep: ids of runs that stay. with_pinned: remove runs that somebody pinned on the dashboard, too.
+    Errors: InputError for an unknown id in keep, and where a dashboard holds the database; StoreError.
     """
     before = size_bytes(home)
     limit = time.time() - age_s
@@ -52,10 +55,13 @@ def prune(home: Path, age_s: float, keep: Collection[str] = (), *, dry_run: bool
             "SELECT run.run_id, created_at FROM run JOIN ingested_bundle USING (bundle_id) WHERE origin <> 'sample' "
             "ORDER BY created_at"
         )
-        runs = [run for run, made in stored if run not in keep and seconds(made) < limit]
+        old = [run for run, made in stored if run not in keep and seconds(made) < limit]
+        pins = {run for (run,) in store.rows("SELECT run_id FROM run_label WHERE pinned")}
+        pinned = [] if with_pinned else [run for run in old if run in pins]
+        runs = [run for run in old if run not in pinned]
         jobs = queue.ended_before(limit)
         thrown = sorted(path.name for path in store.trash.iterdir() if path.lstat().st_mtime < limit)
-        found = Pruned(tuple(runs), tuple(jobs), tuple(thrown))
+        found = Pruned(tuple(runs), tuple(jobs), tuple(thrown), tuple(pinned))
         if dry_run:
             return found
         for run in runs:

@@ -11,7 +11,6 @@ probes stay in their Parquet files, and a deleted run goes to the trash folder, 
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -27,7 +26,7 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.store import bundle, bundle_moves, thumbnail
+from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
 
 Origin = Literal["spool", "sample"]
 
@@ -95,13 +94,13 @@ class Store:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of a read of everybody's rows as tuples; pages have an OwnerView. Errors: StoreError."""
-        with _reads(), self._connection.cursor() as cursor:
+        with self._reads(), self._connection.cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
 
     @contextmanager
     def reading(self, owner: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor for which a table's name means the owner's rows and the samples. Errors: StoreError."""
-        with _reads():
+        with self._reads():
             cursor = self._idle.pop(owner, None)
             if cursor is None:
                 cursor = self._connection.cursor()
@@ -151,6 +150,18 @@ class Store:
         return manifest.run_id
 
     @contextmanager
+    def _reads(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            raise StoreError(
+                self._told("the store could not be read", error, "nothing was changed")
+            ) from error
+
+    def _told(self, what: str, error: duckdb.Error, kept: str) -> str:
+        return store_errors.failed(self.database, what, error, kept)
+
+    @contextmanager
     def writing(self, failed: str) -> Iterator[duckdb.DuckDBPyConnection]:
         """A transaction under the write lock, all or nothing; ``failed`` begins the message. Errors: StoreError."""
         with self._write_lock, self._connection.cursor() as cursor:
@@ -160,7 +171,7 @@ class Store:
                 cursor.commit()
             except duckdb.Error as error:
                 _roll_back(cursor)
-                raise StoreError(f"{failed} ({error}); nothing was changed") from error
+                raise StoreError(self._told(failed, error, "nothing was changed")) from error
             self.generation += 1
 
     def delete_run(self, run_id: str) -> None:
@@ -236,19 +247,10 @@ class Store:
                 ) from error
             except duckdb.Error as error:
                 _roll_back(cursor)
-                raise StoreError(
-                    f"run {manifest.run_id} was not stored ({error}); its bundle is kept and tried again"
-                ) from error
+                what = f"run {manifest.run_id} was not stored"
+                raise StoreError(self._told(what, error, "its bundle is kept and tried again")) from error
             finally:
                 cursor.unregister("incoming")
-
-
-@contextmanager
-def _reads() -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error as error:
-        raise StoreError(f"the store could not be read ({error}); nothing was changed") from error
 
 
 def migrations() -> list[tuple[int, str, str]]:
@@ -290,9 +292,10 @@ def compact(database: Path) -> tuple[int, int]:
 
 def _open(database: Path) -> duckdb.DuckDBPyConnection:
     pending = migrations()
+    found = database.exists()
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        if database.exists():
+        if found:
             # Read-only first: a file of a newer schema must not be touched.
             with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
                 version = _version(connection)
@@ -310,26 +313,13 @@ def _open(database: Path) -> duckdb.DuckDBPyConnection:
             raise
         return connection
     except duckdb.Error as error:
-        raise StoreError(_open_message(database, error)) from error
+        if not found and store_errors.no_room(error):
+            database.unlink(missing_ok=True)  # the beginning of a file, which DuckDB would refuse for ever
+        raise StoreError(store_errors.not_opened(database, error)) from error
     except OSError as error:
         raise StoreError(
             f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"
         ) from error
-
-
-def _open_message(database: Path, error: duckdb.Error) -> str:
-    text = str(error)
-    if "lock" in text.lower():
-        return f"{database.name} is held by another process; stop the other dashboard or set ROUTESPARSE_HOME"
-    for code in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT):
-        if os.strerror(code) in text:
-            return (
-                f"{database.name} can't be written in {database.parent} ({os.strerror(code)}); make the folder "
-                "writable, with some space, or set ROUTESPARSE_HOME to another one"
-            )
-    return (
-        f"{database.name} can't be opened ({text.splitlines()[0]}); move it away to start with an empty store"
-    )
 
 
 def _version(connection: duckdb.DuckDBPyConnection) -> int:
@@ -395,5 +385,5 @@ def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
 def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
     try:
         cursor.rollback()
-    except duckdb.TransactionException:
-        return  # the failed statement has already ended the transaction
+    except (duckdb.TransactionException, duckdb.FatalException):
+        return  # the failed statement has already ended the transaction, or the whole database

@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -50,21 +51,23 @@ def dashboard(
     samples: bool = False,
     options: Sequence[str] = (),
     port: int | None = None,
+    base: str = "",
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
-    options: more of the command line. port: where an address has to be known before.
+    options: more of the command line. port: where an address has to be known before. base: the path to serve below.
     """
     port = port or free_port()
     command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
+    command += ["--server.baseUrlPath", base] if base else []
     if not samples:
         _forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
     log = home / "dashboard.log"
     with open(log, "wb") as sink:
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)
-    address = f"http://127.0.0.1:{port}"
+    address = f"http://127.0.0.1:{port}{base}"
     try:
         _wait_until_healthy(address, process, log, seconds)
         yield address
@@ -75,6 +78,22 @@ def dashboard(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
+
+
+@contextlib.contextmanager
+def proxy(target: str, public: str, log: Path) -> Iterator[None]:
+    """A reverse proxy (proxy.py) to ``target`` at the address ``public``: its port, and below its path alone."""
+    parts = urlsplit(public)
+    server = target.removesuffix(parts.path)
+    command = [sys.executable, str(Path(__file__).with_name("proxy.py")), str(parts.port), server, parts.path]
+    with open(log, "wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    try:
+        _wait_until_healthy(f"http://127.0.0.1:{parts.port}{parts.path}", process, log, 60.0)
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 @contextlib.contextmanager

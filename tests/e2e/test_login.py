@@ -21,6 +21,7 @@ from routesparse.engine.store import bundle
 pytestmark = pytest.mark.timeout(240)
 RUNS = {"ann": "a1a1a1a1a1a1a1a1", "bob": "b2b2b2b2b2b2b2b2"}
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+PROXY = "dash.localhost"  # which browsers resolve to this machine
 METADATA = "/.well-known/openid-configuration"
 
 
@@ -55,32 +56,45 @@ def answers(address: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def address(serve, factory, issuer, tmp_path_factory):
-    """A dashboard with a run of Ann's and one of Bob's, which asks the provider who is there."""
-    home = tmp_path_factory.mktemp("login")
-    for name, run_id in RUNS.items():
-        made = factory.make_record(run_id, name=f"{name}s.txt", layers=2, heads=2, segments=1, tokens=2048)
-        owner = identity._digest("sub", issuer, name)
-        bundle.write_bundle(replace(made, run=replace(made.run, owner=owner)), home / "spool")
-    port = serve.free_port()
-    secrets = home / "secrets.toml"
-    secrets.write_text(
-        f"""[auth]
-redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
+def shared(serve, factory, issuer, tmp_path_factory):
+    """shared(public, port, **options): a dashboard with a run of Ann's and one of Bob's, which asks the provider."""
+
+    def start(public, port, **options):
+        home = tmp_path_factory.mktemp("login")
+        for name, run_id in RUNS.items():
+            made = factory.make_record(
+                run_id, name=f"{name}s.txt", layers=2, heads=2, segments=1, tokens=2048
+            )
+            owner = identity._digest("sub", issuer, name)
+            bundle.write_bundle(replace(made, run=replace(made.run, owner=owner)), home / "spool")
+        secrets = home / "secrets.toml"
+        secrets.write_text(
+            f"""[auth]
+redirect_uri = "{public}/oauth2callback"
 cookie_secret = "0123456789abcdef0123456789abcdef"
 client_id = "dashboard"
 client_secret = "known to the provider"
 server_metadata_url = "{issuer}{METADATA}"
 """
-    )
-    with serve.dashboard(home, options=["--secrets.files", str(secrets)], port=port) as running:
+        )
+        chosen = ["--secrets.files", str(secrets), *options.pop("options", ())]
+        return serve.dashboard(home, options=chosen, port=port, **options)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def address(serve, shared):
+    port = serve.free_port()
+    with shared(f"http://127.0.0.1:{port}", port) as running:
         yield running
 
 
 @pytest.fixture
 def page(context):
     """A page that reaches this machine only: the provider's own pages ask the network for a style."""
-    context.route(lambda url: not url.startswith("http://127.0.0.1:"), lambda route: route.abort())
+    own = ("http://127.0.0.1:", f"http://{PROXY}:")
+    context.route(lambda url: not url.startswith(own), lambda route: route.abort())
     return context.new_page()
 
 
@@ -132,3 +146,21 @@ def test_whoever_the_provider_does_not_vouch_for_stays_outside(page, address, an
     page.goto(f"{address}/map?run={RUNS['ann']}")
     page.get_by_text("Please log in").wait_for()
     assert "anns.txt" not in page.content()
+
+
+def test_behind_a_proxy_the_login_comes_back_below_its_path(serve, shared, page, tmp_path):
+    public = f"http://{PROXY}:{serve.free_port()}/routesparse"
+    with (
+        shared(
+            public, serve.free_port(), base="/routesparse", options=["--server.allowedHosts", PROXY]
+        ) as inner,
+        serve.proxy(inner, public, tmp_path / "proxy.log"),
+    ):
+        log_in(page, public, "ann")
+        page.goto(f"{public}/map?run={RUNS['ann']}")
+        page.get_by_text("anns.txt").first.wait_for()
+        cookies = [found for found in page.context.cookies() if found["name"].startswith("_streamlit_user")]
+        assert cookies and all(found["path"].startswith("/routesparse") for found in cookies), cookies
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_role("button", name="End session").click()
+        page.get_by_text("Please log in").wait_for()

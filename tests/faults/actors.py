@@ -1,8 +1,9 @@
 """The processes that faults are injected into: ``python actors.py worker|web '{"home": ...}'``.
 
 The worker is the real one with a synthetic analysis: a prompt's label may ask it to raise ("raise MemoryError 2": in
-layer 2). The web process is the dashboard's owner of the store (app/shell/access.py) without its pages; after every
-look into the spool it writes what a page would read into ``home/status.json``.
+layer 2) or to have no memory left ("raise memory 2"). The web process is the dashboard's owner of the store
+(app/shell/access.py) without its pages; after every look into the spool it writes what a page would read into
+``home/status.json``.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import errno
 import importlib.util
 import json
 import os
+import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from routesparse.engine import paths
-from routesparse.engine.errors import NumericsError
+from routesparse.engine.errors import NumericsError, StoreError
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store.duckdb_store import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
 
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
 LAYERS = 4
+SPARE_BYTES = 128 << 20
 ERRORS = {
     "RuntimeError": RuntimeError("a message that quotes the prompt: swordfish"),
     "MemoryError": MemoryError(),
@@ -31,6 +35,28 @@ ERRORS = {
     "OSError": OSError(errno.ENOSPC, "No space left on device"),
     "ZeroDivisionError": ZeroDivisionError("swordfish"),
 }
+
+
+def set_clock(home: Path) -> None:
+    """Let ``home/clock``, a number of seconds, say by how much this process's wall clock was set."""
+    told, file = time.time, home / "clock"
+
+    def shifted() -> float:
+        try:
+            return told() + float(file.read_text())
+        except FileNotFoundError:
+            return told()
+
+    time.time = shifted
+
+
+def fill_memory() -> None:
+    """Take memory until there is none. What was taken is given back when the error is forgotten, the limit stays."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + SPARE_BYTES, resource.RLIM_INFINITY))
+    blocks = []
+    while True:
+        blocks.append(bytearray(1 << 22))
 
 
 def worker(home: Path, layer_s: float = 0.05, lease_s: float = 1.0, **options: Any) -> int:
@@ -47,6 +73,8 @@ def worker(home: Path, layer_s: float = 0.05, lease_s: float = 1.0, **options: A
             report("route", layer, LAYERS)
             time.sleep(layer_s)
             if wish and int(wish.split()[1]) == layer:
+                if wish.startswith("memory"):
+                    fill_memory()
                 raise ERRORS[wish.split()[0]]
         return factory.make_record(
             run_id, name=request.label, layers=2, heads=2, segments=1, tokens=2048, probe_columns=16
@@ -61,22 +89,37 @@ def web(home: Path) -> int:
 
     paths.DATA = home / "no-samples"
     access._SPOOL_SECONDS = 0.0
-    opened = access.Access()
+    while True:  # as a page that says so and is loaded again
+        try:
+            opened = access.Access()
+            break
+        except StoreError as error:
+            if "with some space" not in str(error):
+                raise
+            time.sleep(0.2)
     partial: dict[str, str] = {}
     checked: set[str] = set()
     written = None
+    runs: set[str] = set()
     while True:
-        opened.look_into_spool()
-        rejected = {each.name: each.reason for each in opened.rejections()}
-        if written != (opened.store.generation, rejected):
+        trouble = None
+        try:
+            opened.look_into_spool()
             runs = opened.store.run_ids()
             for run_id in runs - checked:
                 partial |= _lacking(opened.store, home / "bundles" / run_id)
-            checked |= runs
+                checked.add(run_id)
+        except StoreError as error:
+            trouble = str(error)
+        rejected = {each.name: each.reason for each in opened.rejections()}
+        waiting = [each.reason for each in opened.waiting()]
+        found = {"partial": partial, "rejected": rejected, "trouble": trouble or next(iter(waiting), None)}
+        if written != (found, runs):
             file = home / ".status.partial"
-            file.write_text(json.dumps({"runs": sorted(runs), "partial": partial, "rejected": rejected}))
-            file.replace(home / "status.json")
-            written = (opened.store.generation, rejected)
+            with suppress(OSError):  # a full disk: the next look tries again
+                file.write_text(json.dumps({"runs": sorted(runs), **found}))
+                file.replace(home / "status.json")
+                written = (found | {"partial": dict(partial)}, set(runs))
         time.sleep(0.1)
 
 
@@ -98,4 +141,5 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[2])
     home = Path(options.pop("home"))
     os.environ["ROUTESPARSE_HOME"] = str(home)
+    set_clock(home)
     sys.exit({"worker": worker, "web": web}[sys.argv[1]](home, **options))

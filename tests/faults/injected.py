@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from typing import Any
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.store.duckdb_store import Store
 
 JOB_S = 0.6  # of a job with its claim and handover, about
 STOPPED_S = 3.0  # three leases
+DISK_BYTES = 24 << 20
 ERROR_KINDS = {
     "RuntimeError": "unexpected",
     "ZeroDivisionError": "unexpected",
@@ -105,6 +110,117 @@ def exception_in_a_layer(stage: Any, tally: Any, moments: random.Random) -> None
     stage.recover(tally, since)
 
 
+def clock_set(stage: Any, tally: Any, moments: random.Random) -> None:
+    """The wall clock is set by an hour, forwards or backwards, under two workers: neither loses its job."""
+    for name in ("web", "worker", "worker 2"):
+        stage.start(name)
+    jobs = [stage.submit() for _ in range(4)]
+    stage.until_running(jobs[moments.randrange(4)])
+    time.sleep(moments.uniform(0.0, JOB_S))
+    since = time.monotonic()
+    jump_s = moments.choice([3600.0, -3600.0])
+    partial_clock = stage.home / ".clock.partial"
+    partial_clock.write_text(str(jump_s))
+    partial_clock.replace(stage.home / "clock")
+    tally.meets(f"{jump_s:+.0f} s")
+    stage.look(tally)
+    stage.recover(tally, since)
+    attempts = [stage.queue.job(job).attempt for job in jobs]
+    if max(attempts) > 1:
+        tally.wrong.append(f"{jump_s:+.0f} s took a job from its worker: attempts {attempts}")
+    stage.end("worker 2", by=signal.SIGTERM)
+    (stage.home / "clock").unlink()
+
+
+def memory_full(stage: Any, tally: Any, moments: random.Random) -> None:
+    """A worker may take no more memory while a job asks for more: the job fails and says so, the next one works."""
+    stage.start("web")
+    process = stage.start("worker")
+    job = stage.submit(f"raise memory {moments.randrange(4)}")
+    since = time.monotonic()
+    stage.until(lambda: stage.queue.job(job).ended, "the failure")
+    failure = stage.queue.job(job).failure
+    tally.meets("none" if failure is None else failure.kind)
+    if failure is None or failure.kind != "out_of_memory" or "shorten it" not in failure.message:
+        tally.wrong.append(f"no memory was told as {failure}")
+    stage.look(tally)
+    stage.queue.delete(job)
+    stage.recover(tally, since)
+    if stage.running["worker"] is not process:
+        tally.wrong.append("the worker ended for lack of memory")
+
+
+def disk_full(stage: Any, tally: Any, moments: random.Random) -> None:
+    """A small disk fills up while jobs run, and is emptied again: a job works later or says why it failed."""
+    stage.end(*stage.running)
+    with small_disk(stage.home.with_name(f"{stage.home.name} disk {tally.injected}")) as disk:
+        small = type(stage)(disk / "home", stage.patience_s)
+        try:
+            for name in ("web", "worker"):
+                small.start(name)
+            jobs = [small.submit() for _ in range(3)]
+            small.until_running(jobs[moments.randrange(3)])
+            time.sleep(moments.uniform(0.0, JOB_S))
+            since = time.monotonic()
+            fill(disk / "filler", moments.choice([0, 4096, 65_536, 262_144]))
+            time.sleep(moments.uniform(0.5, 3.0))
+            small.look(tally)
+            (disk / "filler").unlink()
+            failed = frozenset(_without_room(small, jobs, tally))
+            if "Start the dashboard again" in (small.status()["trouble"] or ""):
+                tally.meets("dashboard started again, as it asked")
+                small.end("web")
+            small.recover(tally, since, failed)
+        finally:
+            small.close()
+
+
+def _without_room(small: Any, jobs: list[str], tally: Any) -> list[str]:
+    """The jobs that failed because the disk was full, when all have ended; what ended meanwhile is started again."""
+    for name, process in small.running.items():
+        if process.poll() is not None:
+            tally.meets(f"{name} ended with {process.returncode}")
+    for name in ("worker", "web"):
+        small.start(name)
+    small.until(lambda: all(small.queue.job(job).ended for job in jobs), "the jobs' ends")
+    found = [small.queue.job(job) for job in jobs]
+    for job in found:
+        tally.meets(job.state if job.failure is None else job.failure.kind)
+    return [job.id for job in found if job.failure is not None and job.failure.kind == "disk_full"]
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of DISK_BYTES in memory; only who may mount has one."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def may_mount(folder: Path) -> bool:
+    """Whether this process may make a small disk."""
+    try:
+        with small_disk(folder / "probe"):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
+
+
+def fill(file: Path, spare_bytes: int) -> None:
+    """Write until the disk is full, but for so many bytes."""
+    with open(file, "wb", buffering=0) as handle:
+        try:
+            while True:
+                handle.write(bytes(1 << 16))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        handle.truncate(max(0, handle.tell() - spare_bytes))
+
+
 def damaged_bundle(stage: Any, tally: Any, moments: random.Random, harm: Callable[..., str]) -> None:
     """One file of a bundle in the spool: the bundle is set aside with the reason, and taken when it is whole."""
     stage.start("worker")
@@ -132,28 +248,40 @@ def damaged_bundle(stage: Any, tally: Any, moments: random.Random, harm: Callabl
 
 
 def damaged_store(stage: Any, tally: Any, moments: random.Random, harm: Callable[..., str]) -> None:
-    """The store's file: it opens with every run, or is refused; moved away, every run comes back from the bundles."""
+    """The store's file, of a killed dashboard or of one that was stopped, whose rows have left the log of writes.
+
+    It works with every run, or the dashboard says that it is damaged; moved away, every run comes back.
+    """
     stage.start("web")
     stage.start("worker")
     stage.submit()
     stage.until_stored()
     stage.end("web")
+    if moments.random() < 0.5:
+        Store(stage.home / "routesparse.duckdb").close()
     files = sorted(path for path in stage.home.glob("routesparse.duckdb*") if path.stat().st_size)
     file = moments.choice(files)
     what = harm(file, moments)
     since = time.monotonic()
     (stage.home / "status.json").unlink()
     process = stage.start("web")
-    stage.until(lambda: process.poll() is not None or (stage.home / "status.json").exists(), "the store")
-    if process.poll() is None:
-        tally.meets(f"{what} {file.suffix}: opened")
-    else:
-        tally.meets(f"{what} {file.suffix}: refused")
-        if process.returncode < 0:
-            tally.wrong.append(f"{what} {file.name}: the process died of signal {-process.returncode}")
-        stage.running.pop("web")
-        for path in stage.home.glob("routesparse.duckdb*"):
-            path.rename(stage.home.with_name(f"away {path.name}"))
+    stage.submit("after the damage.txt")
+    stage.until(
+        lambda: process.poll() is not None or stage.status()["trouble"] or stage.all_stored(), "the store"
+    )
+    told = stage.status()["trouble"]
+    if process.poll() is None and told is None:
+        tally.meets(f"{what} {file.suffix}: works")
+        stage.recover(tally, since)
+        return
+    tally.meets(f"{what} {file.suffix}: {'refused' if told is None else 'told'}")
+    if (process.poll() or 0) < 0:
+        tally.wrong.append(f"{what} {file.name}: the process died of signal {-process.returncode}")
+    if told is not None and "out of" not in told:
+        tally.wrong.append(f"{what} {file.name}: it was told without what to do: {told}")
+    stage.end("web")
+    for path in stage.home.glob("routesparse.duckdb*"):
+        path.rename(stage.home.with_name(f"away {path.name}"))
     stage.recover(tally, since)
 
 
@@ -217,6 +345,9 @@ FAULTS: dict[str, Callable[[Any, Any, random.Random], None]] = {
     "SIGSTOP past the lease": stopped_past_its_lease,
     "two workers, one killed": two_workers,
     "exception in one layer": exception_in_a_layer,
+    "clock set by an hour": clock_set,
+    "memory full": memory_full,
+    "disk full": disk_full,
     "torn file of a bundle": partial(damaged_bundle, harm=tear),
     "flipped bit in a bundle": partial(damaged_bundle, harm=flip),
     "torn store": partial(damaged_store, harm=tear),

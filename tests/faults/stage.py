@@ -54,7 +54,9 @@ class Stage:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start "web", "worker" or "worker 2"; one that runs is left alone."""
+        """Start "web", "worker" or "worker 2"; one that runs is left alone, one that has ended starts anew."""
+        if name in self.running and self.running[name].poll() is not None:
+            self.running.pop(name)
         if name not in self.running:
             wishes = json.dumps({"home": str(self.home), **options})
             with open(self.home.with_name(f"{self.home.name} {name}.log"), "ab") as sink:
@@ -88,7 +90,7 @@ class Stage:
         try:
             return json.loads((self.home / "status.json").read_text())
         except FileNotFoundError:
-            return {"runs": [], "partial": {}, "rejected": {}}
+            return {"runs": [], "partial": {}, "rejected": {}, "trouble": None}
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + self.patience_s
@@ -104,12 +106,12 @@ class Stage:
     def until_stored(self) -> None:
         """Every job has ended, and the store has the run of each that is done."""
 
-        def all_in() -> bool:
-            jobs = self.jobs()
-            done = {job.run_id for job in jobs if job.state == "done"}
-            return all(job.ended for job in jobs) and done <= set(self.status()["runs"])
+        self.until(self.all_stored, "the jobs' ends and their runs")
 
-        self.until(all_in, "the jobs' ends and their runs")
+    def all_stored(self) -> bool:
+        jobs = self.jobs()
+        done = {job.run_id for job in jobs if job.state == "done"}
+        return all(job.ended for job in jobs) and done <= set(self.status()["runs"])
 
     def look(self, tally: Tally) -> None:
         """What readers of the spool see now is whole."""

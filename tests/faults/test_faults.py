@@ -31,6 +31,8 @@ def names():
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", names())
 def test_after_a_fault_nothing_is_lost_doubled_or_half_and_the_next_job_works(run, tmp_path, name):
+    if name == "disk full" and not run.may_mount(tmp_path):
+        pytest.skip("only who may mount has a small disk")
     tally = run.inject(name, times=1, seed=20261122, folder=tmp_path)
     assert tally.clean, tally
     assert tally.injected == 1 and tally.met

@@ -11,6 +11,7 @@ import pytest
 
 from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
 from routesparse.engine.jobs import database, owner_jobs
+from routesparse.engine.jobs import job as job_module
 from routesparse.engine.jobs import queue as queue_module
 from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.owner_jobs import FILE
@@ -22,16 +23,20 @@ TEXT = "the harbour master writes a ledger"
 
 @pytest.fixture
 def clock(monkeypatch):
-    """time.time() of the queue, moved by hand."""
+    """The queue's clocks, moved by hand: the wall clock ``now``, which may be set, and the monotonic one."""
 
     class Clock:
         now = 1_000_000.0
+        set_by = 0.0
 
         def time(self):
             return self.now
 
+        def monotonic(self):
+            return self.now - self.set_by - 999_000.0
+
     clock = Clock()
-    for module in (queue_module, owner_jobs):
+    for module in (queue_module, owner_jobs, job_module):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -270,6 +275,23 @@ class TestLeases:
         assert (job.state, job.attempt, job.losses, job.worker, job.stage) == ("queued", 1, 1, None, None)
         assert [queue.position(job) for job in (first, second)] == [1, 2]
         assert queue.claim("w2").attempt == 2
+
+    @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+    def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_lease(self, queue, clock, jump_s):
+        job_id = submit(queue)
+        queue.claim("w", 30)
+        clock.now += jump_s
+        clock.set_by += jump_s
+        clock.now += 29
+        assert queue.requeue_lost() == []
+        clock.now += 2
+        assert queue.requeue_lost() == [job_id]
+
+    def test_a_lease_from_before_the_machine_s_last_start_has_run_out(self, queue, clock):
+        job_id = submit(queue)
+        queue.claim("w", 30)
+        clock.set_by += 900.0  # the clock begins anew; the worker's lock file may be missing, as in a backup
+        assert queue.requeue_lost() == [job_id]
 
     def test_a_heartbeat_renews_the_lease(self, queue, clock):
         submit(queue)

@@ -271,9 +271,7 @@ def test_a_bundle_whose_job_was_taken_meanwhile_is_discarded(queue, home, work, 
     def analyze(request, prompt, run_id, report):
         record = analysis(request, prompt, run_id, report)
         with sqlite3.connect(home / FILE, timeout=30) as connection:
-            connection.execute(
-                "UPDATE job SET attempt = 2, worker = 'other', lease_until = lease_until + 600"
-            )
+            connection.execute("UPDATE job SET attempt = 2, worker = 'other', lease_until = lease_until + 20")
         connection.close()
         return record
 

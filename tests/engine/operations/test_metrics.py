@@ -47,14 +47,34 @@ def ask(home):
     running.server_close()
 
 
+def test_what_falls_when_jobs_are_deleted_is_a_gauge(home, ask):
+    before = samples(ask("/metrics")[1])
+    queue = JobQueue(home)
+    for job in queue.jobs(("done",)):
+        queue.delete(job.id)
+    queue.close()
+    text = ask("/metrics")[1]
+    after = samples(text)
+    fell = {name[0] for name, value in after.items() if value < before[name]}
+    kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+    assert "routesparse_listed_jobs" in fell and {kinds[name] for name in fell} == {"gauge"}
+
+
 def test_metrics_count_what_the_home_holds(ask):
     status, text = ask("/metrics")
     found = samples(text)
     assert status == 200
     states = {state: found["routesparse_jobs", state] for state in metrics.JOB_STATES}
     assert states == {"queued": 1, "running": 0, "done": 1, "failed": 1, "cancelled": 0}
-    assert found["routesparse_job_seconds_count", "done"] == 1
-    assert found["routesparse_job_seconds_bucket", "+Inf", "done"] == 1
+    assert (
+        found["routesparse_listed_jobs", "+Inf", "done"]
+        == found["routesparse_listed_jobs", "3600", "done"]
+        == 1
+    )
+    assert (
+        found["routesparse_listed_jobs", "+Inf", "failed"] == 1
+        and found["routesparse_listed_jobs_seconds", "done"] >= 0
+    )
     assert sum(found["routesparse_runs", level] for level in ("red", "amber", "green")) == 2
     assert found["routesparse_units",] == 8  # two runs of two layers of two heads
     assert found["routesparse_audited_certificates",] >= found["routesparse_held_certificates",] > 0

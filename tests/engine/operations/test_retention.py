@@ -12,6 +12,8 @@ import pytest
 from routesparse.engine.cli.main import main
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store, compact
+from routesparse.engine.store.labels import Label
+from routesparse.engine.store.owner_view import OwnerView
 
 OLD, NEW = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e"
 
@@ -64,6 +66,18 @@ def test_a_kept_run_and_the_samples_stay(aged, make):
     store.close()
     assert main(["prune", "--older-than", "1h", "--keep", OLD]) == 0
     assert run_ids(aged) == {OLD, NEW, "5a5a5a5a5a5a5a5a"}
+
+
+def test_a_run_that_somebody_pinned_stays_until_it_is_asked_for(aged, capsys):
+    store = Store(aged / "routesparse.duckdb")
+    OwnerView(store, None).set_label(OLD, Label(pinned=True))
+    store.close()
+    assert main(["prune", "--older-than", "30d", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == [] and found["pinned"] == [OLD] and run_ids(aged) == {OLD, NEW}
+    assert main(["prune", "--older-than", "30d", "--pinned", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == [OLD] and found["pinned"] == [] and run_ids(aged) == {NEW}
 
 
 @pytest.mark.parametrize("arguments", [["--older-than", "soon"], ["--older-than", "1d", "--keep", "nobody"]])

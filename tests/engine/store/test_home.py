@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -64,3 +65,20 @@ def test_a_home_that_can_t_be_written_is_not_taken_for_a_broken_store(home, monk
     ) as told:
         Store(home / "routesparse.duckdb")
     assert "move it away" not in str(told.value)
+
+
+def test_a_first_start_on_a_full_disk_leaves_no_file_that_is_refused_later(home, monkeypatch):
+    """DuckDB leaves the beginning of a file, which it takes for damaged from then on."""
+    connect = duckdb.connect
+
+    def full(path, **_):
+        Path(path).write_bytes(b"")
+        raise duckdb.IOException(f'IO Error: Could not write file "{path}": {os.strerror(errno.ENOSPC)}')
+
+    monkeypatch.setattr(duckdb, "connect", full)
+    with pytest.raises(StoreError, match="with some space"):
+        Store(home / "routesparse.duckdb")
+    monkeypatch.setattr(duckdb, "connect", connect)
+    store = Store(home / "routesparse.duckdb")
+    assert store.run_ids() == set()
+    store.close()
