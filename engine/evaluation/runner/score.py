@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import paths
-from routesparse.engine.errors import InputError
+from routesparse.engine import fields, paths
+from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared
+from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 
@@ -46,6 +48,9 @@ def score(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     for length in job.lengths:
         points = by_length[length]
+        if not points and any(by_length.values()):
+            study.note(f"nothing was predicted at {length} tokens; the other lengths are scored")
+            continue
         if DENSE not in points:
             raise InputError(
                 f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
@@ -61,9 +66,31 @@ def score(job: Job) -> dict[str, Any]:
     return found
 
 
-def cells(job: Job) -> list[Cell]:
-    """The predictions of the job's prompts as the hypotheses read them. Errors: InputError where a prompt changed."""
-    return _cells(job, _collected(job))
+def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The folders' scores, and the verdicts over all prompts of them.
+
+    A folder without predictions gives the scores that it holds, and no prompts to the verdicts; where no folder has
+    predictions, one folder's own verdicts are taken. Errors: InputError, ResultsError.
+    """
+    scores, prompts, seed = [], [], 0
+    for folder in folders:
+        if not row_files.parts(folder / "predictions.jsonl"):
+            read(folder / "scores.json")
+            scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
+            continue
+        job = Job.load(folder)
+        scores.append(score(job))
+        prompts += _cells(job, _collected(job))
+        seed = job.seed
+    strata = [cell.stratum for cell in prompts]
+    twice = next((stratum for stratum in strata if strata.count(stratum) > 1), None)
+    if twice is not None:
+        raise ResultsError(
+            f"two folders hold predictions of {twice[0]}, {twice[2]} at {twice[1]} tokens; report them apart"
+        )
+    if prompts:
+        return scores, conclude(prompts, seed)
+    return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
 
 
 def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell]:
@@ -78,6 +105,7 @@ def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell
         return {
             row["sample_id"]: Seen(float(value), -row["gold_nats"], row["prefill_ms"], row["cluster"])
             for row, value in zip(ordered, values, strict=True)
+            if value is not None
         }
 
     return [
@@ -85,10 +113,16 @@ def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell
             (job.suite, length, task),
             length == plain,
             {point: seen(task, rows[task]) for point, rows in points.items() if task in rows},
+            timed_alone=_processes(job) == 1,
         )
         for length, points in by_length.items()
         for task in job.tasks
     ]
+
+
+def _processes(job: Job) -> int:
+    """How many processes predicted: each has a file of its own."""
+    return max(1, len(row_files.parts(job.predictions)))
 
 
 def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
@@ -102,6 +136,7 @@ def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str,
     return {
         "suite": job.suite,
         "command": job.command,
+        "processes": _processes(job),
         "devices": sorted({row["device"] for row in rows if row.get("device")}),
         "predicted_by_commits": sorted({row["git_commit"] for row in rows if row.get("git_commit")}),
         "seed": job.seed,
@@ -188,7 +223,8 @@ def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> d
         for name in ("area", "select_ms", "prefill_ms")
     }
     found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
-    found["few_clusters"] = draws.clusters < FEWEST_CLUSTERS
+    # A bootstrap within tasks needs enough of them in each.
+    found["few_clusters"] = min(counts.shape[1] for counts in draws.counts.values()) < FEWEST_CLUSTERS
     found["medians"] = {name: _medians(mine, name) for name in MEDIANS}
     if job.suite == pg19.SUITE.name:
         return found | _perplexities(draws, mine, base)
