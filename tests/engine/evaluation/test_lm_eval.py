@@ -1,0 +1,93 @@
+"""The harness itself, run by its command line with our model and our tasks. CPU; needs `make lm-eval`."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.evaluation.runner import predict as predicting
+from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
+from routesparse.engine.evaluation.runner.score import score
+from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.progress import no_progress
+
+ROOT = Path(__file__).resolve().parents[3]
+TASKS, LENGTH, N, NEW_TOKENS = ("niah_multikey_2", "niah_multivalue"), 1_300, 1, 48
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None and not Path(sys.prefix, "lm-eval", ".installed").exists(),
+    reason="lm-evaluation-harness is not installed; `make lm-eval` does it",
+)
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    """Run the harness on our tasks with some model arguments; its results and its samples by task."""
+    folder = tmp_path_factory.mktemp("harness")
+    (folder / "prose" / "test").mkdir(parents=True)
+    prose = (ROOT / "data" / "samples" / "prompts" / "prose.txt").read_text()
+    (folder / "prose" / "test" / "145.txt").write_text(prose)
+
+    def call(arguments, *others):
+        metadata = {"length": LENGTH, "n": N, "seed": 6, "data": str(folder), "out": str(folder / "out")}
+        command = [
+            *(sys.executable, "-m", "routesparse.engine.evaluation.lm_eval", "--model", "routesparse"),
+            *("--model_args", arguments, "--include_path", ROOT / "engine/evaluation/lm_eval_include"),
+            *(
+                "--tasks",
+                ",".join(f"routesparse_ruler_{task}" for task in TASKS),
+                "--metadata",
+                json.dumps(metadata),
+            ),
+            *others,
+        ]
+        offline = {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(folder / "hub"),
+            "ROUTESPARSE_HOME": str(folder / "home"),
+        }
+        return subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **offline}, capture_output=True, text=True, timeout=500
+        )
+
+    return call, folder
+
+
+def test_the_harness_scores_a_routed_model_as_evaluate_does(harness):
+    """The same prompts, and the same scores by a routed prefill; offline."""
+    call, folder = harness
+    done = call(
+        "break_even=0,price=0.5",
+        *("--gen_kwargs", f"max_gen_toks={NEW_TOKENS}", "--log_samples", "--output_path", folder / "found"),
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    job = Job("ruler", TASKS, (LENGTH,), ("routesparse=0.5",), N, 6, "demo", folder, folder / "out")
+    assert prepare(job, no_progress) == len(TASKS) * N
+    predicting.predict(job, Bench)
+    ours = {row["task"]: row["score"] for row in score(job)["tasks"] if row["method"] == "routesparse"}
+    (file,) = (folder / "found").rglob("results_*.json")
+    found = json.loads(file.read_text())
+    theirs = {task: found["results"][f"routesparse_ruler_{task}"]["points,none"] for task in TASKS}
+    assert theirs == ours and max(ours.values()) == 100
+    for prepared in all_prepared(job):
+        (samples,) = file.parent.glob(f"samples_*_{prepared.example.task}_*")
+        (sample,) = map(json.loads, samples.read_text().splitlines())
+        assert sample["arguments"]["gen_args_0"]["arg_0"] == prepared.text
+    about = found["config"]["routesparse"]
+    assert (about["routed_prefills"], about["dense_prefills"]) == (len(TASKS) * N, 0)
+    assert about["area_of_routed"] < 1 and about["config"]["price"] == 0.5
+
+
+def test_a_wrong_argument_ends_in_one_line(harness):
+    done = harness[0]("policy=fast")
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("error: policy 'fast' is unknown; choose one of priced")
+    )
