@@ -137,15 +137,19 @@ class RouteSparseLM(HFLM):
         bar = tqdm(total=len(requests), disable=disable_tqdm or self.rank != 0, desc="log-likelihoods")
         with self._autocast(), bar:
             for place, (text, context, continuation) in enumerate(requests):
+                if len(continuation) > self.max_length:
+                    raise InputError(
+                        f"a continuation of {len(continuation):,} tokens is longer than max_length {self.max_length:,}"
+                    )
                 kept = context[-(self.max_length + 1 - len(continuation)) :]
                 if text is None:
                     found[place] = self._routed.window(kept, continuation)
                     bar.update()
                 else:
                     by_context[tuple(kept)].append(place)
-            for context in sorted(by_context, key=len, reverse=True):
-                places = by_context[context]
-                answers = self._routed.continuations(context, [requests[place][2] for place in places])
+            for shared in sorted(by_context, key=len, reverse=True):
+                places = by_context[shared]
+                answers = self._routed.continuations(shared, [requests[place][2] for place in places])
                 for place, answer in zip(places, answers, strict=True):
                     found[place] = answer
                     self.cache_hook.add_partial("loglikelihood", requests[place][0], answer)

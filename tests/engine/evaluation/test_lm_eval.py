@@ -83,6 +83,43 @@ def test_the_harness_scores_a_routed_model_as_evaluate_does(harness):
     assert about["area_of_routed"] < 1 and about["config"]["price"] == 0.5
 
 
+LIKELIHOODS = """
+import json
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from routesparse.engine.evaluation.lm_eval import RouteSparseLM
+
+def asked(kind, arguments):
+    return [Instance(kind, {}, one, i) for i, one in enumerate(arguments)]
+
+pairs = [("The sea was", " calm"), ("", "Once more"), ("The sea was", " a long way off"), ("A", " b")]
+texts = [("It was the best of times, it was the worst of times. " * 4,)]
+ours = RouteSparseLM("demo", break_even=100_000, max_length=40)
+theirs = HFLM("data/models/demo", device="cpu", dtype="float32", add_bos_token=True, max_length=40)
+print(json.dumps([
+    [m.loglikelihood(asked("loglikelihood", pairs)) for m in (ours, theirs)],
+    [m.loglikelihood_rolling(asked("loglikelihood_rolling", texts)) for m in (ours, theirs)],
+]))
+"""
+
+
+def test_below_break_even_likelihoods_are_those_of_the_harness_s_own_model():
+    """Choices of one context, an empty context, and a text of several windows."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIKELIHOODS],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    (ours, theirs), (rolling, expected) = json.loads(done.stdout.splitlines()[-1])
+    assert [nats for nats, _ in ours] == pytest.approx([nats for nats, _ in theirs], rel=1e-4)
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+    assert rolling == pytest.approx(expected, rel=1e-4) and rolling[0] < 0
+
+
 def test_a_wrong_argument_ends_in_one_line(harness):
     done = harness[0]("policy=fast")
     assert done.returncode == 2
