@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test check clean screenshots lock audit licenses sbom
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -40,6 +40,9 @@ sbom: .venv/.installed .venv/tools/.installed
 		-o .cache/sbom.cdx.json
 	@echo ".cache/sbom.cdx.json: a CycloneDX list of what is installed in .venv"
 
+# EleutherAI's harness, in a folder that only engine/evaluation/lm_eval.py looks into: nothing else changes.
+lm-eval: .venv/lm-eval/.installed
+
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache routesparse.egg-info
 
@@ -55,4 +58,9 @@ clean:
 	$(BIN)/python -m venv --clear .venv/tools
 	.venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
 		pip==26.3 uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+.venv/lm-eval/.installed: .ci/lm-eval.lock | .venv/.installed
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
 	touch $@

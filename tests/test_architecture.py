@@ -35,6 +35,7 @@ READ_SIDE = (
 
 # Libraries that take long to import, or that not every machine has: functions may import them.
 HEAVY = (
+    "datasets",
     "duckdb",
     "huggingface_hub",
     "jieba",

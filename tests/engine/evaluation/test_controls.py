@@ -1,4 +1,5 @@
-"""Negative controls on the bundled model, CPU, under 2,000 tokens: a window alone fails what needs the whole prompt.
+"""Controls on the bundled model, CPU, at most 2,000 tokens: a window alone fails what needs the whole prompt, random
+blocks lose, and a plan that reads everything is dense attention.
 
 The window comes without what our own plans always read (``extras=False``): with its last 128 rows dense, any plan
 answers a question of a single hop, so such tasks say nothing about the body of a plan; a test below holds that, too.
@@ -14,15 +15,19 @@ import pytest
 
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
-from routesparse.engine.evaluation.studies.selection import methods
+from routesparse.engine.evaluation.runner.score import score
+from routesparse.engine.evaluation.studies.selection import methods, prompts
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.models.load import load_model
 from routesparse.engine.progress import no_progress
+from routesparse.engine.stats import paired
 
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
 PROSE = Path(__file__).resolve().parents[3] / "data" / "samples" / "prompts" / "prose.txt"
+WINDOW, WINDOWS = 2_000, 4  # tokens, of the bundled prose
 # suite, task, tokens, which prompt
 RETRIEVAL = [
     ("ruler", "niah_multikey_2", 1_300, 1),
@@ -59,6 +64,57 @@ def test_a_window_alone_finds_nothing_that_dense_finds(loaded, data, tmp_path, s
         return measured(loaded, data, tmp_path, suite, task, length, index, method, False)
 
     assert (points(DENSE), points(WINDOW)) == (100, 0)
+
+
+def test_the_whole_budget_equals_dense(loaded, data, tmp_path):
+    """Every block by the sparse kernel, and by our own rule at a price of next to nothing."""
+    job = Job("ruler", ("niah_multikey_2",), (1_300,), ("dense",), 1, 6, "demo", data, tmp_path)
+    prepare(job, no_progress)
+    (prepared,) = all_prepared(job)
+    dense, *others = (
+        predicting._measured(Bench(loaded), job, methods.find(*method), prepared, loaded)
+        for method in (("dense", 1), ("dense_kernel", 1), ("routesparse", 1e-6))
+    )
+    for found in others:
+        assert found["row"] == dense["row"] and found["area"] == 1
+        assert found["gold_nats"] == pytest.approx(dense["gold_nats"], rel=1e-3, abs=1e-5)
+
+
+def test_random_blocks_of_the_same_area_lose(loaded):
+    """Both read the forced blocks and the dense last rows, and random blocks no less in all; paired by window."""
+    bench, ids = Bench(loaded), loaded.tokenizer(PROSE.read_text(), add_special_tokens=False)["input_ids"]
+    ours, random, forced = [], [], None
+    for index in range(WINDOWS):
+        window = [0, *ids[index * WINDOW : (index + 1) * WINDOW - 1]]
+        item = prompts.Item("text:prose", WINDOW, index, 0)
+        prompt = prompts.Prompt(item, window, list(range(1, WINDOW)), [], (), {})
+        if forced is None:
+            forced = bench.losses(prompt, methods.find("random_blocks", 0))[1]["area"]
+        nats, read = bench.losses(prompt, methods.find("routesparse", 0.5))
+        ours.append(float(nats.mean()))
+        # Drawn among the blocks that are not forced; a little more, so that chance takes none away.
+        share = (read["area"] - forced) / (1 - forced) + 0.01
+        nats, drawn = bench.losses(prompt, methods.find("random_blocks", share))
+        random.append(float(nats.mean()))
+        assert read["area"] <= drawn["area"] < read["area"] + 0.02 < 0.7
+    draws = paired.Draws({"prose": range(WINDOWS)})
+    assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.verdict == "supported"
+
+
+def test_one_cell_run_twice_gives_the_same_predictions_and_scores(data, tmp_path):
+    """Prompts made anew in another folder, and random rows drawn anew."""
+
+    def cell(name):
+        out = tmp_path / name
+        job = Job("ruler", ("niah_multikey_2",), (1_300,), ("routesparse=0.5",), 1, 6, "demo", data, out)
+        prepare(job, no_progress)
+        predicting.predict(job, Bench)
+        kept = [{k: v for k, v in row.items() if not k.endswith("_ms")} for row in finished(job)]
+        return kept, score(job)["tasks"]
+
+    first, second = cell("first"), cell("second")
+    assert first == second
+    assert [row["area"] < 1 for row in first[0]] == [False, True]
 
 
 def test_dense_last_rows_alone_answer_a_question_of_one_hop(loaded, data, tmp_path):
