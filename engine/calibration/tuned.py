@@ -101,10 +101,13 @@ class TunedPrice:
         """The claim in one line."""
         told = f"{self.limit:g} of tokens" if self.measure == "agreement" else f"{self.limit:g} nats a token"
         what = "share of changed next tokens" if self.measure == "agreement" else WORDS[self.measure]
-        each = "each of " if self.robust else ""
+        on = ", ".join(
+            part.domain + (f" (the {part.documents} documents measured)" if part.unit == "window" else "")
+            for part in self.parts
+        )
         return (
-            f"price {self.price:g}: {what} at most {told} on {each}{', '.join(p.domain for p in self.parts)} "
-            f"with confidence {self.confidence:g}"
+            f"price {self.price:g}: {what} at most {told} on {'each of ' if self.robust else ''}{on} with confidence "
+            f"{self.confidence:g}"
         )
 
     def applied(self, config: RouterConfig, given: float | None = None) -> RouterConfig:

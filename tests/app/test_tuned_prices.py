@@ -95,7 +95,8 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     page = open_page("new_run", source="Paste", quality="prose-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
     assert page.selectbox(key="quality").options == ["none", "code-kl", "prose-kl"]
-    assert "KL to dense at most 0.01 nats a token on prose with confidence 0.95" in text_of(page)
+    told = "KL to dense at most 0.01 nats a token on prose (the 4 documents measured) with confidence 0.95"
+    assert told in text_of(page)
     assert page.number_input(key="price").disabled
     page.button(key="submit").click().run()
     assert not page.exception
@@ -108,6 +109,8 @@ def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(dem
     page = open_page("new_run", source="Paste", quality="old-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
     assert "tuned with pattern library another" in text_of(page) and page.button(key="submit").disabled
+    varied = open_page("new_run", source="Paste", quality="old-kl", vary="time limit", limits="0.3, 0.5")
+    assert "tuned with pattern library another" in text_of(varied)
     (button,) = [button for button in page.button if button.label == "Use price 1 without it"]
     button.click().run()
     assert not page.exception and not page.button(key="submit").disabled

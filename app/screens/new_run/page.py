@@ -184,6 +184,8 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         with row:
             varied = vary.values(taken, _calibrations(wishes["model"]))
         requests, found = vary.requests(varied, wishes)
+        if requests and target is not None and (text := problems.of_target(requests[0], target)):
+            found = [*found, text]
         return wishes["model"], requests, varied, found
     found = problems.of_settings(wishes)
     if found:
