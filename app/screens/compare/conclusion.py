@@ -37,7 +37,7 @@ _SAME = (
 def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     """One side against the baseline. verdicts: of stored runs, by run id."""
     base = sides.baseline
-    if not sides.paired(other):
+    if not sides.same_prompt(other):
         return (
             f"{other.label} and {base.label} are of different prompts: they keep {_kept_words(other)} and "
             f"{_kept_words(base)}. The prompt may be the reason as much as a setting, so no ratio is given."
@@ -45,7 +45,7 @@ def sentence(sides: Sides, other: Side, verdicts: Mapping[str, Verdict]) -> str:
     pairs = comparison.pair(base.choices, other.choices)
     if pairs.empty:
         return f"{other.label} and {base.label} have no unit that was routed in both."
-    if _segments(base) != _segments(other):
+    if not sides.same_segments(other):
         told = f"{other.label} {_reads(base, other)}; the segments differ, so units can’t be paired"
         return f"{told}. {_answer(base, other)}.{_verdict(base, other, verdicts)}"
     changed = int(pairs["changed"].sum())
@@ -107,12 +107,6 @@ def _same(one: object, other: object) -> bool:
 
 def _signed(difference_ms: float) -> str:
     return f"{'+' if difference_ms >= 0 else '−'}{numbers.millis(abs(difference_ms))}"
-
-
-def _segments(side: Side) -> tuple[int, object]:
-    """How many segments, and of how many tokens: of a single one that is no matter, it is the whole prompt."""
-    count = side.run.segments
-    return count, side.settings.get("segment_tokens") if count > 1 else None
 
 
 def _kept_words(side: Side) -> str:

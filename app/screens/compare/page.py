@@ -205,7 +205,7 @@ def _sides_card(sides: Sides, stored: pd.DataFrame) -> None:
     judged = dict(zip(rows["run_id"], verdicts.of_rows(rows), strict=True))
     times = {}
     for side in others:
-        if not sides.replayed and sides.paired(side):
+        if not sides.replayed and sides.same_prompt(side):
             times[side.key] = conclusion.time_against(stored, sides.baseline.run, side.run)
     told = "".join(f"<p>{escape(conclusion.sentence(sides, side, judged))}</p>" for side in others)
     st.html(f'<div class="rs-concludes">{told}</div>')
@@ -224,6 +224,19 @@ def _units(store: OwnerView, sides: Sides) -> None:
         states.empty(
             "No unit was routed on both sides",
             ["One of the two is below break-even or holds no decisions. Choose another one to see a map."],
+        )
+        return
+    if not sides.same_segments(other):
+        cut = " and ".join(
+            f"{side.label} into {numbers.several(side.run.segments, 'segment')}" for side in (base, other)
+        )
+        states.empty(
+            "The segments differ",
+            [
+                f"{cut}: no unit of one covers the tokens of a unit of the other, so nothing is shown head by head.",
+                "The means below are over all units of each side, not paired. To compare heads, analyse the prompt "
+                "again with the baseline’s segment length.",
+            ],
         )
         return
     segments = int(pairs["segment"].max()) + 1

@@ -71,9 +71,19 @@ class Sides:
         """Whether calibrations are compared on one run, and not runs."""
         return self.baseline.calibration is not None
 
-    def paired(self, other: Side) -> bool:
-        """The same prompt on both sides: units can be paired."""
+    def same_prompt(self, other: Side) -> bool:
+        """Whether a side and the baseline are of one prompt."""
         return self.baseline.run.prompt_sha256 == other.run.prompt_sha256
+
+    def same_segments(self, other: Side) -> bool:
+        """Whether a segment's number means the same tokens in a side as in the baseline."""
+        sides = (self.baseline, other)
+        single = all(side.run.segments == 1 for side in sides)
+        return single or len({side.settings.get("segment_tokens") for side in sides}) == 1
+
+    def paired(self, other: Side) -> bool:
+        """Whether units can be paired: the same prompt, cut into the same segments."""
+        return self.same_prompt(other) and self.same_segments(other)
 
 
 def names(parameter: str) -> list[str]:

@@ -159,8 +159,9 @@ def pairing(sides: Sides) -> str:
             "not replayed."
         )
     others = [side for side in sides.all if side is not sides.baseline]
-    unpaired = [side.label for side in others if not sides.paired(side)]
-    if not unpaired:
+    unpaired = [side.label for side in others if not sides.same_prompt(side)]
+    cut = [side.label for side in others if sides.same_prompt(side) and not sides.same_segments(side)]
+    if not unpaired and not cut:
         return (
             "Paired: all runs are of the same prompt, so every head is compared with itself on the same text."
         )
@@ -169,7 +170,10 @@ def pairing(sides: Sides) -> str:
             "Unpaired: the prompts differ from the baseline’s. A difference may come from the prompt as much as from "
             "the setting, so only means can be compared, and their intervals are wider."
         )
-    return f"Paired where the prompt is the baseline’s. Unpaired, because the prompt differs: {', '.join(unpaired)}."
+    told = ["Paired where prompt and segments are the baseline’s."]
+    told += [f"Unpaired, because the prompt differs: {', '.join(unpaired)}."] if unpaired else []
+    told += [f"Unpaired, because the segments differ: {', '.join(cut)}."] if cut else []
+    return " ".join(told)
 
 
 def intervals_rows(found: dict[str, list[Difference]]) -> pd.DataFrame:

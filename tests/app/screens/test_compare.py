@@ -295,6 +295,13 @@ def test_units_of_other_segments_are_not_called_the_same(
     told = concluded(open_page("compare", runs=f"{RUN},{AGAIN}"))
     assert ("Same routing: all 32 units" in told) == paired
     assert ("the segments differ, so units can’t be paired" in told) != paired
+    page = open_page("compare", runs=f"{RUN},{AGAIN}")
+    html = text_of(page)
+    # Map and transitions stand for the same units alone, and the means say that they are not of pairs.
+    assert ("What differs, head by head" in html) == ("From which pattern to which" in html) == paired
+    assert ("The segments differ" in html) == ("because the segments differ" in html) != paired
+    assert ("<br>paired</th>" in html) == paired and ("<br>unpaired</th>" in html) != paired
+    assert "other prompt" not in html, "a time has no segments"
 
 
 def test_no_ratio_is_given_across_prompts(three, open_page):
