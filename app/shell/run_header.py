@@ -55,7 +55,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         f"{run.tokens:,} tokens",
         run.model,
         numbers.device(run.device),
-        f"{policy_words(run)}, Tℓ {numbers.limit(run.budget)}",
+        f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]

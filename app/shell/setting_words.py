@@ -13,14 +13,14 @@ from routesparse.engine.jobs.request import RunRequest
 
 def parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Setting -> words, those that matter most first. values: the fields of a RunRow, or a row of queries.runs."""
-    price, layer, budget = values["price"], values["tau_layer"], values["budget"]
+    price, layer = values["price"], values["tau_layer"]
     domain, calibration = values["domain"], values["calibration"]
     return {
         "prompt": values["prompt_name"],
         "tokens": f"{values['tokens']:,} tokens",
         "model": f"model {values['model']}",
         **router(values["policy"], price, values["tau"], layer),
-        "limit": "no time limit" if numbers.is_missing(budget) else f"Tℓ {numbers.short_limit(budget)}",
+        "limit": time_limit(values["budget"]),
         "calibration": "no calibration" if numbers.is_missing(calibration) else f"calibration {calibration}",
         "probe": f"probe {values['probe_mode']}",
         "audit": f"audit {values['audit_depth']}",
@@ -39,12 +39,8 @@ def of_run(values: Mapping[str, Any]) -> str:
 
 def of_request(request: RunRequest) -> str:
     """The same of a job, with its calibration."""
-    config = request.config()
-    priced = config.policy == "priced"
-    found = router(
-        config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
-    )
-    limit = [] if request.budget is None else [f"Tℓ {numbers.short_limit(request.budget)}"]
+    found = router_asked(request)
+    limit = [] if request.budget is None else [time_limit(request.budget)]
     probe = [] if request.probe == "exact" else [f"probe {request.probe}"]
     return ", ".join(
         [
@@ -86,6 +82,20 @@ def router(policy: str, price: Any, tau: float, tau_layer: Any) -> dict[str, str
         return {"policy": f"policy {policy}", "tau": f"τ {numbers.threshold(tau)}"}
     priced = {} if numbers.is_missing(price) else {"price": f"price {price:g}"}
     return {"policy": f"policy {policy}", **priced, "tau": f"τ layer {numbers.threshold(tau_layer)}"}
+
+
+def router_asked(request: RunRequest) -> dict[str, str]:
+    """``router`` of what a job asks for, the defaults included."""
+    config = request.config()
+    priced = config.policy == "priced"
+    return router(
+        config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
+    )
+
+
+def time_limit(budget: Any) -> str:
+    """T_l of a layer, as given: "Tℓ 35 %" of dense, "Tℓ 800 µs", or that there is none."""
+    return "no time limit" if numbers.is_missing(budget) else f"Tℓ {numbers.short_limit(budget)}"
 
 
 def _line(found: Mapping[str, str]) -> list[str]:

@@ -149,21 +149,13 @@ def _settings(request: Request) -> list[str]:
     assert isinstance(request, RunRequest)
     return [
         f"model {Path(request.model).name}",
-        *_policy(request),
-        f"Tℓ {numbers.limit(request.config().to_dict()['budget'])}",
+        *setting_words.router_asked(request).values(),
+        setting_words.time_limit(request.budget),
         "segment by the device" if request.segment is None else f"segment {request.segment:,}",
         f"calibration {request.calibration or 'none'}",
         f"audit {request.audit}",
         "text kept" if request.keep_text else "hash only",
     ]
-
-
-def _policy(request: RunRequest) -> list[str]:
-    """The policy and what it must reach, the defaults included."""
-    config = request.config()
-    if config.policy == "priced":
-        return ["policy priced", f"price {config.price:g}", f"τ layer {config.tau_layer:g}"]
-    return [f"policy {config.policy}", f"τ {config.tau:g}"]
 
 
 def _done(opened: Access, job: Job) -> None:

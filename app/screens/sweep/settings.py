@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.shell import jobs_view, verdict_bar
+from routesparse.app.shell import jobs_view, setting_words, verdict_bar
 from routesparse.app.ui import numbers
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs import sweep
@@ -158,5 +158,5 @@ def _words(name: str, value: Any) -> str:
     if name == "price":
         return "default price" if value is None else f"price {value:g}"
     if name == "budget":
-        return f"Tℓ {numbers.limit(value)}"
+        return setting_words.time_limit(value)
     return f"calibration {value or 'none'}"

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from routesparse.app.shell import setting_words
 from routesparse.app.shell.jobs_view import STAGE_NAMES, failure_title
 from routesparse.engine import errors
 from routesparse.engine.config import RouterConfig
@@ -58,6 +59,16 @@ def test_running_job_shows_layer_elapsed_and_settings(home, queue, submitted, op
     assert "elapsed" in html and "no estimate yet" in html and f"policy {RouterConfig.policy}" in html
     assert "No worker is running" not in html, "its lease says that one is"
     assert "<b>ledger" not in html and "&lt;b&gt;ledger.txt" in html
+
+
+def test_settings_read_as_on_every_other_page(home, queue, open_page):
+    asked = RunRequest(policy="priced", tau=0.7, price=0.3, budget="0.35")
+    told = text_of(open_page("job", job=queue.submit(asked, TEXT)))
+    assert "policy priced, price 0.3, τ layer 0.70, Tℓ 35 %, segment" in told
+    assert ", ".join(setting_words.router_asked(asked).values()) in told
+    assert "τ 0.90, no time limit, segment" in text_of(
+        open_page("job", job=queue.submit(RunRequest(policy="certified", tau=0.9), TEXT))
+    )
 
 
 def test_waiting_job_is_cancelled_at_once(home, queue, submitted, open_page):
