@@ -1,11 +1,13 @@
-"""Pictures of every page for a person to look at: ``python tests/e2e/screenshots.py [FOLDER]``.
+"""Pictures of every page for a person to look at: ``python tests/e2e/screenshots.py [FOLDER] [--only PART]``.
 
-Light and dark, 1024 and 1440 pixels wide; filled, empty and broken. Runs are synthetic
-(tests/engine/store/factory.py); nothing outside the loopback interface is contacted.
+Light and dark, 1024, 1440 and 1920 pixels wide; filled, empty and broken. Runs are synthetic
+(tests/engine/store/factory.py); nothing outside the loopback interface is contacted. ``--only`` takes the pictures
+whose name, such as ``filled-sweep``, contains the part.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -16,8 +18,10 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from routesparse.engine.jobs.failures import classify
+from routesparse.engine.jobs.kinds import ProfileRequest
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.files import DEMO
 from routesparse.engine.store.bundle import write_bundle
 
 # A script, run by its path: its neighbours are found through the search path.
@@ -28,6 +32,8 @@ serve = import_module("serve")
 
 HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
+SWEEP = "5eeb" * 8
+WIDTHS = (1024, 1440, 1920)
 
 PAGES = {
     "home": "/",
@@ -51,6 +57,9 @@ PAGES = {
     "compare-priced": "/compare?runs=3f9a1c20,9a1ced9a",
     "new-priced": "/new?source=Sample&sample=needles.txt&with_policy=priced",
     "map-bad-link": "/map?run=deadbeef",
+    "sweep-bad-link": "/sweep?sweep=deadbeef",
+    **{f"{name}-bad-link": f"/{name}?run=deadbeef" for name in ("head", "text", "audit", "fallbacks")},
+    "compare-bad-link": "/compare?runs=deadbeef,3f9a1c20",
     "runs-baseline": "/runs?baseline=d4e5b678",
     "new-sample": "/new?source=Sample&sample=needles.txt",
     "new-wrong": "/new?source=Sample&with_policy=strict&segment=1000",
@@ -75,6 +84,12 @@ PAGES = {
     "compare-unpaired": "/compare?runs=3f9a1c20,c0de17aa,b81c44aa",
     "compare-calibrations": "/compare?run=3f9a1c20&calibrations=prose,code",
     "calibration": "/calibration?names=prose,code",
+    "sweep": f"/sweep?sweep={SWEEP}&below=0.01",
+    "sweep-pending": "/sweep?sweep={sweep}",
+    "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
+    "models": "/models",
+    "models-broken": "/models?model=broken",
+    "job-profile": "/job?job={profile}",
     "jobs": "/job",
     "job-unknown": "/job?job=deadbeef",
     **{f"job-{state}": f"/job?job={{{state}}}" for state in ("waiting", "running", "failed", "done")},
@@ -130,16 +145,27 @@ def fill(home: Path) -> None:
         hardness=0.8,
     )
     write_bundle(factory.priced(large, raised=(3, 17)), spool)
+    for place, price in enumerate((0.1, 0.3, 1.0)):
+        setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
+        write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
+    (home / "models" / "broken").mkdir(parents=True)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
     shutil.copytree(bad, spool / bad.name)
 
 
 def queue_jobs(home: Path) -> dict[str, str]:
-    """A job in every state, as workers would leave them; their ids by state."""
+    """A job in every state, a sweep of three and a profile's, as workers would leave them; their ids by name."""
     queue = JobQueue(home)
     text = (serve.REPOSITORY / "data" / "samples" / "prompts" / "needles.txt").read_text("utf-8")
-    ids = {}
+    prices = [RunRequest(label="needles.txt", policy="priced", price=price) for price in (0.1, 0.3, 1.0)]
+    ids = {"sweep": queue.submit_sweep(prices, text)}
+    done = queue.claim("worker-1")
+    made = factory.priced(rename(make_record(hardness=0.7, seed=4), done.run_id))
+    write_bundle(replace(made, run=replace(made.run, sweep=ids["sweep"], price=0.1)), home / "spool")
+    queue.finish(done, done.run_id)
+    queue.fail(queue.claim("worker-1"), "out_of_memory", classify(MemoryError(), "4f2a9c11")[1], "4f2a9c11")
+    queue.heartbeat(queue.claim("worker-1", 3600), 3600, ("route", 3, 8))
     for state in ("done", "failed", "running", "waiting"):
         ids[state] = queue.submit(RunRequest(label=f"{state}-needles.txt", audit="rows"), text)
     done = queue.claim("worker-1")
@@ -151,30 +177,33 @@ def queue_jobs(home: Path) -> dict[str, str]:
     queue.fail(failed, "out_of_memory", classify(MemoryError(), "4f2a9c11")[1], "4f2a9c11")
     # A lease that outlasts the pictures.
     queue.heartbeat(queue.claim("worker-1", 3600), 3600, ("route", 5, 8))
+    ids["profile"] = queue.submit(ProfileRequest(DEMO, quick=True), b"")
     queue.close()
     return ids
 
 
-def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str) -> None:
+def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str, only: str) -> None:
     """One picture per page, theme and width, the whole page high."""
+    wanted = {f"{state}-{name}": path for name, path in pages.items() if only in f"{state}-{name}"}
     for scheme in ("light", "dark"):
-        for width in (1024, 1440):
-            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            page = context.new_page()
-            for name, path in pages.items():
-                page.goto(address + path)
-                _settle(page)
-                for summary in page.locator("[data-testid=stExpander] summary").all():
-                    summary.click()
+        context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        for name, path in wanted.items():
+            page.goto(address + path)
+            _settle(page)
+            for summary in page.locator("[data-testid=stExpander] summary").all():
+                summary.click()
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
                 # Until the page no longer grows: what is drawn last adds to it, and text breaks elsewhere.
                 height = 0
                 while (now := page.evaluate(HEIGHT)) != height:
                     height = now
                     page.set_viewport_size({"width": width, "height": max(900, int(height) + 10)})
                     page.wait_for_timeout(800)
-                page.screenshot(path=folder / f"{state}-{name}-{scheme}-{width}.png")
-                page.set_viewport_size({"width": width, "height": 900})
-            context.close()
+                page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
+            page.set_viewport_size({"width": WIDTHS[0], "height": 900})
+        context.close()
 
 
 def _settle(page: Page) -> None:
@@ -183,8 +212,8 @@ def _settle(page: Page) -> None:
     page.wait_for_timeout(1000)
 
 
-def main(folder: Path) -> None:
-    """Write all pictures into the folder."""
+def main(folder: Path, only: str) -> None:
+    """Write the pictures into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
@@ -196,17 +225,33 @@ def main(folder: Path) -> None:
         (broken / "routesparse.duckdb").write_bytes(b"this is no database")
         with serve.dashboard(filled) as address:
             pages = {name: path.format(**ids) for name, path in PAGES.items()}
-            shoot(browser, address, pages, folder, "filled")
-        names = ("map", "new", "job", "head", "text", "audit", "fallbacks", "compare", "calibration")
+            shoot(browser, address, pages, folder, "filled", only)
+        names = (
+            "map",
+            "new",
+            "job",
+            "head",
+            "text",
+            "audit",
+            "fallbacks",
+            "compare",
+            "calibration",
+            "sweep",
+            "models",
+        )
         few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:
-            shoot(browser, address, few, folder, "empty")
+            shoot(browser, address, few, folder, "empty", only)
         with serve.dashboard(broken, samples=True) as address:
-            shoot(browser, address, few, folder, "broken")
+            shoot(browser, address, few, folder, "broken", only)
         browser.close()
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="routesparse-screenshots-"))
-    main(target)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--only", default="", help="a part of the pictures' names")
+    chosen = parser.parse_args()
+    target = chosen.folder or Path(tempfile.mkdtemp(prefix="routesparse-screenshots-"))
+    main(target, chosen.only)
     print(target)
