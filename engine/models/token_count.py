@@ -49,6 +49,15 @@ class PromptSize:
         """What a prefill needs on a CPU, roughly: the runtime, the weights and one layer's activations."""
         return RUNTIME_BYTES + self.weight_bytes + self.activation_bytes
 
+    @property
+    def cache_bytes(self) -> int:
+        """What the keys and values of the prompt take on a CPU while an analysis continues it (analyze.py).
+
+        The routed prefill's and the dense one's are never there together; neither is kept where it would take much of
+        the free memory.
+        """
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.tokens * _FLOAT32_BYTES
+
 
 def most_tokens(model: str) -> int:
     """How many tokens the model reads, bos included. Errors: ModelError."""

@@ -316,9 +316,13 @@ def _take(
         ("tokens", numbers.count(size.tokens)),
         ("the model reads up to", numbers.count(size.max_tokens)),
         ("text", numbers.size(len(chosen.content))),
-        ("memory on a CPU, about", numbers.size(size.memory_bytes)),
+        ("memory on a CPU, about", numbers.size(size.memory_bytes + size.cache_bytes)),
     ]
-    note = "Memory: runtime, weights and one layer in float32."
+    note = (
+        f"Memory: runtime, weights and one layer in float32, and {numbers.size(size.cache_bytes)} of keys and values "
+        "to continue the prompt, by the run and then by dense; there is no continuation where they would take more "
+        "than a quarter of the free memory."
+    )
     seen = None
     if requests and size.tokens <= size.max_tokens:
         # What is varied changes neither the break-even nor the least limit.

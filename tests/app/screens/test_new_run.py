@@ -12,12 +12,15 @@ import pytest
 
 from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
+from routesparse.app.ui import numbers
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.files import offered, resolve
+from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.models.token_count import prompt_size
+from routesparse.engine.paths import DATA
 from routesparse.engine.profiles.limits import least_limit
 from routesparse.engine.store import bundle
 
@@ -314,6 +317,18 @@ def test_sizes_count_the_first_token_and_grow_with_the_text():
     assert 1.9 < two.tokens / one.tokens < 2.1
     assert one.max_tokens == 131_072
     assert two.memory_bytes > one.memory_bytes
+    assert 1.9 < two.cache_bytes / one.cache_bytes < 2.1
+
+
+def test_the_memory_told_counts_the_keys_and_values_of_the_continuation(demo_home, open_page):
+    size = prompt_size("demo", (DATA / "samples" / "prompts" / "needles.txt").read_text())
+    sizes = (size.max_tokens, size.layers, size.heads, size.kv_heads, size.head_dim)
+    assert size.cache_bytes == LoadedModel(None, None, "demo", "", "", *sizes, "cpu", "float32").cache_bytes(
+        size.tokens
+    )
+    html = text_of(open_page("new_run", source="Sample", sample="needles.txt"))
+    assert f">{numbers.size(size.memory_bytes + size.cache_bytes)}</b>" in html
+    assert f"{numbers.size(size.cache_bytes)} of keys and values to continue the prompt" in html
 
 
 def test_estimates_span_linear_and_quadratic_growth():
