@@ -79,9 +79,10 @@ class Prompt:
 def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
     "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the audited units
-    ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); the run's
-    ``fallback_limit``; and of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and
-    ``pinned``. verdicts.py judges such rows."""
+    ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the continuation
+    ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's ``fallback_limit``; and
+    of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``. verdicts.py
+    judges such rows."""
     limits = limits or RunFilter()
     where: list[str] = ["true"]
     values: list[Any] = []
@@ -116,7 +117,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
-               origin = 'sample' AS is_sample,
+               same_tokens, first_difference, origin = 'sample' AS is_sample,
                name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
         FROM run JOIN ingested_bundle USING (bundle_id)
         LEFT JOIN (SELECT * EXCLUDE (owner) FROM run_label) label ON label.run_id = run.run_id
@@ -128,6 +129,11 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
             SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error,
                    max(mean_error) AS worst_unit_error
             FROM audit {few} GROUP BY run_key
+        ) USING (run_key)
+        LEFT JOIN (
+            SELECT run_key, min(same_tokens) AS same_tokens,
+                   1 + min(same_tokens) FILTER (WHERE same_tokens < tokens) AS first_difference
+            FROM continuation {few} GROUP BY run_key
         ) USING (run_key)
         LEFT JOIN (
             SELECT run_key, min(l.lower_mass) AS least_layer_mass,

@@ -63,6 +63,8 @@ LABELS = {
     "density": "Kept",
     "next_token": "Next token",
     "kl": "KL, nats",
+    "same_tokens": "Same tokens",
+    "first_difference": "Differs at",
     "error": "Error",
     "worst_head": "Worst head",
     "worst_row": "Worst row",
@@ -120,6 +122,15 @@ def rows(
                 for agreed in runs["top1_agreement"]
             ],
             "kl": runs["kl_nats"].astype(float),
+            "same_tokens": runs["same_tokens"].astype(float),
+            "first_difference": [
+                None
+                if numbers.is_missing(same)
+                else "none"
+                if numbers.is_missing(first)
+                else f"token {first:.0f}"
+                for same, first in zip(runs["same_tokens"], runs["first_difference"], strict=True)
+            ],
             "error": runs["mean_error"].astype(float),
             "worst_head": runs["worst_unit_error"].astype(float),
             "worst_row": runs["max_error"].astype(float),
@@ -220,6 +231,12 @@ def columns() -> dict[str, Any]:
         "density": (_number("%.1f %%"), 52, TERMS["kept"]),
         "next_token": (column.TextColumn, 66, TERMS["answer"]),
         "kl": (_number("%.2g"), 58, TERMS["answer"]),
+        "same_tokens": (_number("%d"), 76, f"Leading tokens equal to dense's. {TERMS['continuation']}"),
+        "first_difference": (
+            column.TextColumn,
+            70,
+            "The first continued token that differs from dense's, counted from 1",
+        ),
         "error": (_number("%.2g"), 54, f"{error}mean over heads"),
         "worst_head": (_number("%.2g"), 64, f"{error}the worst head's mean"),
         "worst_row": (_number("%.2g"), 60, f"{error}the worst row"),

@@ -71,6 +71,23 @@ def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
     assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
 
 
+def test_columns_say_how_far_a_run_goes_on_as_dense_does(filled, record, factory, open_page):
+    continued = record.continuations[0]
+    for run_id, rows in (
+        ("5a3e00005a3ef001", (replace(continued, tokens=24, same_tokens=24),)),
+        ("5a3e00005a3ef002", (continued,)),
+        ("5a3e00005a3ef003", ()),
+    ):
+        bundle.write_bundle(factory.rename(replace(record, continuations=rows), run_id), filled / "spool")
+    page = open_page("runs", columns="same_tokens,first_difference")
+    shown = page.dataframe[0].value.set_index("run")
+    assert shown.loc["5a3ef001", "same_tokens"] == 24 and shown.loc["5a3ef001", "first_difference"] == "none"
+    assert (
+        shown.loc["5a3ef002", "same_tokens"] == 2 and shown.loc["5a3ef002", "first_difference"] == "token 3"
+    )
+    assert shown.loc["5a3ef003", ["same_tokens", "first_difference"]].isna().all(), "it was not continued"
+
+
 def test_what_cannot_be_kept_is_refused_and_stays_typed(form):
     form.text_input(key=f"name-{RUN}").input("x" * 130)
     form.button[0].click().run()
