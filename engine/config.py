@@ -153,7 +153,7 @@ class RouterConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} must be at least {least}")
         if self.policy in ("budgeted", "strict") and self.budget is None:
             raise ConfigError(
-                f"policy {self.policy!r} needs a latency limit; pass budget (--budget 0.25 or 800us)"
+                f"policy {self.policy!r} needs a latency limit; pass budget, such as 0.25 or 800us"
             )
 
     def check_runnable(self, predicts: bool = False) -> None:

@@ -25,7 +25,11 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
             run_id = queries.resolve(store, named)
         except InputError as error:
             st.html(f'<div class="rs-title">{title}</div>')
-            states.problem("This link leads nowhere", [str(error), "Pick a run on the Runs page."])
+            told = str(error)
+            states.problem(
+                "This link leads nowhere", [f"{told[0].upper()}{told[1:]}.", "Pick a run on the Runs page."]
+            )
+            navigate.link("Runs", "runs")
             return None
     else:
         last = st.session_state.get("run")

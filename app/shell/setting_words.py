@@ -68,7 +68,8 @@ def of_preparation(request: ProfileRequest | CalibrateRequest) -> list[str]:
 
 def differing(sides: Sequence[Mapping[str, str]]) -> list[str]:
     """Per side the words in which it differs from any other, "" where they are all alike."""
-    names = dict.fromkeys(name for side in sides for name in side)
+    # In the order of the side that has most settings, so that a price stands beside its policy.
+    names = dict.fromkeys(name for side in sorted(sides, key=len, reverse=True) for name in side)
     told = [name for name in names if len({side.get(name) for side in sides}) > 1]
     return [" · ".join(side[name] for name in told if name in side) for side in sides]
 

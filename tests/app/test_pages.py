@@ -248,7 +248,9 @@ def test_a_layer_that_the_run_has_not_is_named_and_not_silently_another(filled, 
 def test_link_to_an_unknown_run_says_so(filled, open_map):
     page = open_map(run="deadbeef")
     assert not page.exception
-    assert "This link leads nowhere" in text_of(page)
+    html = text_of(page)
+    assert "This link leads nowhere" in html and "another machine." in html and ">Runs</a>" in html
+    assert ">No run" in html, "a sentence begins with a capital"
 
 
 def test_empty_map_says_what_to_do(home, open_map):

@@ -179,6 +179,19 @@ def test_a_long_prompt_comes_in_windows_as_it_is_scrolled(address, page, record)
     )
 
 
+def test_a_window_that_changes_its_width_changes_the_letters_and_keeps_the_numbers(address, page, record):
+    page.set_viewport_size({"width": 1024, "height": 900})
+    page.goto(f"{address}/text?run={record.run.run_id}&layer=3&head=3")
+    page.locator(".rs-lens .line").first.wait_for()
+    numbers = page.locator(".rs-heads svg text[fill]")
+    numbers.first.wait_for()
+    assert numbers.count() >= 64, "colour is never the only channel"
+    size = "parseFloat(getComputedStyle(document.querySelector('.rs-lens .view')).fontSize)"
+    narrow = page.evaluate(size)
+    page.set_viewport_size({"width": 1920, "height": 900})
+    page.wait_for_function(f"{size} > {narrow} + 1")
+
+
 def test_hostile_text_is_shown_as_text(address, context, page):
     for path in ("/text?run=d4e5eeee", "/text?run=d4e5eeee&layer=1&head=3&row=1000&find=0-8"):
         page.goto(address + path)

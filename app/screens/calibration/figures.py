@@ -164,9 +164,7 @@ def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: desi
             ],
             hovertemplate="%{text}<extra></extra>",
         )
-    chart.update_xaxes(
-        title="distance of the prompt's descriptors, about 1 for a typical prompt", fixedrange=True
-    )
+    chart.update_xaxes(title="distance of the prompt's descriptors (typical: 1)", fixedrange=True)
     chart.update_yaxes(
         tickvals=list(range(len(names))),
         ticktext=[escape(name) for name in names],

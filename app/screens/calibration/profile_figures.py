@@ -65,7 +65,8 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
                 "color": color,
             },
             mode="lines+markers",
-            name=mix,
+            # The longest name sets the width of all places in the legend.
+            name=mix.replace(", router", ",<br>router"),
             line={"color": color, "dash": dash, "width": 1.8},
             marker={"size": 6, "color": color},
             customdata=np.column_stack([rows["upper_us"] / 1000, rows["flops_us"] / 1000]),

@@ -34,7 +34,7 @@ def card() -> None:
             f"{wanted} is not on this machine. Download it with the command below, which needs the network, then "
             "reload; offline, copy its folder from a machine that has it."
         )
-        st.code(f"hf download {shlex.quote(wanted)}", language=None)
+        st.code(f"hf download {shlex.quote(wanted)}", language=None, wrap_lines=True)
     elif wanted:
         st.button("Add it", key="add-typed", on_click=_add, args=(wanted,))
     there = folders()

@@ -34,9 +34,15 @@ def card(alive: list[WorkerSeen]) -> None:
     with st.expander("Start another worker", key="another-worker"):
         home = shlex.quote(str(paths.home()))
         st.html('<div class="rs-note">On this machine, such as for its second GPU:</div>')
-        st.code(f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}", language=None)
+        st.code(
+            f"CUDA_VISIBLE_DEVICES=1 ROUTESPARSE_HOME={home} {jobs_view.START_WORKER}",
+            language=None,
+            wrap_lines=True,
+        )
         st.html(
             '<div class="rs-note">On a GPU host, run the dashboard and its worker there, and look at it from here. The '
             "queue is a file that two machines can’t write at once, not even in a shared folder.</div>"
         )
-        st.code("ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language=None)
+        st.code(
+            "ssh -L 8501:127.0.0.1:8501 GPU_HOST 'cd routesparse && make run'", language=None, wrap_lines=True
+        )

@@ -85,6 +85,9 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
         wishes["audit"] = st.selectbox(
             "Audit", AUDIT_DEPTHS, 1, key="audit", bind="query-params", help=TERMS["audit"]
         )
+        wishes["probe"] = st.selectbox(
+            "Probe", PROBE_MODES, key="probe_mode", bind="query-params", help=TERMS["probe"]
+        )
     with two:
         calibration = st.selectbox(
             "Calibration",
@@ -144,7 +147,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             step=128,
             key="segment",
             bind="query-params",
-            placeholder="16,384; on a GPU 131,072",
+            placeholder="by the device",
             help=TERMS["segment"],
         )
         wishes["break_even"] = st.number_input(
@@ -171,9 +174,6 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             bind="query-params",
             help="A second prefill with dense attention checks the next token and gives the speedup. It runs by itself "
             "where it is predicted to take less than half a minute; this runs it however long it takes",
-        )
-        wishes["probe"] = st.selectbox(
-            "Probe", PROBE_MODES, key="probe_mode", bind="query-params", width=130, help=TERMS["probe"]
         )
     if target is not None:
         wishes["price"] = target.price

@@ -132,12 +132,10 @@ def of_calibration(request: RunRequest) -> str | None:
     if request.calibration is None:
         return None
     try:
-        load_calibration(request.calibration, identity.owner()).check(
-            revision_of(resolve(request.model)[0]), request.config()
-        )
+        found = load_calibration(request.calibration, identity.owner())
+        return found.mismatch(revision_of(resolve(request.model)[0]), request.config())
     except InputError as error:
         return str(error)
-    return None
 
 
 def show(problems: list[Problem]) -> None:

@@ -34,7 +34,8 @@ def answer(rows: pd.DataFrame, error: Error, by: str, below: float | None) -> An
         return Answer(f"No setting has a measured {error.noun} yet, so none can be named.")
     values = measured[error.column]
     if below is None:
-        span = f"from {error.text(values.min())} to {error.text(values.max())}"
+        ends = dict.fromkeys((error.text(values.min()), error.text(values.max())))
+        span = f"{'from ' if len(ends) > 1 else ''}{' to '.join(ends)}"
         return Answer(
             f"Type the error that you accept: the cheapest setting below it is then named here. Measured: {span}."
         )

@@ -74,7 +74,7 @@ def fronts(
         chart.add_vline(x=middle, line={"color": theme.mute, "width": 1.2, "dash": "dot"}, row=None, col=None)
         chart.layout.shapes[-1].update(xref="x2")
         chart.add_annotation(
-            x=middle, y=1, xref="x2", yref="paper", text="dense", showarrow=False, xanchor="right", yanchor="top",
+            x=middle, y=1, xref="x2", yref="paper", text="dense", showarrow=False, xanchor="right", yanchor="bottom",
             font={"color": theme.mute, "size": 11},
         )  # fmt: skip
     if below is not None and (below > 0 or not log):
@@ -96,7 +96,7 @@ def fronts(
         showlegend=False,
         hovermode="closest",
         dragmode=False,
-        margin={"l": 64, "r": 10, "t": 10, "b": 42},
+        margin={"l": 64, "r": 10, "t": 22, "b": 42},
     )
     return chart
 

@@ -63,7 +63,7 @@ def occurrence_list(
     if shares is not None:
         per_part = selection.part_shares(shares, parts)
         rows["dropped_by"] = (np.nan_to_num(per_part, nan=1.0) < limit).sum((0, 1))
-        rows["read_by"] = selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
+        rows["read_by"] = 100 * selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
     # Last: a narrow window shows the numbers, and scrolls to the ends of the words.
     rows["words"] = [
         visible(words.text[max(0, int(a) - _AROUND) : int(b)][: 3 * _AROUND], " ")
@@ -87,7 +87,7 @@ def occurrence_list(
                 "dropped_by": st.column_config.NumberColumn(
                     "Dropped by", format="localized", width=85, help=f"Heads, of {run.layers * run.heads:,}"
                 ),
-                "read_by": st.column_config.NumberColumn("Read by rows", format="percent", width=95),
+                "read_by": st.column_config.NumberColumn("Read by rows", format="%.1f %%", width=95),
                 "words": st.column_config.TextColumn("Words around it", width=420),
             },
         )

@@ -18,7 +18,7 @@ function draw(root, data) {
     const [ground, ink] = v === EMPTY ? [data.null, data.ink] : data.palette[Math.round((v / 254) * (data.palette.length - 1))];
     out += `<rect x="${x}" y="${y}" width="${px(cell - 1)}" height="${px(row - 1)}" fill="${ground}"/>`;
     if (data.dropped[i] === "1") marks += `<path d="M${px(x + 2)} ${px(y + row - 3)}L${px(x + Math.min(cell, row) - 3)} ${px(y + 2)}" stroke="${ink}"/>`;
-    if (cell >= 30 && row >= 16 && v !== EMPTY)
+    if (cell >= 22 && row >= 16 && v !== EMPTY)
       marks += `<text x="${px(x + cell - 4)}" y="${px(y + row / 2 + 3.5)}" text-anchor="end" fill="${ink}">${Math.round((v / 2.54) * data.scale)}</text>`;
   }
   root.querySelector(".drawing").innerHTML =

@@ -121,8 +121,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
   };
   view.style.setProperty("--line", `${data.line_px}px`);
   view.setAttribute("aria-label", data.label);
-  const room = view.clientWidth - GUTTER - 8;
-  view.style.fontSize = `${Math.max(9, Math.min(13, room / (data.width * 0.6021)))}px`;
+  const fit = () => {
+    const room = view.clientWidth - GUTTER - 8;
+    view.style.fontSize = `${Math.max(9, Math.min(13, room / (root.data.width * 0.6021)))}px`;
+  };
+  fit();
+  if (!before) new ResizeObserver(fit).observe(view);
   fill(root);
   if (before?.go.nonce !== data.go.nonce && data.go.line !== null)
     view.scrollTop = Math.max(0, (data.go.line - 5) * data.line_px);

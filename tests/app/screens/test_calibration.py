@@ -157,6 +157,17 @@ def test_profile_without_work_or_p95_shows_what_it_has(profile):
     assert profile_figures.surface(measured, design.LIGHT).data
 
 
+def test_the_legend_of_the_profile_fits_a_narrow_window():
+    stored = sorted((paths.DATA / "profiles").glob("cpu-*.json"))[0]
+    measured = profile_figures.cells(LatencyProfile.load(stored))
+    lines = [
+        line
+        for trace in profile_figures.surface(measured, design.LIGHT).data
+        for line in (trace.name or "").split("<br>")
+    ]
+    assert max(map(len, lines)) <= 20, "the widest name sets how many stand in a row"
+
+
 def test_profile_of_another_machine_shows_only_times(calibrations, filled, open_page):
     html = text_of(open_page("calibration"))
     assert "Not on this machine" in html and "Median |predicted − measured|" in html

@@ -221,6 +221,7 @@ def test_the_page_lists_the_bundled_model_and_says_where_others_go(demo_home, op
     assert not page.exception
     assert page.selectbox(key="model").options == ["demo"]
     assert f"ln -s /path/to/model {demo_home}/models/NAME" in page.code[-1].value + page.code[-2].value
+    assert all(code.proto.wrap_lines for code in page.code), "a command is read whole in a narrow window"
     assert "No worker is running" in said(page)
     assert page.button(key="analyse-with").disabled is False
 

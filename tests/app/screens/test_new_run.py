@@ -119,6 +119,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     del wrong["limit"]
     html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
     assert "needs a latency limit" in html and "multiple of 128" in html
+    assert "--" not in html, "a page has no flags"
 
 
 def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, open_page, make_calibration):
@@ -126,6 +127,7 @@ def test_a_calibration_that_does_not_fit_can_be_left_out_by_a_button(demo_home, 
     make_calibration("other", 0.95, 0.02, revision="another").save(folder)
     page = paste(open_page("new_run", source="Paste", calibration="other"))
     assert page.button(key="submit").disabled
+    assert "has revision" in text_of(page) and "--force" not in text_of(page), "a page has no flags"
     fix(page, "Run without a calibration")
     assert page.selectbox(key="calibration").value == "none" and not page.button(key="submit").disabled
 

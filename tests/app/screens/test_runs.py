@@ -299,3 +299,6 @@ def test_settings_in_words_tell_runs_apart():
     sides = [{"policy": "a", "tau": "τ 0.90"}, {"policy": "a", "tau": "τ 0.85", "price": "price 0.3"}]
     assert setting_words.differing(sides) == ["τ 0.90", "τ 0.85 · price 0.3"]
     assert setting_words.differing([sides[0], sides[0]]) == ["", ""]
+    priced = {"policy": "priced", "price": "price 0.3", "tau": "τ layer 0.70"}
+    told = setting_words.differing([{"policy": "certified", "tau": "τ 0.90"}, priced])
+    assert told == ["certified · τ 0.90", "priced · price 0.3 · τ layer 0.70"], "the price beside its policy"

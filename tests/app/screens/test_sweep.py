@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from routesparse.app.screens.sweep import figures, settings
+from routesparse.app.screens.sweep import answer, figures, settings
 from routesparse.app.screens.sweep.page import exported
 from routesparse.app.shell import identity
 from routesparse.app.shell.access import access
@@ -267,6 +267,8 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     page = open_page("sweep", sweep=measured)
     assert not page.exception
     assert "from 0.001 nats to 0.03 nats" in text_of(page)
+    same = pd.DataFrame({"kl_nats": [0.002, 0.002], "density": [0.1, 0.2]})
+    assert "Measured: 0.002 nats." in answer.answer(same, settings.ERRORS["kl"], "area", None).html
     page.number_input(key="below-choice").set_value(0.01).run()
     html = text_of(page)
     assert (
@@ -322,6 +324,8 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     assert [trace.text for trace in points] == [tuple(f"<b>{letter}</b>" for letter in "ABCD")] * 2
     assert chart.layout.yaxis.type == "log"
     limits = [shape for shape in chart.layout.shapes if shape.y0 == shape.y1 == 0.01]
+    (label,) = chart.layout.annotations
+    assert (label.text, label.y, label.yanchor) == ("dense", 1, "bottom"), "above the points, not over them"
     assert [(shape.xref, shape.x0, shape.x1) for shape in limits] == [("x domain", 0, 1), ("x2 domain", 0, 1)]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
     assert figures.fronts(zero, error, None, None, design.DARK).layout.yaxis.type is None, (
