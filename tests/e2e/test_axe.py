@@ -1,12 +1,16 @@
-"""Every page, light and dark, by axe-core: nothing serious or critical. In a real browser; no GPU."""
+"""Every page, light and dark, by axe-core: nothing serious or critical; and, in one theme each, pages in a window of
+1,024 pixels and pages in error. In a real browser; no GPU."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(240)
@@ -29,14 +33,41 @@ PAGES = {
     "jobs": "/job",
     "terms": "/terms",
 }
+# What has columns or a wide table; light and dark differ in no width.
+NARROW = ("runs", "map", "text", "compare", "sweep", "new")
+# One of each kind of error, and the theme to draw it in.
+ERRORS = {
+    "unknown run": ("/map?run=deadbeef", "dark"),
+    "unknown side": (f"/compare?runs=deadbeef,{RUN}", "light"),
+    "failed job": ("/job?job={failed}", "dark"),
+    "wrong settings": ("/new?source=Sample&with_policy=strict&segment=1000", "dark"),
+    "broken model": ("/models?model=broken", "light"),
+}
 # Nothing is faded because it is old, and nothing fades in.
 SETTLED = """() => !document.querySelector('[data-stale=true]') && document.getAnimations().every((animation) =>
   animation.playState === "finished" || animation.effect.getTiming().iterations === Infinity)"""
 
 
 @pytest.fixture(scope="module")
-def address(serve, factory, tmp_path_factory):
+def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
+    (home / "models" / "broken").mkdir(parents=True)
+    return home
+
+
+@pytest.fixture(scope="module")
+def failed(home):
+    """A failed job's id."""
+    with closing(JobQueue(home)) as queue:
+        job = queue.submit(RunRequest(label="ledger.txt"), "A ledger of vessels.")
+        queue.fail(
+            queue.claim("worker-1"), "out_of_memory", "out of memory while running this prompt", "4f2a9c11"
+        )
+    return job
+
+
+@pytest.fixture(scope="module")
+def address(serve, factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")
     for run_id, hardness, price in (("5eeb000090e1f001", 0.9, 0.3), ("5eeb000090e1f002", 0.5, 1.0)):
@@ -60,20 +91,53 @@ def serious(page) -> list[str]:
 
 def drawn(page) -> None:
     """Wait until the page has been drawn to its end."""
-    page.locator(".rs-title").first.wait_for()
+    page.locator(".rs-title, .rs-state").first.wait_for()
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
     page.wait_for_function(SETTLED)
 
 
+@pytest.fixture
+def visit(browser):
+    """visit(url, theme, width): a page of a fresh browser, drawn to its end."""
+    contexts = []
+
+    def open_page(url, theme, width=1280):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme))
+        page = contexts[-1].new_page()
+        page.goto(url)
+        drawn(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing_serious(address, browser, name, theme):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=theme)
-    page = context.new_page()
-    page.goto(f"{address}{PAGES[name]}")
-    drawn(page)
+def test_axe_finds_nothing_serious(address, visit, name, theme):
+    assert serious(visit(f"{address}{PAGES[name]}", theme)) == []
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_axe_finds_nothing_serious_in_a_narrow_window(address, visit, name):
+    assert serious(visit(f"{address}{PAGES[name]}", "light", 1024)) == []
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_axe_finds_nothing_serious_on_a_page_in_error(address, visit, failed, name):
+    path, theme = ERRORS[name]
+    page = visit(f"{address}{path.format(failed=failed)}", theme)
+    page.locator(".rs-state, .rs-error").first.wait_for()
     assert serious(page) == []
-    context.close()
+
+
+def test_axe_finds_nothing_serious_where_the_store_is_broken(serve, visit, tmp_path):
+    (tmp_path / "routesparse.duckdb").write_bytes(b"this is no database")
+    with serve.dashboard(tmp_path, samples=True) as address:
+        page = visit(f"{address}/runs", "dark")
+        page.get_by_text("The store can't be used").wait_for()
+        assert serious(page) == []
 
 
 def test_axe_would_find_something(page):
