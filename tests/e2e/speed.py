@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import import_module, metadata
 from pathlib import Path
@@ -40,6 +40,7 @@ factory = import_module("factory")
 serve = import_module("serve")
 
 BIG = "20261120-b16b00b5"
+SWEEP, SETTINGS = "5eeb" * 8, (0.1, 0.2, 0.3, 0.5, 1.0)  # prices
 RESULT = serve.REPOSITORY / "data" / "results" / "dashboard.json"
 IDLE_S = 20.0
 # What is measured -> (limit in seconds, limit of the socket in bytes); CPU limits are shares of a core.
@@ -50,9 +51,13 @@ TARGETS_S = {
     "first paint: runs": 3.0,
     "first paint: map": 3.0,
     "first paint: head": 3.0,
+    "first paint: sweep": 3.0,
+    "first paint: models": 3.0,
     "switch: runs to map": 1.0,
     "switch: map to head": 1.0,
     "switch: head to runs": 1.0,
+    "switch: runs to sweep": 1.0,
+    "switch: sweep to models": 1.0,
     "map: click a cell": 0.5,
     "map: arrow key": 0.5,
     "map: colour by another metric": 0.5,
@@ -111,11 +116,15 @@ def ingest_seconds(home: Path, record, times: int) -> Measured:
 
 
 def fill(home: Path, runs: int, big) -> None:
-    """Runs of 8 x 8 x 1 x 21 with audit and without probe, and the big one as the newest."""
+    """Runs of 8 x 8 x 1 x 21 with audit and without probe, some of them of one sweep; the big one is the newest."""
     store = Store(home / "routesparse.duckdb")
     base = factory.make_record(segments=1, probe=False)
     for i in range(runs):
-        write_bundle(factory.rename(base, f"{i * 7919 % 2**20:08x}{i:08x}"), home / "spool")
+        made = factory.rename(base, f"{i * 7919 % 2**20:08x}{i:08x}")
+        if i < len(SETTINGS):
+            priced = factory.priced(made)
+            made = replace(priced, run=replace(priced.run, sweep=SWEEP, price=SETTINGS[i]))
+        write_bundle(made, home / "spool")
         spool.ingest_spool(store, home / "spool")
     write_bundle(big, home / "spool")
     spool.ingest_spool(store, home / "spool")
@@ -170,6 +179,8 @@ def visit(browser: Browser, server: psutil.Process, address: str, results: dict[
         ),
         ("first paint: head", f"{at_head}&layer=4&head=7", ".st-key-probe .main-svg"),
         ("first paint: text", f"{address}/text?run={BIG}", ".rs-lens .line"),
+        ("first paint: sweep", f"{address}/sweep?sweep={SWEEP}", ".st-key-fronts .main-svg"),
+        ("first paint: models", f"{address}/models", ".st-key-check-calibrations"),
     ):
         visitor = Visitor(browser, server, results)
         visitor.timed(name, lambda where=where, page=visitor.page: page.goto(where), appears)
@@ -200,6 +211,10 @@ def visit(browser: Browser, server: psutil.Process, address: str, results: dict[
     )
     visitor.timed(
         "switch: head to runs", links.filter(has_text="Runs").click, "[data-testid=stDataFrame] canvas"
+    )
+    visitor.timed("switch: runs to sweep", links.filter(has_text="Sweep").click, ".st-key-fronts .main-svg")
+    visitor.timed(
+        "switch: sweep to models", links.filter(has_text="Models").click, ".st-key-check-calibrations"
     )
     visit_text(visitor, page, f"{address}/text?run={BIG}", links)
     visitor.close()
