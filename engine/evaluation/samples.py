@@ -1,8 +1,9 @@
 """Make the bundled sample runs: three prompts, analysed as `routesparse analyze --audit rows --measure-dense` does,
-with the calibration of the prompt's domain where one ships. Nothing is forced: every prompt has to lie above this
-machine's break-even, and at least one unit has to fall back. The needles run under the policy "certified", whose gate
-asks each head for a mass of .9, so that fallbacks can be seen: the default policy hardly has any. Dense and routed
-times stand side by side in the record.
+each prompt to show one thing. The prose runs with the calibration of its domain. The code runs with the prose's, so
+that the drift alarm can be seen: it must go off. The needles run under the policy "certified", whose gate asks each
+head for a mass of .9, so that fallbacks can be seen, which the default policy hardly has: at least one unit must fall
+back. Nothing is forced: every prompt has to lie above this machine's break-even. Dense and routed times stand side by
+side in the record.
 
     python -m routesparse.engine.evaluation.samples --prompts --out data/samples/runs
 
@@ -29,6 +30,7 @@ from routesparse.engine.store.bundle import write_bundle
 
 PROMPTS = paths.DATA / "samples" / "prompts"
 SOURCES = {"prose": "prose/test/145.txt", "code": "code/test/networkx-004.txt"}
+CALIBRATIONS = {"prose": "prose", "code": "prose"}
 POLICIES: dict[str, Policy] = {"needles": "certified"}  # of prompts that don't take the default
 MOST_CHARACTERS_PER_TOKEN = 8
 PROBE_BYTES = 3_000_000  # of a sample's heatmaps before compression: a clone should stay small
@@ -54,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
 def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecord]:
     """The prompts' records, in order of name.
 
-    Errors: InputError for a prompt below break-even, or where no unit of any prompt fell back.
+    Errors: InputError for a prompt below break-even, and where no unit of any prompt fell back or no alarm went off.
     """
     records = []
     paths_in_order = sorted(arguments.prompts_folder.glob("*.txt"))
@@ -67,7 +69,7 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
             prompt,
             loaded,
             RouterConfig(seed=arguments.seed, policy=POLICIES.get(path.stem, RouterConfig.policy)),
-            calibration=path.stem if (paths.DATA / "calibrations" / f"{path.stem}.json").exists() else None,
+            calibration=CALIBRATIONS.get(path.stem),
             audit="rows",
             measure_dense=True,
             domain=path.stem,
@@ -88,6 +90,10 @@ def analyse(loaded: LoadedModel, arguments: argparse.Namespace) -> list[RunRecor
     if not any(record.fallbacks for record in records):
         raise InputError(
             "no unit of any sample fell back, so the page on fallbacks has nothing to show; pass another --seed"
+        )
+    if not any(record.run.drift_alarm for record in records):
+        raise InputError(
+            "no sample is unlike its calibration's prompts, so no page shows the alarm; change CALIBRATIONS"
         )
     return records
 

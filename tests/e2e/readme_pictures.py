@@ -1,4 +1,4 @@
-"""Take the README's picture again, light and dark: python tests/e2e/readme_pictures.py (needs Chromium)."""
+"""Take the README's pictures again, light and dark: python tests/e2e/readme_pictures.py (needs Chromium)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,29 @@ def take(browser: Browser, address: str, path: str, name: str, dark: bool) -> No
     page.close()
 
 
+def views() -> dict[str, str]:
+    """Picture -> address: the map, who reads the needle that the prompt asks for, one head, an alarm."""
+    records = samples()
+    run = {Path(name).stem: record.run.run_id for name, record in records.items()}
+    prompt, answer = records["needles.txt"].prompt, records["needles.txt"].continuations[0].dense_text
+    assert prompt is not None and answer is not None
+    needle = answer.removesuffix("</s>").strip(" .")
+    return {
+        "routing_map": f"/map?run={run['prose']}",
+        "text": f"/text?run={run['needles']}&find={prompt.text.index(needle)}-{len(needle)}&scope=all",
+        "head": f"/head?run={run['prose']}",
+        "alarm": f"/audit?run={run['code']}",
+    }
+
+
 def main() -> None:
-    """The routing map, light and dark."""
-    path = f"/map?run={samples()['prose.txt'].run.run_id}"
+    """Four pages, light and dark."""
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
         with serve.dashboard(Path(home), samples=True) as address:
-            take(browser, address, path, "routing_map_light.png", dark=False)
-            take(browser, address, path, "routing_map_dark.png", dark=True)
+            for name, path in views().items():
+                for theme in ("light", "dark"):
+                    take(browser, address, path, f"{name}_{theme}.png", dark=theme == "dark")
         browser.close()
 
 

@@ -40,13 +40,20 @@ def test_a_prompt_fills_its_tokens_and_ends_with_a_line(loaded, prompts):
 
 def made(monkeypatch, **values):
     """``samples.analyse`` with records of these values, and the configurations that it asked for."""
-    run = {"routed": True, "tokens": 3_000, "density": 0.3, "coverage": 1.0, "expanded_units": 1}
+    run = {
+        "routed": True,
+        "tokens": 3_000,
+        "density": 0.3,
+        "coverage": 1.0,
+        "expanded_units": 1,
+        "drift_alarm": True,
+    }
     run |= {"dense_fallback_units": 0, "total_ms": 1.0, "dense_ms": 2.0} | values
     fallbacks = ("event",) * run["expanded_units"]
     asked = []
 
     def analyze_prompt(prompt, loaded, config, **options):
-        asked.append(config)
+        asked.append((config, options.get("domain"), options.get("calibration")))
         return SimpleNamespace(run=SimpleNamespace(**run), fallbacks=fallbacks)
 
     monkeypatch.setattr(samples, "analyze_prompt", analyze_prompt)
@@ -56,14 +63,21 @@ def made(monkeypatch, **values):
 def test_samples_route_by_themselves(loaded, prompts, monkeypatch):
     asked = made(monkeypatch)
     records = samples.analyse(loaded, Namespace(prompts_folder=prompts, seed=4))
-    assert len(records) == 3 and {(c.break_even_tokens, c.seed) for c in asked} == {(None, 4)}
+    assert len(records) == 3 and {(c.break_even_tokens, c.seed) for c, *_ in asked[1:]} == {(None, 4)}
+    assert [calibration for _, _, calibration in asked[1:]] == ["prose", None, "prose"], (
+        "code raises the alarm"
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
-    [({"routed": False}, "below this machine's break-even"), ({"expanded_units": 0}, "fell back")],
+    [
+        ({"routed": False}, "below this machine's break-even"),
+        ({"expanded_units": 0}, "fell back"),
+        ({"drift_alarm": False}, "shows the alarm"),
+    ],
 )
-def test_samples_without_routing_or_without_a_fallback_replace_nothing(
+def test_samples_that_do_not_show_what_they_are_for_replace_nothing(
     loaded, prompts, monkeypatch, tmp_path, values, told
 ):
     made(monkeypatch, **values)
