@@ -195,8 +195,7 @@ def _answer(facts: Facts) -> Finding | None:
     if facts.sparse_units == 0:
         return None
     if facts.top1_agreement is None:
-        text = "The answer was not compared with dense attention’s; running the prompt with dense, too, would tell"
-        return Finding("amber", text, "answer not checked")
+        return Finding("amber", "Answer not compared: run the prompt with dense, too", "answer not checked")
     kl = "" if facts.kl_nats is None else f", KL {nats(facts.kl_nats)}"
     if facts.top1_agreement < 1:
         told = (

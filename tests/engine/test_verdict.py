@@ -79,7 +79,7 @@ RULES = {
     "not checked": (
         {"top1_agreement": None, "kl_nats": None},
         "amber",
-        "The answer was not compared with dense attention’s; running the prompt with dense, too, would tell",
+        "Answer not compared: run the prompt with dense, too",
     ),
     "error": ({"mean_error": ERROR_LIMIT + 0.01}, "amber", "audited heads are off by 11.0 % on average"),
     "coverage": ({"coverage": 0.949}, "amber", "Only 94.9 % of the audited certificates held, 95.0 % should"),

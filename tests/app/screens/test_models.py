@@ -300,7 +300,6 @@ def test_a_jsonl_file_is_one_document_a_line(tiny, open_page):
         ([("a.txt", b"\0", "text/plain"), *several()], "mine", "is binary"),
         (several(), "", "Name the domain of these texts to begin"),
         (several(), "a/b", "is no name"),
-        (several(), "prose", "calibration 'prose' is bundled; choose another domain"),
     ],
 )
 def test_what_can_t_be_calibrated_on_is_said_at_once(tiny, open_page, uploads, name, message):
@@ -317,6 +316,14 @@ def test_an_existing_name_is_replaced_only_when_asked(tiny, make_calibration, op
     assert "is called &#x27;mine&#x27; already" in said(page) and page.button(key="calibrate").disabled
     page.checkbox(key="replace").check().run()
     assert page.button(key="calibrate").disabled is False
+
+
+def test_a_bundled_name_is_refused_at_once(tiny, make_calibration, open_page):
+    make_calibration("prose", 0.9, 0.02).save(tiny.parents[2] / "data" / "calibrations")
+    page = with_texts(open_page, *several())
+    page.text_input(key="domain-name").input("prose").run()
+    assert "calibration &#x27;prose&#x27; is bundled; choose another domain" in said(page)
+    assert page.button(key="calibrate").disabled
 
 
 def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
