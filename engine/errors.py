@@ -45,6 +45,10 @@ class BundleError(InputError):
     """A run bundle with a missing file, a wrong checksum or a newer schema."""
 
 
+class ResultsError(InputError):
+    """A file of scores that is missing, corrupt, or of another kind."""
+
+
 class StoreError(RouteSparseError):
     """The store cannot be opened, migrated or written; nothing was changed."""
 

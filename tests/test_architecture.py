@@ -28,6 +28,7 @@ READ_SIDE = (
     "engine/method/router.py",
     "engine/store/*.py",
     "engine/export/*.py",
+    "engine/results/*.py",
     "engine/jobs/*.py",
 )
 
@@ -116,6 +117,7 @@ _READING = (
     "engine/method",
     "engine/models",
     "engine/profiles",
+    "engine/results",
     "engine/stats",
     "engine/store",
 )
@@ -129,6 +131,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/record/masks.py": ("engine",),
     "engine/store": ("engine", "engine/record/masks.py"),
     "engine/export": ("engine", "engine/method", "engine/store"),
+    "engine/results": ("engine", "engine/export", "engine/stats"),
     "engine/decide": (*_DECIDING, "engine/record/masks.py"),
     "engine/record": (
         *_DECIDING,
@@ -153,7 +156,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
     "engine/evaluation": _STUDYING,
     "engine/operations": ("engine", "engine/jobs", "engine/store"),
-    "engine/cli": (*_STUDYING, "engine/doctor.py", "engine/evaluation", "engine/operations"),
+    "engine/cli": (
+        *_STUDYING,
+        "engine/doctor.py",
+        "engine/evaluation",
+        "engine/operations",
+        "engine/results",
+    ),
     "app/ui": _READING,
     "app/shell": (*_READING, "app/ui"),
     "app/unit": (*_READING, "app/shell", "app/ui"),

@@ -132,21 +132,39 @@ def export(
 
 
 def report(
-    run_id: RunId,
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="A run id, its beginning, or its end as the dashboard prints it; or folders that `evaluate` wrote."
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The HTML file to write; default: RUN_ID.html here.")
+        Path | None,
+        typer.Option(help="The HTML file to write; default: RUN_ID.html or evaluation.html here."),
     ] = None,
     text: Annotated[
         bool,
         typer.Option("--text", help="Show words of the prompt beside the worst rows and the next token."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    markdown: Annotated[Path | None, typer.Option(help="Evaluations: also as a Markdown page.")] = None,
+    compact: Annotated[
+        Path | None, typer.Option(help="Evaluations: also as the JSON file that the page Results reads.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Write a run as one HTML page that opens without a server: verdict, settings, map, certificates, audit."""
+    """Write a run, or evaluations, as one HTML page that opens without a server."""
     from routesparse.engine.export import archive, report_page
 
-    folder = _resolve(run_id)
+    if any((Path(name) / file).is_file() for name in what for file in ("job.json", "scores.json")):
+        _report_evaluations(what, out, markdown, compact, force=force, json_output=json_output)
+        return
+    if len(what) > 1 or markdown or compact:
+        raise InputError(
+            f"{what[0]} is no folder of an evaluation; several of them, --markdown and --compact are for folders that "
+            "`routesparse evaluate` wrote"
+        )
+    folder = _resolve(what[0])
     target = _free_target(out, f"{folder.name}.html", force)
     page = report_page.of_bundle(folder, words=text)
     with archive.replacing(target) as partial:
@@ -155,6 +173,40 @@ def report(
         print_json({"run_id": folder.name, "file": str(target), "bytes": target.stat().st_size})
     else:
         print(target)
+
+
+def _report_evaluations(
+    what: list[str],
+    out: Path | None,
+    markdown: Path | None,
+    compact: Path | None,
+    *,
+    force: bool,
+    json_output: bool,
+) -> None:
+    from routesparse.engine.evaluation.runner.gather import gather
+    from routesparse.engine.export import archive
+    from routesparse.engine.results import evaluations, report
+
+    targets = [_free_target(out, "evaluation.html", force)]
+    targets += [_free_target(path, path.name, force) for path in (markdown, compact) if path is not None]
+    command = " ".join(["routesparse report", *(Path(name).name for name in what)])
+    command += "".join(
+        f" --{name} {path.name}" for name, path in (("markdown", markdown), ("compact", compact)) if path
+    )
+    scores, together = gather([Path(name) for name in what])
+    text = evaluations.compact(scores, together, command)
+    found, verdicts = evaluations.of_text(text)
+    pages = [report.page(found, verdicts, command)]
+    pages += [report.markdown(found, verdicts, command)] if markdown else []
+    pages += [text] if compact else []
+    for target, content in zip(targets, pages, strict=True):
+        with archive.replacing(target) as partial:
+            partial.write_text(content, "utf-8")
+    if json_output:
+        print_json({"evaluations": [one.suite for one in found], "files": list(map(str, targets))})
+    else:
+        print(*targets, sep="\n")
 
 
 def _free_target(out: Path | None, name: str, force: bool) -> Path:

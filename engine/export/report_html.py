@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
+from importlib import resources
 
 from routesparse.engine.export.plain_text import visible
 
@@ -16,6 +19,21 @@ def text(value: object) -> str:
 def isolated(value: object) -> str:
     """A name from anywhere, whose writing direction changes nothing around it."""
     return f"<bdi>{text(value)}</bdi>"
+
+
+def document(title: str, body: str, style: str = "") -> str:
+    """A whole page in the style of reports, and ``style`` beside it; nothing that it does not need is allowed."""
+    style = (resources.files("routesparse.engine.export") / "report.css").read_text("utf-8") + style
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer">'
+        f"<title>{text(title)}</title>"
+        f"<style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
+    )
 
 
 def section(title: str, *parts: str) -> str:

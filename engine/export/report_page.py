@@ -6,15 +6,12 @@ the prompt is on it. A Content-Security-Policy forbids whatever the page does no
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import defaultdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from routesparse.engine.export import numbers, report_evidence, report_settings
-from routesparse.engine.export.report_html import figure, isolated, note, section, table, text
+from routesparse.engine.export.report_html import document, figure, isolated, note, section, table, text
 from routesparse.engine.export.report_map import Colors, layer_times, measured_us, routing_map
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle, tables
@@ -36,9 +33,6 @@ def page(record: RunRecord, *, words: bool) -> str:
     """The page of a run; ``words``: with some of the prompt's words, where its text was kept."""
     run = record.run
     colors = Colors(choice.pattern for choice in record.choices)
-    style = (resources.files("routesparse.engine.export") / "report.css").read_text("utf-8") + colors.css()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     shown = words and (record.prompt is not None or any(row.text is not None for row in record.answers))
     body = (
         f"<header><h1>{isolated(run.prompt_name)}</h1>",
@@ -64,14 +58,7 @@ def page(record: RunRecord, *, words: bool) -> str:
             else "No word of the prompt is on this page, but for its name."
         ),
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer">'
-        f"<title>{text(f'RouteSparse report: {run.prompt_name}, run {run.run_id}')}</title>"
-        f"<style>{style}</style></head>\n<body><main>{''.join(body)}</main></body></html>\n"
-    )
+    return document(f"RouteSparse report: {run.prompt_name}, run {run.run_id}", "".join(body), colors.css())
 
 
 def _verdict(found: Verdict) -> str:

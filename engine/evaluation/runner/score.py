@@ -78,6 +78,7 @@ def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell
         return {
             row["sample_id"]: Seen(float(value), -row["gold_nats"], row["prefill_ms"], row["cluster"])
             for row, value in zip(ordered, values, strict=True)
+            if value is not None
         }
 
     return [

@@ -61,7 +61,7 @@ class Method:
 # Our own policies and ablations: their options, the setting's name in RouterConfig, settings. The setting "budget" is a
 # share of dense attention's time.
 PRICES, TAUS = (0.5, 1.0, 0.25, 2.0, 0.35), (0.9, 0.8, 0.95, 0.7, 0.6)
-BUDGETS = (0.25, 0.15, 0.4)
+BUDGETS = (1.0, 2.0, 0.5)
 OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse": ({"policy": "priced"}, "price", PRICES),
     "routesparse_no_fallback": ({"policy": "priced", "fallback": False}, "price", PRICES),

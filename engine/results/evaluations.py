@@ -1,0 +1,358 @@
+"""The scores of evaluations as rows, read from what ``routesparse evaluate`` and ``routesparse report`` wrote.
+
+A file holds one evaluation (scores.json) or several (evaluations.json, ``compact``). What it does not hold is None,
+which means "not measured", never 0. No torch here: the dashboard reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import fields, paths
+from routesparse.engine.errors import ResultsError
+
+MOST_BYTES = 64 << 20
+SHIPPED = "evaluations.json"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task by one method, against dense on the same prompts, in points."""
+
+    task: str
+    n: int
+    few_clusters: bool
+    score: float
+    dense: float
+    difference: Estimate
+    harmed: int
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method at one length over all tasks. difference: in points; ratio: of word perplexities (PG-19)."""
+
+    length: int
+    method: str
+    setting: float
+    extras: bool
+    n: int
+    clusters: int | None
+    few_clusters: bool
+    score: float | None  # in points; of PG-19 the word perplexity
+    difference: Estimate | None
+    ratio: Estimate | None
+    worst_decile: Estimate | None  # nats of the gold answer
+    harmed: int | None  # prompts that score lower than dense
+    gained: int | None
+    newcombe: tuple[float, float] | None  # of 0/1 scores, points; to be read where few prompts differ
+    few_discordant: bool
+    area: float | None
+    select_ms: float | None  # medians over prompts
+    prefill_ms: float | None
+    attention_ms: float | None
+    fallback: float | None
+    good_tasks: tuple[str, ...] | None  # where dense reaches 80
+    tasks: tuple[TaskRow, ...]
+
+    @property
+    def name(self) -> str:
+        if self.method in ("dense", "dense_kernel"):
+            return self.method
+        return f"{self.method}={self.setting:g}" + ("" if self.extras else " as published")
+
+    @property
+    def change(self) -> Estimate | None:
+        """What is lost or gained against dense: points, or of PG-19 minus the rise of perplexity in percent."""
+        if self.ratio is None:
+            return self.difference
+        return Estimate(*(100 * (1 - part) for part in (self.ratio.value, self.ratio.high, self.ratio.low)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of the five tests of H1 to H3. why: what is missing, where it was not tested."""
+
+    test: str
+    verdict: str
+    p_holm: float | None
+    estimates: tuple[Estimate, ...]
+    n: int | None
+    clusters: int | None
+    few_clusters: bool
+    settings: tuple[tuple[str, ...], ...]
+    why: str | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One suite on one model: where its numbers come from, and all of them."""
+
+    suite: str
+    n: int
+    seed: int
+    model: str
+    created_at: str
+    command: str | None
+    devices: tuple[str, ...]
+    commits: tuple[str, ...]  # of the code that predicted
+    rows: tuple[MethodRow, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({row.length for row in self.rows})
+
+    @property
+    def is_perplexity(self) -> bool:
+        return any(row.ratio is not None for row in self.rows)
+
+    def at(self, length: int) -> list[MethodRow]:
+        """The rows of one length that have prompts, dense first, ours next."""
+        found = [row for row in self.rows if row.length == length and row.n]
+        return sorted(found, key=lambda row: (_rank(row.method), row.method, row.setting, not row.extras))
+
+    @property
+    def source(self) -> str:
+        """n, seed, device, commit and command in one line."""
+        devices = ", ".join(self.devices) or "device not recorded"
+        commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
+        command = self.command or f"routesparse evaluate {self.suite}"
+        return (
+            f"{self.n} prompts a task and length, seed {self.seed}, model {self.model}, {devices}, commit {commits}, "
+            f"{self.created_at[:10]}; {command}"
+        )
+
+
+def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+    """The evaluations of one file, and the verdicts over all of them.
+
+    Errors: ResultsError, which names the file and what is wrong in it.
+    """
+    try:
+        return _parsed(fields.read_json(path, MOST_BYTES))
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ResultsError(
+            f"{path.parent.name}/{path.name} can't be read: {said}; write it again with `routesparse evaluate SUITE "
+            "--stage score`"
+        ) from None
+
+
+def shipped() -> Path:
+    """The results that come with RouteSparse."""
+    return paths.DATA / "results" / SHIPPED
+
+
+def of_home() -> list[Path]:
+    """The score files of the evaluations that were run here."""
+    return sorted((paths.home() / "evaluations").glob("*/scores.json"))
+
+
+def compact(scores: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], command: str) -> str:
+    """Several score files as one, with the verdicts over all of them; six digits are kept."""
+    kept = [{name: one[name] for name in ("about", "suite", "hypotheses") if name in one} for one in scores]
+    made = {"command": command, "evaluations": _rounded(kept), "together": _rounded(list(together))}
+    return json.dumps(made, separators=(",", ":")) + "\n"
+
+
+def of_text(text: str) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+    """The evaluations of a file's text, and the verdicts over all of them. Errors: ValueError."""
+    return _parsed(json.loads(text, object_pairs_hook=fields.no_field_twice))
+
+
+def _parsed(values: Any) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+    """Errors: FieldError."""
+    if isinstance(values, dict) and "evaluations" in values:
+        _FILE(values, "")
+        return [_evaluation(one) for one in values["evaluations"]], tuple(
+            map(_verdict, values.get("together", ()))
+        )
+    _SCORES(values, "")
+    only = _evaluation(values)
+    return [only], only.verdicts
+
+
+_NUMBER = fields.number()
+_ESTIMATE = fields.record({"value": _NUMBER, "low": _NUMBER, "high": _NUMBER}, more=fields.plain)
+_MEDIANS = ("select_ms", "prefill_ms", "attention_ms", "fallback")
+_TASK = fields.record(
+    {
+        "task": fields.text,
+        "n": fields.whole(1),
+        "few_clusters": fields.flag,
+        "score": _NUMBER,
+        "dense": _NUMBER,
+        "difference": _ESTIMATE,
+        "harmed": fields.whole(),
+    },
+    more=fields.plain,
+)
+_ROW = fields.record(
+    {
+        "length": fields.whole(1),
+        "method": fields.text,
+        "setting": _NUMBER,
+        "extras": fields.flag,
+        "n": fields.whole(),
+    },
+    {
+        "clusters": fields.whole(1),
+        "few_clusters": fields.flag,
+        "score": _NUMBER,
+        "difference": _ESTIMATE,
+        "word_perplexity_ratio": _ESTIMATE,
+        "worst_decile": _ESTIMATE,
+        "harmed": fields.whole(),
+        "gained": fields.whole(),
+        "few_discordant": fields.flag,
+        "newcombe": fields.optional(fields.items(_NUMBER, 2)),
+        "area": fields.number(0, 1.001),
+        "measures": fields.record({"word_perplexity": _NUMBER}, more=fields.plain),
+        "medians": fields.record({}, {name: fields.optional(fields.number(0)) for name in _MEDIANS}),
+        "by_task": fields.items(_TASK),
+        "tasks_where_dense_reaches_80": fields.items(fields.text),
+    },
+    more=fields.plain,
+)
+_VERDICT = fields.record(
+    {
+        "test": fields.text,
+        "verdict": fields.one_of("supported", "rejected", "not resolved", "not tested"),
+    },
+    {
+        "p_holm": fields.number(0, 1),
+        "estimates": fields.items(_ESTIMATE, least=1),
+        "n": fields.whole(1),
+        "clusters": fields.whole(1),
+        "few_clusters": fields.flag,
+        "settings": fields.items(fields.items(fields.text)),
+        "why": fields.text,
+    },
+)
+_ABOUT = fields.record(
+    {
+        "suite": fields.text,
+        "n": fields.whole(1),
+        "seed": fields.whole(),
+        "model": fields.text,
+        "created_at": fields.text,
+    },
+    {
+        "command": fields.text,
+        "devices": fields.items(fields.text),
+        "predicted_by_commits": fields.items(fields.text),
+    },
+    more=fields.plain,
+)
+_SCORES = fields.record(
+    {"about": _ABOUT, "suite": fields.items(_ROW)},
+    {"hypotheses": fields.items(_VERDICT)},
+    more=fields.plain,
+)
+_FILE = fields.record(
+    {"command": fields.text, "evaluations": fields.items(_SCORES)}, {"together": fields.items(_VERDICT)}
+)
+
+
+def _evaluation(values: Mapping[str, Any]) -> Evaluation:
+    about = values["about"]
+    return Evaluation(
+        suite=about["suite"],
+        n=about["n"],
+        seed=about["seed"],
+        model=about["model"],
+        created_at=about["created_at"],
+        command=about.get("command"),
+        devices=tuple(about.get("devices", ())),
+        commits=tuple(about.get("predicted_by_commits", ())),
+        rows=tuple(map(_row, values["suite"])),
+        verdicts=tuple(map(_verdict, values.get("hypotheses", ()))),
+    )
+
+
+def _row(values: Mapping[str, Any]) -> MethodRow:
+    medians = values.get("medians", {})
+    good = values.get("tasks_where_dense_reaches_80")
+    measures = values.get("measures")
+    return MethodRow(
+        length=values["length"],
+        method=values["method"],
+        setting=values["setting"],
+        extras=values["extras"],
+        n=values["n"],
+        clusters=values.get("clusters"),
+        few_clusters=values.get("few_clusters", False),
+        score=values.get("score") if measures is None else measures["word_perplexity"],
+        difference=_estimate(values.get("difference")),
+        ratio=_estimate(values.get("word_perplexity_ratio")),
+        worst_decile=_estimate(values.get("worst_decile")),
+        harmed=values.get("harmed"),
+        gained=values.get("gained"),
+        newcombe=None if values.get("newcombe") is None else tuple(values["newcombe"]),
+        few_discordant=values.get("few_discordant", False),
+        area=values.get("area"),
+        good_tasks=None if good is None else tuple(good),
+        tasks=tuple(
+            TaskRow(
+                one["task"],
+                one["n"],
+                one["few_clusters"],
+                one["score"],
+                one["dense"],
+                _interval(one["difference"]),
+                one["harmed"],
+            )
+            for one in values.get("by_task", ())
+        ),
+        **{name: medians.get(name) for name in _MEDIANS},
+    )
+
+
+def _verdict(values: Mapping[str, Any]) -> Verdict:
+    return Verdict(
+        test=values["test"],
+        verdict=values["verdict"],
+        p_holm=values.get("p_holm"),
+        estimates=tuple(map(_interval, values.get("estimates", ()))),
+        n=values.get("n"),
+        clusters=values.get("clusters"),
+        few_clusters=values.get("few_clusters", False),
+        settings=tuple(map(tuple, values.get("settings", ()))),
+        why=values.get("why"),
+    )
+
+
+def _estimate(values: Mapping[str, float] | None) -> Estimate | None:
+    return None if values is None else _interval(values)
+
+
+def _interval(values: Mapping[str, float]) -> Estimate:
+    return Estimate(values["value"], values["low"], values["high"])
+
+
+def _rank(method: str) -> int:
+    """Dense, dense by our kernel, ours, our ablations, the others."""
+    order = {"dense": 0, "dense_kernel": 1, "routesparse": 2}
+    return order.get(method, 3 if method.startswith("routesparse") else 4)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(entry) for name, entry in value.items()}
+    return [_rounded(entry) for entry in value] if isinstance(value, list | tuple) else value

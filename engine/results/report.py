@@ -1,0 +1,106 @@
+"""Evaluations as one HTML page that opens from disk, and as Markdown: the same sections, tables and words.
+
+No server, no network, no script; a Content-Security-Policy forbids whatever the page does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from routesparse.engine.export import report_html
+from routesparse.engine.export.plain_text import visible
+from routesparse.engine.results import tables, wording
+from routesparse.engine.results.evaluations import Evaluation, Verdict
+from routesparse.engine.results.picture import STYLE, area_picture
+from routesparse.engine.results.tables import Table
+
+TITLE = "Is it better? Suites, intervals and verdicts"
+LIMITS = (
+    "Read with care: one model, which everybody can run and which is small; a task on which dense scores below 80 says "
+    "nothing about sparse attention; an interval that holds 0 does not show that nothing is lost; times of several "
+    "processes on one device include waiting for each other."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands below it. picture: SVG, on the HTML page only."""
+
+    title: str
+    notes: tuple[str, ...]
+    tables: tuple[Table, ...]
+    picture: str = ""
+
+
+def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterator[Section]:
+    """Everything that a report says, verdicts first. together: those over all suites."""
+    if together:
+        suites = ", ".join(one.suite for one in found)
+        source = f"All suites together ({suites})." if len(found) > 1 else found[0].source
+        yield Section("H1 to H3", (), (tables.verdict_table(together, source),))
+    for one in found:
+        longest = one.lengths[-1] if one.lengths else 0
+        yield Section(
+            f"{one.suite}: methods by length", (wording.headline(one), wording.HOW), (tables.main_table(one),)
+        )
+        if any(row.tasks for row in one.rows):
+            by_task = tuple(tables.task_table(one, length) for length in one.lengths)
+            yield Section(f"{one.suite}: by task", (), by_task)
+        for length in one.lengths:
+            unit = "% of perplexity" if one.is_perplexity else "points"
+            title = f"{one.suite} at {length:,} tokens: loss over area"
+            yield Section(
+                title, (), (tables.front_table(one, length),), area_picture(one.at(length), unit, title)
+            )
+        yield Section(
+            f"{one.suite}: ablations at {longest:,} tokens", (), (tables.ablation_table(one, longest),)
+        )
+        yield Section(f"{one.suite}: controls", (), (tables.control_table(one),))
+        if len(found) > 1 and any(verdict.why is None for verdict in one.verdicts):
+            source = f"{one.suite} alone: looked at beside the verdicts over all suites. {one.source}"
+            yield Section(f"{one.suite}: H1 to H3 alone", (), (tables.verdict_table(one.verdicts, source),))
+
+
+def page(found: Sequence[Evaluation], together: Sequence[Verdict], command: str) -> str:
+    """The HTML page."""
+    body = [
+        f"<header><h1>{report_html.text(TITLE)}</h1>",
+        report_html.note(f"RouteSparse evaluations · {command}"),
+        "</header>",
+        report_html.note(LIMITS),
+    ]
+    for one in sections(found, together):
+        drawn = [report_html.note(note) for note in one.notes]
+        drawn += [f"<figure>{one.picture}</figure>"] if one.picture else []
+        drawn += [
+            report_html.table(table.caption, table.heads, table.rows, table.left) for table in one.tables
+        ]
+        body.append(report_html.section(one.title, *drawn))
+    return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE)
+
+
+def markdown(found: Sequence[Evaluation], together: Sequence[Verdict], command: str) -> str:
+    """The Markdown page."""
+    lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", LIMITS]
+    for one in sections(found, together):
+        lines += ["", f"## {one.title}"]
+        for note in one.notes:
+            lines += [_plain(note), ""]
+        for table in one.tables:
+            lines += ["", "| " + " | ".join(map(_cell, table.heads)) + " |"]
+            lines += [
+                "|" + "|".join("---" if i in table.left else "---:" for i in range(len(table.heads))) + "|"
+            ]
+            lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
+            lines += ["", _plain(table.caption)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _plain(text: str) -> str:
+    """A text from a file, which must not become Markdown or HTML."""
+    return "".join(f"\\{sign}" if sign in "<>`*_|[]#\\" else sign for sign in visible(text, " "))
+
+
+def _cell(text: str) -> str:
+    return _plain(text)

@@ -1,0 +1,235 @@
+"""The tables of evaluations: plain cells, for HTML and Markdown alike.
+
+The ablation table has the shape of the paper's (its table "Ablation study"): variant, prefill, score, worst decile,
+fallback. Every variant of the paper stands in it; one that no setting of ours expresses says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from routesparse.engine.export import numbers
+from routesparse.engine.results import wording
+from routesparse.engine.results.evaluations import Evaluation, MethodRow, Verdict
+from routesparse.engine.stats.front import front
+
+
+@dataclass(frozen=True)
+class Table:
+    """caption: what every number of it needs; left: columns of words, besides the first."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not."""
+
+    name: str
+    method: str | None
+    told: str
+
+
+NO_OPTION = "cannot be expressed by an option"
+VARIANTS = (
+    Variant("RouteSparse full", "routesparse", "the default policy at its default price"),
+    Variant(
+        "No input routing", "minference", "fixed patterns a head, found offline: MInference on our kernel"
+    ),
+    Variant(
+        "Budgeted (the paper's policy)",
+        "routesparse_budgeted",
+        "least risk within a time limit, the setting times dense's",
+    ),
+    Variant(
+        "No uncertainty score",
+        "routesparse_no_uncertainty",
+        "alpha 0; compare with budgeted, which alone reads it",
+    ),
+    Variant("No dense fallback", "routesparse_no_fallback", "also without what the certificates ask for"),
+    Variant("One fixed budget", None, f"{NO_OPTION}: the library's budgets are constants"),
+    Variant("Recent queries only", None, f"{NO_OPTION}: at least one routing row is drawn from the body"),
+    Variant("Predicted FLOPs", None, f"{NO_OPTION}: the latency profile is no option of the configuration"),
+    Variant(
+        "Per-head launches", "routesparse_per_head_launches", "one launch a head: same plans, other time"
+    ),
+    Variant("Per-head gate (ours)", "routesparse_per_head", "each head must reach tau .9, no price"),
+    Variant("Pooled probe (ours)", "routesparse_pooled_probe", "pooled keys in place of the exact probe"),
+    Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
+    Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
+    Variant("Many segments (ours)", None, "the runner routes a prompt as one segment"),
+)
+# Setting that stands for the variant, where several ran.
+USUAL = {
+    "minference": 1.0,
+    "routesparse_per_head": 0.9,
+    "routesparse_budgeted": 1.0,
+    "routesparse_no_uncertainty": 1.0,
+}
+CONTROLS = {
+    "window": "keys near the query alone: must lose",
+    "random_blocks": "as many blocks as asked for, by chance: must lose",
+    "dense_kernel": "our kernel on all blocks: must equal dense",
+}
+
+
+def main_table(found: Evaluation) -> Table:
+    """Methods by length."""
+    rows: list[tuple[str, ...]] = []
+    for length in found.lengths:
+        for row in found.at(length):
+            dense = row.method == "dense"
+            rows.append(
+                (
+                    f"{length:,}",
+                    row.name,
+                    wording.prompts(row),
+                    wording.score(row),
+                    "reference" if dense else wording.change(row),
+                    "reference" if dense else wording.interval(row.worst_decile, row.few_clusters, 3),
+                    "reference" if dense else wording.harmed(row),
+                    numbers.share(row.area),
+                    numbers.millis(row.attention_ms),
+                    "none" if dense else numbers.millis(row.select_ms),
+                    numbers.millis(row.prefill_ms),
+                    wording.good_tasks(row),
+                )
+            )
+    score, change = (
+        ("word perplexity", "% of it, less is worse") if found.is_perplexity else ("score", "points")
+    )
+    heads = (
+        "tokens",
+        "method",
+        "n",
+        score,
+        f"against dense, {change}",
+        "worst tenth, nats",
+        "harmed",
+        "area",
+    )
+    heads += ("attention", "deciding", "prefill", "dense reaches 80")
+    return Table(f"{found.suite}. {found.source}", heads, tuple(rows), (0, 1))
+
+
+def task_table(found: Evaluation, length: int) -> Table:
+    """Methods by task at one length: dense's score, then each method's paired difference."""
+    rows = found.at(length)
+    tasks = list(dict.fromkeys(one.task for row in rows for one in row.tasks))
+    cells = []
+    for row in rows:
+        by_name = {one.task: one for one in row.tasks}
+        line = []
+        for task in tasks:
+            one = by_name.get(task)
+            if one is None:
+                line.append(numbers.NOT_MEASURED)
+            else:
+                line.append(f"{one.score:.1f}" if row.method == "dense" else wording.task_change(one))
+        cells.append((row.name, *line))
+    caption = f"{found.suite} at {length:,} tokens: dense's score, then points against it. {found.source}"
+    return Table(caption, ("method", *tasks), tuple(cells))
+
+
+def on_front(rows: Sequence[MethodRow]) -> list[bool]:
+    """Which rows no other one beats in area and in what is lost, by their estimates."""
+    nan = float("nan")
+    areas = [nan if row.area is None else row.area for row in rows]
+    losses = [nan if row.change is None else -row.change.value for row in rows]
+    return [bool(one) for one in front(areas, losses)]
+
+
+def front_table(found: Evaluation, length: int) -> Table:
+    """Area against difference, cheapest first."""
+    rows = [row for row in found.at(length) if row.change is not None and row.area is not None]
+    best = on_front(rows)
+    cells = [
+        (
+            row.name,
+            numbers.share(row.area),
+            wording.change(row),
+            "on the front" if one else "beaten",
+        )
+        for row, one in sorted(zip(rows, best, strict=True), key=lambda pair: pair[0].area or 0)
+    ]
+    caption = (
+        f"{found.suite} at {length:,} tokens. The front is of the estimates alone: where intervals overlap it is not "
+        f"sure. {found.source}"
+    )
+    return Table(caption, ("method", "area", "against dense", "front"), tuple(cells), (0, 3))
+
+
+def ablation_table(found: Evaluation, length: int) -> Table:
+    """The paper's variants and ours."""
+    rows: dict[str, MethodRow] = {}
+    for one in found.at(length):
+        if one.method not in rows or one.setting == USUAL.get(one.method, 0.5):
+            rows[one.method] = one
+    cells = []
+    for variant in VARIANTS:
+        row = rows.get(variant.method or "")
+        if row is None:
+            why = variant.told if variant.method is None else f"not run: {variant.told}"
+            cells.append((variant.name, "–", "–", "–", "–", "–", "–", why))
+            continue
+        cells.append(
+            (
+                variant.name,
+                numbers.millis(row.prefill_ms),
+                wording.score(row),
+                wording.change(row),
+                wording.interval(row.worst_decile, row.few_clusters, 3),
+                numbers.share(row.fallback),
+                numbers.share(row.area),
+                f"{row.name}: {variant.told}",
+            )
+        )
+    heads = (
+        "variant",
+        "prefill",
+        "score",
+        "against dense",
+        "worst tenth, nats",
+        "fallback",
+        "area",
+        "what it is",
+    )
+    caption = f"{found.suite} at {length:,} tokens. Descriptive: no correction, no verdict. {found.source}"
+    return Table(caption, heads, tuple(cells), (0, 7))
+
+
+def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:
+    """H1 to H3."""
+    cells = [(one.test, wording.CLAIMS.get(one.test, ""), wording.verdict(one)) for one in verdicts]
+    caption = f"Rules fixed before the run; Holm's correction over five tests at 5 %. {source}"
+    return Table(caption, ("test", "claim", "verdict"), tuple(cells), (0, 1, 2))
+
+
+def control_table(found: Evaluation) -> Table:
+    """Negative controls: what must lose, and what must not, and whether it does."""
+    cells = []
+    for length in found.lengths:
+        rows = found.at(length)
+        for method, told in CONTROLS.items():
+            mine = [row for row in rows if row.method == method and row.change is not None]
+            cells += [(f"{length:,}", row.name, told, numbers.share(row.area), *_kept(row)) for row in mine]
+            if not mine:
+                cells.append((f"{length:,}", method, told, "–", "–", "not run"))
+    heads = ("tokens", "control", "what it is", "area", "against dense", "as it must?")
+    return Table(f"{found.suite}. {found.source}", heads, tuple(cells), (0, 1, 2, 5))
+
+
+def _kept(row: MethodRow) -> tuple[str, str]:
+    """The difference, and whether the control does what it must."""
+    change = row.change
+    assert change is not None
+    shown = wording.change(row)
+    if row.method == "dense_kernel":
+        return shown, "yes" if change.low <= 0 <= change.high else "NO: it differs from dense"
+    if change.high < 0:
+        return shown, "yes"
+    return shown, "NO: these tasks do not tell it from dense" if change.value >= 0 else "not resolved"

@@ -1,0 +1,106 @@
+"""Numbers of evaluations in words, the same on the page, in the report and in the Markdown."""
+
+from __future__ import annotations
+
+from routesparse.engine.export import numbers
+from routesparse.engine.results.evaluations import Estimate, Evaluation, MethodRow, TaskRow, Verdict
+
+FEW = "few clusters"
+MARKS = {"supported": "✓", "rejected": "✕", "not resolved": "–", "not tested": "○"}
+CLAIMS = {
+    "H1": "conditional choice scores higher than MInference with enlarged budgets, at equal total time",
+    "H2 domain": "that gain grows on prompts of another domain than the fixed budgets were searched on",
+    "H2 length": "that gain grows on prompts of another length",
+    "H2 both": "that gain grows on prompts of another domain and length",
+    "H3": "falling back beats growing all budgets alike, in the mean and in the worst tenth, at equal total time",
+}
+HOW = (
+    "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
+    "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
+    "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
+    "Harmed: prompts that score lower than dense. Area: share of the causal area read. Times are medians."
+)
+
+
+def interval(found: Estimate | None, few: bool = False, digits: int = 1) -> str:
+    """ "−1.2 [−3.0, +0.5]"; marked where few clusters stand behind it."""
+    if found is None:
+        return numbers.NOT_MEASURED
+    value, low, high = (signed(part, digits) for part in (found.value, found.low, found.high))
+    return f"{value} [{low}, {high}]{f' ({FEW})' if few else ''}"
+
+
+def change(row: MethodRow) -> str:
+    """The difference to dense with its interval; where hardly any prompt differs, a bootstrap would look too sure."""
+    if row.change is None or not row.few_discordant or row.harmed is None or row.gained is None:
+        return interval(row.change, row.few_clusters)
+    shown = f"{signed(row.change.value)}, {row.harmed} harmed, {row.gained} gained"
+    low, high = row.newcombe or (row.change.low, row.change.high)
+    shown += f" [{signed(low)}, {signed(high)}]" if low < high else ""
+    return shown + (f" ({FEW})" if row.few_clusters else "")
+
+
+def task_change(row: TaskRow) -> str:
+    """A task's difference; an interval of no width says only that no prompt of few differs."""
+    harmed = f"{row.harmed} of {row.n} harmed"
+    if row.difference.low == row.difference.high:
+        return f"{signed(row.difference.value)}, {harmed}"
+    return f"{interval(row.difference, row.few_clusters)}, {harmed}"
+
+
+def harmed(row: MethodRow) -> str:
+    """The share of harmed prompts."""
+    return numbers.share(None if row.harmed is None else row.harmed / row.n)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """With its sign; what rounds to nothing has none."""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return f"{0:.{digits}f}" if float(f"{value:.{digits}f}") == 0 else text
+
+
+def score(row: MethodRow) -> str:
+    """Points, or the word perplexity."""
+    if row.score is None:
+        return numbers.NOT_MEASURED
+    return f"{row.score:.3f}" if row.ratio is not None else f"{row.score:.1f}"
+
+
+def good_tasks(row: MethodRow) -> str:
+    """In how many tasks dense reaches 80: the others say nothing about sparse attention."""
+    if row.good_tasks is None or not row.tasks:
+        return numbers.NOT_MEASURED
+    return f"{len(row.good_tasks)} of {len(row.tasks)}"
+
+
+def prompts(row: MethodRow) -> str:
+    """n, and how many independent clusters it is."""
+    return f"{row.n}" if row.clusters in (None, row.n) else f"{row.n} in {row.clusters}"
+
+
+def verdict(found: Verdict) -> str:
+    """A test's result in one sentence."""
+    if found.why is not None:
+        return f"not tested: {found.why}"
+    parts = [f"{interval(found.estimates[0])} points"] if found.estimates else []
+    parts += [f"{interval(one, digits=3)} nats in the worst tenth" for one in found.estimates[1:]]
+    parts += [] if found.p_holm is None else [f"p {found.p_holm:.4f} after Holm"]
+    parts += [] if found.n is None else [f"n = {found.n} in {found.clusters} clusters"]
+    parts += [f"of {FEW}"] if found.few_clusters else []
+    parts += [" against ".join((one[0], ", ".join(one[1:]))) for one in found.settings[:1] if len(one) > 1]
+    return f"{found.verdict}: {'; '.join(parts)}"
+
+
+def headline(found: Evaluation) -> str:
+    """Ours at the longest length, in one sentence; what it does not say stands with it."""
+    length = found.lengths[-1] if found.lengths else 0
+    ours = [row for row in found.at(length) if row.method == "routesparse" and row.change is not None]
+    if not ours:
+        return f"{found.suite}: no result of routesparse."
+    row = min(ours, key=lambda one: (one.setting != 0.5, one.setting))
+    unit = "% of perplexity" if row.ratio is not None else "points"
+    good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
+    return (
+        f"{found.suite} at {length:,} tokens: {row.name} {score(row)}, {change(row)} ({unit} against "
+        f"dense), reading {numbers.share(row.area)} of the area; n = {prompts(row)}{good}."
+    )

@@ -1,0 +1,166 @@
+"""Scores of evaluations, read and shown: as tables, one HTML page, Markdown. No GPU, no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.errors import ResultsError
+from routesparse.engine.results import evaluations, report, tables, wording
+
+PARTS = importlib.util.spec_from_file_location("evaluation_values", Path(__file__).with_name("values.py"))
+values = importlib.util.module_from_spec(PARTS)
+PARTS.loader.exec_module(values)
+
+
+@pytest.fixture
+def found(tmp_path):
+    return read(tmp_path, values.scores())[0][0]
+
+
+def read(folder, content):
+    path = folder / "scores.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return evaluations.read(path)
+
+
+def named(found, length, name):
+    return next(row for row in found.at(length) if row.name == name)
+
+
+def test_the_main_table_has_dense_first_and_what_was_not_measured_says_so(found):
+    table = tables.main_table(found)
+    assert [row[1] for row in table.rows[:3]] == ["dense", "routesparse=0.5", "routesparse=1"]
+    ours = dict(zip(table.heads, table.rows[1], strict=True))
+    assert ours["against dense, points"] == "−0.4 [−1.9, +1.1]"
+    assert ours["attention"] == "not measured" and ours["dense reaches 80"] == "1 of 2"
+    for part in (
+        "24 prompts",
+        "seed 23",
+        "NVIDIA H200",
+        "commit 0123456",
+        "routesparse evaluate ruler --n 24",
+    ):
+        assert part in table.caption
+
+
+def test_few_clusters_and_few_differing_prompts_are_said_with_the_number(tmp_path):
+    content = values.scores()
+    content["suite"][1] |= {"few_clusters": True}
+    content["suite"][2] |= {"few_discordant": True, "harmed": 2, "gained": 1, "newcombe": [-9.0, 4.0]}
+    content["suite"][3] |= {
+        "few_discordant": True,
+        "harmed": 0,
+        "gained": 0,
+        "difference": values.estimate(0, 0),
+    }
+    ((found,), _) = read(tmp_path, content)
+    assert wording.change(named(found, 16_384, "routesparse=0.5")).endswith("(few clusters)")
+    assert wording.change(named(found, 16_384, "routesparse=1")) == "−2.0, 2 harmed, 1 gained [−9.0, +4.0]"
+    # An interval of no width would look sure.
+    assert wording.change(named(found, 16_384, "routesparse_no_fallback=0.5")) == "0.0, 0 harmed, 0 gained"
+
+
+def test_the_front_is_of_area_and_loss(found):
+    told = {row[0]: row[3] for row in tables.front_table(found, 32_768).rows}
+    assert told["minference=1"] == "beaten" and told["routesparse=0.5"] == "on the front"
+    assert told["window=1024"] == "on the front"  # reads least
+
+
+def test_every_ablation_of_the_paper_stands_there_also_where_nothing_can_run_it(found):
+    rows = {row[0]: row for row in tables.ablation_table(found, 32_768).rows}
+    assert {
+        "No input routing", "No uncertainty score", "No dense fallback", "One fixed budget", "Recent queries only",
+        "Predicted FLOPs", "Per-head launches",
+    } < set(rows)  # fmt: skip
+    assert rows["RouteSparse full"][7].startswith("routesparse=0.5")
+    assert rows["One fixed budget"][1:7] == ("–",) * 6
+    assert "cannot be expressed" in rows["One fixed budget"][7]
+    assert rows["Per-head launches"][7].startswith("not run")
+
+
+def test_a_control_that_does_not_lose_is_called_out(tmp_path):
+    content = values.scores()
+    content["suite"][-1] |= {"difference": values.estimate(0.5, 1)}
+    ((found,), _) = read(tmp_path, content)
+    told = {(row[0], row[1]): row[5] for row in tables.control_table(found).rows}
+    assert told["16,384", "window=1024"] == "yes"
+    assert told["32,768", "window=1024"].startswith("NO")
+    assert told["32,768", "random_blocks"] == "not run"
+
+
+def test_perplexity_is_no_score(tmp_path):
+    content = values.scores()
+    for row in content["suite"]:
+        for name in ("score", "difference", "harmed", "gained", "worst_decile", "by_task"):
+            row.pop(name, None)
+        row.pop("tasks_where_dense_reaches_80")
+        row |= {
+            "measures": {"word_perplexity": 20.0},
+            "word_perplexity_ratio": {"value": 1.02, "low": 1.01, "high": 1.04, "p": 0},
+        }
+    ((found,), _) = read(tmp_path, content)
+    ours = named(found, 32_768, "routesparse=0.5")
+    assert found.is_perplexity and wording.score(ours) == "20.000"
+    assert wording.interval(ours.change) == "−2.0 [−4.0, −1.0]"
+    assert "not measured" in tables.main_table(found).rows[1]
+
+
+def test_the_page_has_no_script_no_address_and_no_markup_of_others(found):
+    page = report.page([found], found.verdicts, "routesparse report ruler")
+    assert "<script" not in page and "http://" not in page and "https://" not in page
+    assert "&lt;b&gt;vt" in page and "<b>vt" not in page
+    assert "default-src 'none'" in page and page.count("<svg") == 2
+    assert "supported: +5.0 [+3.0, +7.0] points; p 0.0010 after Holm" in page
+    assert page.count("not tested: no predictions of minference") == 4
+
+
+def test_markdown_says_the_same_and_its_tables_are_whole(found):
+    text = report.markdown([found], found.verdicts, "routesparse report ruler --markdown EVALUATION.md")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    widths = {}
+    for line in lines:
+        widths.setdefault(len(re.split(r"(?<!\\)\|", line)), []).append(line)
+    assert "\\<b\\>vt" in text and "<b>" not in text
+    assert len(lines) > 30 and text.count("NVIDIA H200") >= 8
+    assert "| RouteSparse full |" in text
+
+
+def test_several_evaluations_in_one_file_come_back_as_they_were(tmp_path, found):
+    text = evaluations.compact([values.scores()], values.scores()["hypotheses"], "routesparse report ruler")
+    (again,), together = evaluations.of_text(text)
+    assert again.rows == found.rows and again.verdicts == together == found.verdicts
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "can't be read"),
+        ("[]", "the file is []"),
+        ("{}", "about is missing"),
+        ('{"command": "x", "evaluations": [{}]}', "evaluations[0].about is missing"),
+        ("NaN", "the file is NaN"),
+        ('{"about": 1, "about": 2}', "stands twice"),
+    ],
+)
+def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, content, said):
+    with pytest.raises(ResultsError, match=re.escape(said)):
+        read(tmp_path, content)
+
+
+def test_wrong_values_are_refused_and_missing_files_named(tmp_path):
+    content = values.scores()
+    content["suite"][1]["area"] = 7
+    with pytest.raises(ResultsError, match=r"suite\[1\].area is 7"):
+        read(tmp_path, content)
+    with pytest.raises(ResultsError, match="No such file"):
+        evaluations.read(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(("value", "said"), [(-0.04, "0.0"), (-0.06, "−0.1"), (3, "+3.0")])
+def test_a_sign_stands_only_where_a_digit_does(value, said):
+    assert wording.signed(value) == said
