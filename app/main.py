@@ -15,6 +15,7 @@ from routesparse.app.screens.home import page as home
 from routesparse.app.screens.job import page as job
 from routesparse.app.screens.models import page as models
 from routesparse.app.screens.new_run import page as new_run
+from routesparse.app.screens.results import page as results
 from routesparse.app.screens.routing_map import page as routing_map
 from routesparse.app.screens.runs import page as runs
 from routesparse.app.screens.sweep import page as sweep
@@ -49,6 +50,7 @@ def main() -> None:
         "audit": st.Page(audit.render, title="Audit", url_path="audit"),
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
         "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
+        "results": st.Page(results.render, title="Results", url_path="results"),
         "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
         "terms": st.Page(terms.render, title="Terms", url_path="terms"),
     }
@@ -56,7 +58,7 @@ def main() -> None:
     groups = {
         "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep")],
         "Run": [pages["map"], pages["head"], pages["text"]],
-        "Trust": [pages["audit"], pages["fallbacks"], pages["compare"], pages["calibration"]],
+        "Trust": [pages[name] for name in ("audit", "fallbacks", "compare", "calibration", "results")],
         "Help": [pages["terms"]],
     }
     page = menu.draw(groups)

@@ -42,7 +42,9 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
     for one in found:
         longest = one.lengths[-1] if one.lengths else 0
         yield Section(
-            f"{one.suite}: methods by length", (wording.headline(one), wording.HOW), (tables.main_table(one),)
+            f"{one.suite}: methods by length",
+            (wording.headline(one, longest), wording.HOW),
+            (tables.main_table(one),),
         )
         if any(row.tasks for row in one.rows):
             by_task = tuple(tables.task_table(one, length) for length in one.lengths)

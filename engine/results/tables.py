@@ -77,10 +77,10 @@ CONTROLS = {
 }
 
 
-def main_table(found: Evaluation) -> Table:
-    """Methods by length."""
+def main_table(found: Evaluation, only: int | None = None) -> Table:
+    """Methods by length, or at one length."""
     rows: list[tuple[str, ...]] = []
-    for length in found.lengths:
+    for length in found.lengths if only is None else [only]:
         for row in found.at(length):
             dense = row.method == "dense"
             rows.append(
@@ -114,6 +114,22 @@ def main_table(found: Evaluation) -> Table:
     )
     heads += ("attention", "deciding", "prefill", "dense reaches 80")
     return Table(f"{found.suite}. {found.source}", heads, tuple(rows), (0, 1))
+
+
+def length_table(found: Evaluation) -> Table:
+    """Methods down, lengths across: what each loses against dense; dense's own score."""
+    by_length = {length: {row.name: row for row in found.at(length)} for length in found.lengths}
+    names = list(dict.fromkeys(name for rows in by_length.values() for name in rows))
+
+    def cell(row: MethodRow | None) -> str:
+        if row is None:
+            return "not run"
+        return wording.score(row) if row.method == "dense" else wording.change(row)
+
+    cells = [(name, *(cell(by_length[length].get(name)) for length in found.lengths)) for name in names]
+    unit = "% of perplexity" if found.is_perplexity else "points"
+    caption = f"{found.suite}: dense's own score, then {unit} against it. {found.source}"
+    return Table(caption, ("method", *(f"{length:,} tokens" for length in found.lengths)), tuple(cells))
 
 
 def task_table(found: Evaluation, length: int) -> Table:

@@ -91,9 +91,8 @@ def verdict(found: Verdict) -> str:
     return f"{found.verdict}: {'; '.join(parts)}"
 
 
-def headline(found: Evaluation) -> str:
-    """Ours at the longest length, in one sentence; what it does not say stands with it."""
-    length = found.lengths[-1] if found.lengths else 0
+def headline(found: Evaluation, length: int) -> str:
+    """Ours at one length, in one sentence; what it does not say stands with it."""
     ours = [row for row in found.at(length) if row.method == "routesparse" and row.change is not None]
     if not ours:
         return f"{found.suite}: no result of routesparse."

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -12,6 +15,7 @@ from routesparse.engine.store import bundle
 pytestmark = pytest.mark.timeout(240)
 RUN = "3f9a1c20d4e5b678"
 SWEEP = "5eeb" * 8
+VALUES = Path(__file__).parents[1] / "engine" / "results" / "values.py"
 PAGES = {
     "home": "/",
     "runs": "/runs",
@@ -24,6 +28,7 @@ PAGES = {
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
     "sweep": f"/sweep?sweep={SWEEP}",
     "calibration": "/calibration?names=prose,code",
+    "results": "/results?set=here-ruler",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
     "jobs": "/job",
@@ -43,6 +48,12 @@ def address(serve, factory, tmp_path_factory):
         made = factory.priced(factory.make_record(run_id, hardness=hardness))
         run = replace(made.run, sweep=SWEEP, price=price)
         bundle.write_bundle(replace(made, run=run), home / "spool")
+    evaluation = home / "evaluations" / "ruler"
+    evaluation.mkdir(parents=True)
+    spec = importlib.util.spec_from_file_location("evaluation_values", VALUES)
+    values = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(values)
+    (evaluation / "scores.json").write_text(json.dumps(values.scores()))
     with serve.dashboard(home) as running:
         yield running
 

@@ -1,0 +1,53 @@
+"""Which evaluations the page offers: the shipped ones, and those that were run in this home. They hold no prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from routesparse.engine.errors import ResultsError
+from routesparse.engine.plain_files import identity
+from routesparse.engine.results import evaluations
+from routesparse.engine.results.evaluations import Evaluation, Verdict
+
+
+@dataclass(frozen=True)
+class Offered:
+    """One evaluation. key: its name in the address; verdicts: over all suites of its file."""
+
+    key: str
+    label: str
+    source: str
+    found: Evaluation
+    verdicts: tuple[Verdict, ...]
+    suites: tuple[str, ...]  # of its file
+
+
+def offered() -> tuple[list[Offered], list[str]]:
+    """What can be shown, shipped first, and what can't be read."""
+    found: list[Offered] = []
+    problems: list[str] = []
+    shipped = evaluations.shipped()
+    sources = [("", "shipped", shipped)] if shipped.exists() else []
+    sources += [(path.parent.name, "run here", path) for path in evaluations.of_home()]
+    for folder, origin, path in sources:
+        try:
+            held, verdicts = _read(str(path), identity(path))
+        except ResultsError as error:
+            problems.append(str(error))
+            continue
+        file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
+        for one in held:
+            key = f"here-{folder}" if folder else one.suite
+            label = f"{one.suite}, {origin}" + (f" ({folder})" if folder not in ("", one.suite) else "")
+            suites = tuple(other.suite for other in held)
+            found.append(Offered(key, label, file, one, verdicts, suites))
+    return found, problems
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _read(path: str, changed: tuple[int, int] | None) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
+    """Read once as long as the file is the same: ``changed`` is part of the cache's key."""
+    return evaluations.read(Path(path))

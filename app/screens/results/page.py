@@ -1,0 +1,218 @@
+"""Results: suites by task and length against dense, loss over area, ablations, and what H1 to H3 came to.
+
+The numbers are those of scores.json and data/results/evaluations.json, the words those of the report. The address holds
+the whole view: set, length and method.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from routesparse.app.screens.results import figures, rows
+from routesparse.app.screens.results.files import Offered, offered
+from routesparse.app.shell import switch, view
+from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.engine.results import report, tables, wording
+from routesparse.engine.results.evaluations import MethodRow
+
+EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
+
+
+def render() -> None:
+    """Draw the page."""
+    st.html('<div class="rs-title">Results</div>')
+    found, problems = offered()
+    for problem in problems:
+        states.field_error(f"{problem}. The others are shown.")
+    if not found:
+        title = "No evaluation can be read" if problems else "No evaluations yet"
+        lines = [
+            "An evaluation runs a suite of tasks by several methods and compares each with dense attention."
+        ]
+        states.empty(
+            title, [*lines, "On this machine a small one takes minutes; it then stands here:"], EVALUATE
+        )
+        return
+    chosen = _chosen(found)
+    length = _length(chosen)
+    if length is None:
+        states.empty("Nothing was predicted", [f"{chosen.source} holds no length with prompts."])
+        return
+    st.html(f'<div class="rs-plain" role="status">{escape(wording.headline(chosen.found, length))}</div>')
+    st.html(f'<div class="rs-note">{escape(report.LIMITS)}</div>')
+    _verdict_card(chosen)
+    shown = chosen.found.at(length)
+    picked = _method(shown)
+    _front_card(chosen, length, shown, picked)
+    _method_card(chosen, length, picked)
+    _task_card(chosen, length, shown, picked)
+    _table_card(chosen, "lengths", "Every length", tables.length_table(chosen.found))
+    _table_card(chosen, "ablations", "Ablations", tables.ablation_table(chosen.found, length))
+    _table_card(chosen, "controls", "Controls", tables.control_table(chosen.found))
+
+
+def _chosen(found: list[Offered]) -> Offered:
+    """The evaluation that the address names, else the first."""
+    by_key = {one.key: one for one in found}
+    key = switch.chosen("set", by_key)
+    if st.query_params.get("set", key) != key:
+        states.note(f"There is no evaluation {st.query_params['set'][:40]!r} here: another one is shown.")
+    if len(by_key) > 1:
+        st.session_state["set-choice"] = key
+        st.selectbox(
+            "Evaluation",
+            list(by_key),
+            format_func=lambda name: by_key[name].label,
+            key="set-choice",
+            width=420,
+            on_change=lambda: _other(st.session_state["set-choice"]),
+        )
+    return by_key[key]
+
+
+def _other(key: str) -> None:
+    """Another evaluation has lengths and methods of its own."""
+    for name in ("length", "method"):
+        st.query_params.pop(name, None)
+    view.write(set=key)
+
+
+def _length(chosen: Offered) -> int | None:
+    """The length of the address, else the longest; buttons where there are several."""
+    lengths = [length for length in reversed(chosen.found.lengths) if chosen.found.at(length)]
+    if not lengths:
+        return None
+    value = switch.chosen("length", [str(length) for length in lengths])
+    if len(lengths) > 1:
+        options = {str(length): f"{length:,} tokens" for length in sorted(lengths)}
+        switch.buttons("length", options, value)
+    return int(value)
+
+
+def _method(shown: list[MethodRow]) -> MethodRow | None:
+    """The method of the address, else ours at its default price."""
+    others = [row for row in shown if row.method != "dense"]
+    if not others:
+        return None
+    usual = next((row for row in others if row.name == "routesparse=0.5"), others[0])
+    named = st.query_params.get("method", "")
+    return next((row for row in others if row.name == named), usual)
+
+
+def _verdict_card(chosen: Offered) -> None:
+    with st.container(border=True, key="card-verdicts", gap="xsmall"):
+        st.html('<div class="rs-h">H1 to H3: is choosing by input better?</div>')
+        if not chosen.verdicts:
+            st.html('<div class="rs-sub">Not tested: this file holds no verdicts. Score it again.</div>')
+            return
+        suites = ", ".join(chosen.suites)
+        about = f"suites together: {suites}" if len(chosen.suites) > 1 else chosen.found.source
+        table = tables.verdict_table(chosen.verdicts, about)
+        st.html(rows.html(table))
+        exports.chart_foot(
+            "hypotheses",
+            f"{table.caption} · source: {chosen.source}",
+            rows.of_table(table),
+            "verdicts",
+        )
+
+
+def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: MethodRow | None) -> None:
+    found = chosen.found
+    unit = "% of perplexity" if found.is_perplexity else "points"
+    drawn = [row for row in shown if row.area is not None and row.change is not None]
+    with st.container(border=True, key="card-front", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Loss over area at {length:,} tokens{glossary.mark("evaluation_front")}</div>'
+        )
+        if not drawn:
+            st.html('<div class="rs-sub">Not measured.</div>')
+            return
+        name = "" if picked is None else picked.name
+        with st.container(key="front-picture"):
+            st.plotly_chart(
+                figures.loss_over_area(drawn, unit, name, design.current_theme()),
+                key="front-chart",
+                theme=None,
+                config=design.chart_config(f"{found.suite}-{length}-loss-over-area"),
+            )
+        all_rows = rows.method_rows(found)
+        exports.chart_foot(
+            f"{found.suite}-{length}-loss-over-area",
+            f"n = {wording.prompts(drawn[0])} prompts · {unit} against dense, 95 % paired bootstrap"
+            f"{_few(drawn)} · line: front of the estimates alone · filled: ours · {found.source} · source: "
+            f"{chosen.source}",
+            all_rows[all_rows["length"] == length],
+            "front",
+            chart="front-chart",
+        )
+
+
+def _few(shown: list[MethodRow]) -> str:
+    few = sum(row.few_clusters for row in shown)
+    return f", {numbers.several(few, 'method')} of few clusters" if few else ""
+
+
+def _method_card(chosen: Offered, length: int, picked: MethodRow | None) -> None:
+    table = tables.main_table(chosen.found, length)
+    with st.container(border=True, key="card-methods", gap="xsmall"):
+        st.html(f'<div class="rs-h">Methods at {length:,} tokens</div>')
+        st.html(rows.html(table, None if picked is None else picked.name))
+        st.html(f'<div class="rs-note">{escape(wording.HOW)}</div>')
+        all_rows = rows.method_rows(chosen.found)
+        exports.chart_foot(
+            f"{chosen.found.suite}-methods",
+            f"{chosen.found.source} · source: {chosen.source}",
+            all_rows[all_rows["length"] == length],
+            "methods",
+        )
+
+
+def _task_card(chosen: Offered, length: int, shown: list[MethodRow], picked: MethodRow | None) -> None:
+    found = chosen.found
+    with st.container(border=True, key="card-tasks", gap="xsmall"):
+        st.html(f'<div class="rs-h">By task at {length:,} tokens</div>')
+        if picked is None or not picked.tasks:
+            st.html('<div class="rs-sub">Not measured: this suite has no scores by task.</div>')
+            return
+        names = [row.name for row in shown if row.method != "dense"]
+        st.session_state["method-choice"] = picked.name
+        st.selectbox(
+            "Method",
+            names,
+            key="method-choice",
+            width=320,
+            on_change=lambda: view.write(method=st.session_state["method-choice"]),
+        )
+        with st.container(key="tasks-picture"):
+            st.plotly_chart(
+                figures.by_task(picked, design.current_theme()),
+                key="tasks-chart",
+                theme=None,
+                config=design.chart_config(f"{found.suite}-{length}-tasks"),
+            )
+        st.html(rows.html(tables.task_table(found, length), picked.name))
+        all_rows = rows.task_rows(found)
+        exports.chart_foot(
+            f"{found.suite}-{length}-tasks",
+            f"n = {wording.prompts(picked)} prompts of {picked.name} · points, 95 % paired bootstrap · in brackets: "
+            f"dense's score; hollow: below 80, where a task says nothing about sparse attention · {found.source} · "
+            f"source: {chosen.source}",
+            all_rows[all_rows["length"] == length],
+            "tasks",
+            chart="tasks-chart",
+        )
+
+
+def _table_card(chosen: Offered, key: str, title: str, table: tables.Table) -> None:
+    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
+        st.html(f'<div class="rs-h">{title}</div>')
+        st.html(rows.html(table))
+        exports.chart_foot(
+            f"{chosen.found.suite}-{key}",
+            f"{table.caption} · source: {chosen.source}",
+            rows.of_table(table),
+            key,
+        )

@@ -1,0 +1,144 @@
+"""Results: suites, intervals, fronts, ablations and verdicts on a page; filled, empty, in error. No GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from routesparse.app.screens.results import figures, rows
+from routesparse.app.ui import design
+from routesparse.engine import paths
+from routesparse.engine.results import evaluations
+
+PARTS = importlib.util.spec_from_file_location(
+    "evaluation_values", Path(__file__).parents[2] / "engine" / "results" / "values.py"
+)
+values = importlib.util.module_from_spec(PARTS)
+PARTS.loader.exec_module(values)
+
+
+def text_of(page) -> str:
+    assert not page.exception
+    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
+
+
+def write(folder, content):
+    folder.mkdir(parents=True)
+    (folder / "scores.json").write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.fixture
+def evaluated(home):
+    write(home / "evaluations" / "first", values.scores())
+    return home
+
+
+@pytest.fixture
+def found():
+    return evaluations.of_text(json.dumps(values.scores()))[0][0]
+
+
+def test_without_an_evaluation_the_page_says_how_to_make_one(home, open_page):
+    page = open_page("results")
+    assert "No evaluations yet" in text_of(page)
+    assert "evaluate ruler" in page.code[0].value
+
+
+def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page):
+    page = open_page("results")
+    text = text_of(page)
+    assert "ruler at 32,768 tokens: routesparse=0.5 94.6, −0.4 [−1.9, +1.1]" in text
+    assert "supported: +5.0 [+3.0, +7.0] points" in text and text.count("not tested: no predictions") == 4
+    assert "cannot be expressed by an option" in text and "Per-head launches" in text
+    assert text.count("seed 23") >= 6 and "evaluations/first/scores.json" in text
+    assert "<b>vt" in text  # as text
+    assert [len(page.get("plotly_chart")), page.selectbox(key="method-choice").value] == [
+        2,
+        "routesparse=0.5",
+    ]
+    names = {button.label for button in page.get("download_button")}
+    assert {"CSV", "Parquet"} <= names
+
+
+def test_what_was_not_measured_is_grey_and_never_nought(evaluated, open_page):
+    page = open_page("results")
+    assert '<td class="no">not measured</td>' in "".join(str(e.proto.body) for e in page.get("html"))
+
+
+def test_length_and_method_live_in_the_address(evaluated, open_page):
+    page = open_page("results", length="16384", method="minference=1")
+    assert "Loss over area at 16,384 tokens" in text_of(page)
+    assert page.selectbox(key="method-choice").value == "minference=1"
+    page.selectbox(key="method-choice").set_value("window=1024").run()
+    assert page.query_params["method"] in ("window=1024", ["window=1024"])
+    assert page.selectbox(key="method-choice").value == "window=1024"
+
+
+@pytest.mark.parametrize(
+    "query", [{"length": "-3"}, {"method": "<b>"}, {"set": "nothing"}, {"length": "9" * 40}]
+)
+def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page, query):
+    text = text_of(open_page("results", **query))
+    assert "at 32,768 tokens" in text
+    assert ("There is no evaluation 'nothing' here" in text) == ("set" in query)
+
+
+def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
+    write(evaluated / "evaluations" / "second", '{"about": 3, "suite": []}')
+    text = text_of(open_page("results"))
+    assert "second/scores.json can't be read: about is 3" in text and "routesparse=0.5 94.6" in text
+
+
+def test_broken_alone_is_no_empty_page(home, open_page):
+    write(home / "evaluations" / "only", "{")
+    text = text_of(open_page("results"))
+    assert "only/scores.json can't be read" in text and "No evaluation can be read" in text
+
+
+def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
+    paths.DATA.joinpath("results").mkdir(parents=True)
+    other = values.scores()
+    other["about"]["suite"] = "stories"
+    text = evaluations.compact([values.scores(), other], values.scores()["hypotheses"], "routesparse report")
+    evaluations.shipped().write_text(text)
+    page = open_page("results")
+    assert page.selectbox(key="set-choice").options == [
+        "ruler, shipped",
+        "stories, shipped",
+        "ruler, run here (first)",
+    ]
+    assert "suites together: ruler, stories" in text_of(page)
+    again = open_page("results", set="here-first")
+    assert "evaluations/first/scores.json" in text_of(again)
+
+
+def test_an_evaluation_without_prompts_says_so(home, open_page):
+    write(home / "evaluations" / "none", values.scores() | {"suite": []})
+    assert "Nothing was predicted" in text_of(open_page("results"))
+
+
+def test_rows_to_download_hold_intervals_and_keep_missing_ones_empty(found):
+    ours = rows.method_rows(found).set_index(["length", "method", "setting"]).loc[32_768, "routesparse", 0.5]
+    assert (ours["difference"], ours["difference_low"], ours["difference_high"]) == (
+        -0.4,
+        -1.9,
+        pytest.approx(1.1),
+    )
+    assert ours["attention_ms"] is None or ours["attention_ms"] != ours["attention_ms"]
+    assert set(rows.task_rows(found)["task"]) == {"niah_single_2", "<b>vt"}
+
+
+def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
+    shown = found.at(32_768)
+    chart = figures.loss_over_area(shown, "points", "minference=1", design.LIGHT)
+    others = next(trace for trace in chart.data if trace.marker.symbol == "diamond-open")
+    assert list(others.error_y.arrayminus)[1] == pytest.approx(1.5)
+    assert "minference=1" in others.text
+    ours = shown[1]
+    weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
+    drawn = figures.by_task(type(ours)(**{**ours.__dict__, "tasks": (*weak, *ours.tasks[1:])}), design.DARK)
+    assert sorted(drawn.data[0].marker.symbol) == ["circle", "circle-open"]
