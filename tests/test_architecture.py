@@ -154,7 +154,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
     "engine/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
-    "engine/evaluation": _STUDYING,
+    "engine/evaluation": (*_STUDYING, "engine/results"),
     "engine/operations": ("engine", "engine/jobs", "engine/store"),
     "engine/cli": (
         *_STUDYING,

@@ -184,7 +184,7 @@ def _report_evaluations(
     force: bool,
     json_output: bool,
 ) -> None:
-    from routesparse.engine.evaluation.runner.gather import gather
+    from routesparse.engine.evaluation.runner.score import gather
     from routesparse.engine.export import archive
     from routesparse.engine.results import evaluations, report
 

@@ -113,7 +113,10 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
         "area",
     )
     heads += ("attention", "deciding", "prefill", "dense reaches 80")
-    return Table(f"{found.suite}. {found.source}", heads, tuple(rows), (0, 1))
+    caption = f"{found.suite}. {found.source}"
+    if only is not None:
+        return Table(caption, heads[1:], tuple(row[1:] for row in rows))
+    return Table(caption, heads, tuple(rows), (0, 1))
 
 
 def length_table(found: Evaluation) -> Table:

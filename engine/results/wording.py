@@ -81,14 +81,14 @@ def prompts(row: MethodRow) -> str:
 def verdict(found: Verdict) -> str:
     """A test's result in one sentence."""
     if found.why is not None:
-        return f"not tested: {found.why}"
+        return f"{MARKS[found.verdict]} not tested: {found.why}"
     parts = [f"{interval(found.estimates[0])} points"] if found.estimates else []
     parts += [f"{interval(one, digits=3)} nats in the worst tenth" for one in found.estimates[1:]]
     parts += [] if found.p_holm is None else [f"p {found.p_holm:.4f} after Holm"]
     parts += [] if found.n is None else [f"n = {found.n} in {found.clusters} clusters"]
     parts += [f"of {FEW}"] if found.few_clusters else []
     parts += [" against ".join((one[0], ", ".join(one[1:]))) for one in found.settings[:1] if len(one) > 1]
-    return f"{found.verdict}: {'; '.join(parts)}"
+    return f"{MARKS[found.verdict]} {found.verdict}: {'; '.join(parts)}"
 
 
 def headline(found: Evaluation, length: int) -> str:

@@ -42,6 +42,7 @@ from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
 from routesparse.engine.operations import backup
 from routesparse.engine.prompts import read_prompt
+from routesparse.engine.results import evaluations, report
 from routesparse.engine.store import bundle, ranges, tables, thumbnail
 
 STORE_TESTS = Path(__file__).resolve().parents[1] / "engine" / "store"
@@ -195,6 +196,21 @@ def _factory() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _scores() -> Any:
+    """Scores of an evaluation, as the tests of results make them."""
+    path = STORE_TESTS.parent / "results" / "values.py"
+    spec = importlib.util.spec_from_file_location("evaluation_values", path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made.scores()
+
+
+def shown(found: tuple[list[evaluations.Evaluation], tuple[evaluations.Verdict, ...]]) -> str:
+    """Whatever is read can be shown."""
+    return report.page(*found, "fuzz") + report.markdown(*found, "fuzz")
 
 
 def _written(name: str, parse: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
@@ -407,6 +423,11 @@ TARGETS: dict[str, Target] = {
         json_bytes({"version": 1, "made_at": "", "runs": 0, "jobs": 0, "files": {"backup.json": "0" * 64}}),
         _written(backup.MANIFEST, lambda file: backup.restore(file.parent, file.parent / "home")),
         (errors.InputError, errors.StoreError),
+    ),
+    "evaluations": Target(
+        json_bytes(_scores()),
+        _written("scores.json", lambda file: shown(evaluations.read(file))),
+        (errors.ResultsError,),
     ),
     "request": Target(
         json_bytes(json.loads(RunRequest().to_json())).map(

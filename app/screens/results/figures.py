@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -9,9 +10,10 @@ import plotly.graph_objects as go
 from routesparse.app.ui import design
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import Estimate, MethodRow
-from routesparse.engine.results.tables import on_front
+from routesparse.engine.results.tables import CONTROLS, on_front
 
 _GOOD = 80.0
+_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: design.Theme) -> go.Figure:
@@ -29,7 +31,7 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
     )
     for ours in (False, True):
         part = [row for row in known if row.method.startswith("routesparse") == ours]
-        shown = [row in line or row.name == picked or row.name == "routesparse=0.5" for row in part]
+        shown = [row in line or row.name == picked for row in part]
         chart.add_scatter(
             x=[row.area for row in part],
             y=[_change(row).value for row in part],
@@ -50,19 +52,37 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
                 for row in part
             ],
             hovertemplate="%{customdata}<extra></extra>",
-            cliponaxis=False,
         )
-    most = max((row.area or 0.0 for row in known), default=1.0)
+    least = min((row.area or 1.0 for row in known), default=0.1)
     chart.update_xaxes(
+        type="log",
         title={"text": "share of the causal area read"},
-        tickformat=".0%",
-        range=[0, most * 1.14],
+        range=[math.log10(least * 0.85), math.log10(1.25)],
+        tickvals=_TICKS,
+        ticktext=[f"{100 * tick:g} %" for tick in _TICKS],
         fixedrange=True,
     )
+    low, high = _ends(known)
+    pad = 0.06 * (high - low)
     chart.update_yaxes(
-        title={"text": f"against dense, {unit}", "standoff": 6}, fixedrange=True, automargin=True
+        title={"text": f"against dense, {unit}", "standoff": 6},
+        range=[low - pad, high + pad],
+        fixedrange=True,
+        automargin=True,
     )
     return _laid_out(chart, theme, 380)
+
+
+def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """The controls that lose more than the chart reaches down."""
+    known = [row for row in rows if row.area is not None and row.change is not None]
+    return [row for row in known if _change(row).value < _ends(known)[0]]
+
+
+def _ends(known: Sequence[MethodRow]) -> tuple[float, float]:
+    """Of the chart: every interval but those of the controls, which must lose, and lose far more."""
+    shown = [_change(row) for row in known if row.method not in CONTROLS] or [_change(row) for row in known]
+    return min(-1.0, *(one.low for one in shown)), max(1.0, *(one.high for one in shown))
 
 
 def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:

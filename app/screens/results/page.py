@@ -142,12 +142,18 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
         exports.chart_foot(
             f"{found.suite}-{length}-loss-over-area",
             f"n = {wording.prompts(drawn[0])} prompts · {unit} against dense, 95 % paired bootstrap"
-            f"{_few(drawn)} · line: front of the estimates alone · filled: ours · {found.source} · source: "
-            f"{chosen.source}",
+            f"{_few(drawn)}{_beyond(drawn)} · line: front of the estimates alone · filled: ours · {found.source} · "
+            f"source: {chosen.source}",
             all_rows[all_rows["length"] == length],
             "front",
             chart="front-chart",
         )
+
+
+def _beyond(shown: list[MethodRow]) -> str:
+    """What loses more than the chart reaches down, by name."""
+    lost = [f"{row.name} {wording.signed(row.change.value)}" for row in figures.beyond(shown) if row.change]
+    return f" · below the chart: {', '.join(lost)}" if lost else ""
 
 
 def _few(shown: list[MethodRow]) -> str:

@@ -13,6 +13,7 @@ from routesparse.engine.results.evaluations import Estimate, Evaluation
 from routesparse.engine.results.tables import Table
 
 _VOID = (numbers.NOT_MEASURED, "–", "not run")
+_LONG = 34  # characters of a cell that may wrap
 
 
 def method_rows(found: Evaluation) -> pd.DataFrame:
@@ -86,8 +87,8 @@ def html(table: Table, picked: str | None = None) -> str:
 
 def _class(place: int, cell: str, table: Table) -> str:
     names = ["l"] if place in table.left else []
-    names += ["say"] if place in table.left and place > 1 else []
-    names += ["no"] if cell in _VOID or cell.startswith(("not run", "not tested")) else []
+    names += ["say"] if place in table.left and len(cell) > _LONG else []
+    names += ["no"] if cell in _VOID else []
     return " ".join(names)
 
 

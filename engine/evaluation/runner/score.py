@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from routesparse.engine import paths
-from routesparse.engine.errors import InputError
+from routesparse.engine import fields, paths
+from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared
+from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.provenance import git_commit, versions
+from routesparse.engine.results.evaluations import MOST_BYTES, read
 from routesparse.engine.stats import paired
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 
@@ -61,9 +63,31 @@ def score(job: Job) -> dict[str, Any]:
     return found
 
 
-def cells(job: Job) -> list[Cell]:
-    """The predictions of the job's prompts as the hypotheses read them. Errors: InputError where a prompt changed."""
-    return _cells(job, _collected(job))
+def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The folders' scores, and the verdicts over all prompts of them.
+
+    A folder without predictions gives the scores that it holds, and no prompts to the verdicts; where no folder has
+    predictions, one folder's own verdicts are taken. Errors: InputError, ResultsError.
+    """
+    scores, prompts, seed = [], [], 0
+    for folder in folders:
+        if not row_files.parts(folder / "predictions.jsonl"):
+            read(folder / "scores.json")
+            scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
+            continue
+        job = Job.load(folder)
+        scores.append(score(job))
+        prompts += _cells(job, _collected(job))
+        seed = job.seed
+    strata = [cell.stratum for cell in prompts]
+    twice = next((stratum for stratum in strata if strata.count(stratum) > 1), None)
+    if twice is not None:
+        raise ResultsError(
+            f"two folders hold predictions of {twice[0]}, {twice[2]} at {twice[1]} tokens; report them apart"
+        )
+    if prompts:
+        return scores, conclude(prompts, seed)
+    return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
 
 
 def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell]:

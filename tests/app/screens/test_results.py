@@ -56,6 +56,7 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert "cannot be expressed by an option" in text and "Per-head launches" in text
     assert text.count("seed 23") >= 6 and "evaluations/first/scores.json" in text
     assert "<b>vt" in text  # as text
+    assert "below the chart: window=1024 −60.0" in text
     assert [len(page.get("plotly_chart")), page.selectbox(key="method-choice").value] == [
         2,
         "routesparse=0.5",
@@ -138,6 +139,8 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     others = next(trace for trace in chart.data if trace.marker.symbol == "diamond-open")
     assert list(others.error_y.arrayminus)[1] == pytest.approx(1.5)
     assert "minference=1" in others.text
+    assert [row.name for row in figures.beyond(shown)] == ["window=1024"]
+    assert chart.layout.yaxis.range[0] > -12, "a control does not flatten what is compared"
     ours = shown[1]
     weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
     drawn = figures.by_task(type(ours)(**{**ours.__dict__, "tasks": (*weak, *ours.tasks[1:])}), design.DARK)

@@ -115,8 +115,8 @@ def test_the_page_has_no_script_no_address_and_no_markup_of_others(found):
     assert "<script" not in page and "http://" not in page and "https://" not in page
     assert "&lt;b&gt;vt" in page and "<b>vt" not in page
     assert "default-src 'none'" in page and page.count("<svg") == 2
-    assert "supported: +5.0 [+3.0, +7.0] points; p 0.0010 after Holm" in page
-    assert page.count("not tested: no predictions of minference") == 4
+    assert "✓ supported: +5.0 [+3.0, +7.0] points; p 0.0010 after Holm" in page
+    assert page.count("○ not tested: no predictions of minference") == 4
 
 
 def test_markdown_says_the_same_and_its_tables_are_whole(found):
