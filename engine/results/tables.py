@@ -103,16 +103,9 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
         ("word perplexity", "% of it, less is worse") if found.is_perplexity else ("score", "points")
     )
     heads = (
-        "tokens",
-        "method",
-        "n",
-        score,
-        f"against dense, {change}",
-        "worst tenth, nats",
-        "harmed",
-        "area",
+        *("tokens", "method", "n", score, f"against dense, {change}", "worst tenth, nats", "harmed", "area"),
+        *("attention", "deciding", "prefill", "dense reaches 80"),
     )
-    heads += ("attention", "deciding", "prefill", "dense reaches 80")
     caption = f"{found.suite}. {found.source}"
     if only is not None:
         return Table(caption, heads[1:], tuple(row[1:] for row in rows))

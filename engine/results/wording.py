@@ -98,8 +98,9 @@ def headline(found: Evaluation, length: int) -> str:
         return f"{found.suite}: no result of routesparse."
     row = min(ours, key=lambda one: (one.setting != 0.5, one.setting))
     unit = "% of perplexity" if row.ratio is not None else "points"
+    has = "scores" if row.ratio is None else "has a word perplexity of"
     good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
     return (
-        f"{found.suite} at {length:,} tokens: {row.name} {score(row)}, {change(row)} ({unit} against "
+        f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)}, {change(row)} ({unit} against "
         f"dense), reading {numbers.share(row.area)} of the area; n = {prompts(row)}{good}."
     )

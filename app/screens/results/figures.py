@@ -44,7 +44,8 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
                 "line": {"width": 1.4, "color": theme.accent if ours else theme.ink},
             },
             text=[row.name if one else "" for row, one in zip(part, shown, strict=True)],
-            textposition="bottom right",
+            # Neighbours on the front are named below and above in turn.
+            textposition=["top left" if row in line[1::2] else "bottom right" for row in part],
             textfont={"color": theme.ink, "size": 11},
             customdata=[
                 f"<b>{row.name}</b><br>{wording.change(row)} {unit}<br>reads {100 * (row.area or 0):.1f} % of the area"
@@ -63,10 +64,9 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
         fixedrange=True,
     )
     low, high = _ends(known)
-    pad = 0.06 * (high - low)
     chart.update_yaxes(
         title={"text": f"against dense, {unit}", "standoff": 6},
-        range=[low - pad, high + pad],
+        range=[low, high],
         fixedrange=True,
         automargin=True,
     )
@@ -82,7 +82,9 @@ def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
 def _ends(known: Sequence[MethodRow]) -> tuple[float, float]:
     """Of the chart: every interval but those of the controls, which must lose, and lose far more."""
     shown = [_change(row) for row in known if row.method not in CONTROLS] or [_change(row) for row in known]
-    return min(-1.0, *(one.low for one in shown)), max(1.0, *(one.high for one in shown))
+    low, high = min(-1.0, *(one.low for one in shown)), max(1.0, *(one.high for one in shown))
+    pad = 0.06 * (high - low)
+    return low - pad, high + pad
 
 
 def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:

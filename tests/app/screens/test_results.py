@@ -51,7 +51,7 @@ def test_without_an_evaluation_the_page_says_how_to_make_one(home, open_page):
 def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page):
     page = open_page("results")
     text = text_of(page)
-    assert "ruler at 32,768 tokens: routesparse=0.5 94.6, −0.4 [−1.9, +1.1]" in text
+    assert "ruler at 32,768 tokens: routesparse=0.5 scores 94.6, −0.4 [−1.9, +1.1]" in text
     assert "supported: +5.0 [+3.0, +7.0] points" in text and text.count("not tested: no predictions") == 4
     assert "cannot be expressed by an option" in text and "Per-head launches" in text
     assert text.count("seed 23") >= 6 and "evaluations/first/scores.json" in text
@@ -91,7 +91,7 @@ def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
     write(evaluated / "evaluations" / "second", '{"about": 3, "suite": []}')
     text = text_of(open_page("results"))
-    assert "second/scores.json can't be read: about is 3" in text and "routesparse=0.5 94.6" in text
+    assert "second/scores.json can't be read: about is 3" in text and "routesparse=0.5 scores 94.6" in text
 
 
 def test_broken_alone_is_no_empty_page(home, open_page):
