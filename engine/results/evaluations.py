@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import fields, paths
+from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
 
 MOST_BYTES = 64 << 20
 SHIPPED = "evaluations.json"
+OURS = f"routesparse={DEFAULT_PRICE:g}"  # the product's default, by its name
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import Evaluation, MethodRow, Verdict
@@ -179,7 +180,7 @@ def ablation_table(found: Evaluation, length: int) -> Table:
     """The paper's variants and ours."""
     rows: dict[str, MethodRow] = {}
     for one in found.at(length):
-        if one.method not in rows or one.setting == USUAL.get(one.method, 0.5):
+        if one.method not in rows or one.setting == USUAL.get(one.method, DEFAULT_PRICE):
             rows[one.method] = one
     cells = []
     for variant in VARIANTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from routesparse.engine.export import numbers
-from routesparse.engine.results.evaluations import Estimate, Evaluation, MethodRow, TaskRow, Verdict
+from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow, TaskRow, Verdict
 
 FEW = "few clusters"
 MARKS = {"supported": "✓", "rejected": "✕", "not resolved": "–", "not tested": "○"}
@@ -96,7 +96,7 @@ def headline(found: Evaluation, length: int) -> str:
     ours = [row for row in found.at(length) if row.method == "routesparse" and row.change is not None]
     if not ours:
         return f"{found.suite}: no result of routesparse."
-    row = min(ours, key=lambda one: (one.setting != 0.5, one.setting))
+    row = min(ours, key=lambda one: (one.name != OURS, one.setting))
     unit = "% of perplexity" if row.ratio is not None else "points"
     has = "scores" if row.ratio is None else "has a word perplexity of"
     good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""

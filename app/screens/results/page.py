@@ -15,7 +15,7 @@ from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, numbers, states
 from routesparse.engine.results import report, tables, wording
-from routesparse.engine.results.evaluations import MethodRow
+from routesparse.engine.results.evaluations import OURS, MethodRow
 
 EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
 
@@ -96,7 +96,7 @@ def _method(shown: list[MethodRow]) -> MethodRow | None:
     others = [row for row in shown if row.method != "dense"]
     if not others:
         return None
-    usual = next((row for row in others if row.name == "routesparse=0.5"), others[0])
+    usual = next((row for row in others if row.name == OURS), others[0])
     named = st.query_params.get("method", "")
     return next((row for row in others if row.name == named), usual)
 
