@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner.job import Job
@@ -18,6 +19,7 @@ from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
+from routesparse.engine.results import evaluations
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -261,6 +263,57 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert "min left" in err and json.loads((tmp_path / "o" / "job.json").read_text())["n"] == 1
     code, out, err = run(*shared, *where, "--stage", "score")
     assert code == 0 and "window=128" in out and "passkey" in out and "of few clusters" in out
+    # The folder may lie elsewhere later; predictions are scored anew.
+    there = (tmp_path / "o").rename(tmp_path / "elsewhere")
+    (there / "scores.json").write_text("{")
+    files = {"--out": "page.html", "--markdown": "page.md", "--compact": "page.json"}
+    wanted = [part for option, name in files.items() for part in (option, tmp_path / name)]
+    code, out, err = run("report", there, *wanted, "--json")
+    assert code == 0, err
+    assert json.loads(out)["evaluations"] == ["infinitebench"]
+    assert "window=128" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.md").read_text()
+    assert "--tasks passkey,number\\_string" in page and "not tested: no predictions of routesparse" in page
+    assert str(tmp_path) not in page
+    (again,), _ = evaluations.read(tmp_path / "page.json")
+    assert [row.name for row in again.rows] == ["dense", "window=128"] and again.devices
+    code, out, err = run("report", there, *wanted)
+    assert code == 2 and "page.html exists" in err
+    code, out, err = run("report", there, there, *wanted, "--force")
+    assert code == 2 and "two folders hold predictions of infinitebench, passkey at 900 tokens" in err
+    # Without its predictions a folder still has its scores.
+    for path in there.glob("predictions*"):
+        path.unlink()
+    code, out, err = run("report", there, *wanted, "--force")
+    assert code == 0 and evaluations.read(tmp_path / "page.json")[0] == [again]
+
+
+def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
+    code, out, err = run("report", "3f9a", "--markdown", tmp_path / "page.md")
+    assert (code, out) == (2, "") and "3f9a is no folder of an evaluation" in err
+    (tmp_path / "job.json").write_text("[]")
+    (tmp_path / "predictions.jsonl").write_text("")
+    code, out, err = run("report", tmp_path, "--out", tmp_path / "page.html")
+    assert (code, out) == (2, "") and "holds no evaluation" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["pooled_probe", "no_tail", "per_head_launches", "budgeted", "no_uncertainty"]
+)
+def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
+    method = methods.find(f"routesparse_{name}", 0.5)
+    config = RouterConfig(**method.options)
+    usual = (
+        RouterConfig(price=0.5)
+        if config.policy == "priced"
+        else RouterConfig(policy="budgeted", budget=config.budget)
+    )
+    changed = {field for field, value in config.to_dict().items() if value != usual.to_dict()[field]}
+    one = {"pooled_probe": {"probe"}, "no_tail": {"tail_tokens"}, "per_head_launches": {"launch"}}
+    assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
+    assert config_hash(method, loaded, True, 1) != config_hash(
+        methods.find("routesparse", 0.5), loaded, True, 1
+    )
 
 
 @pytest.mark.parametrize(
