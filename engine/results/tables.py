@@ -62,7 +62,7 @@ VARIANTS = (
     Variant("Pooled probe (ours)", "routesparse_pooled_probe", "pooled keys in place of the exact probe"),
     Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
     Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
-    Variant("Many segments (ours)", None, "the runner routes a prompt as one segment"),
+    Variant("Many segments (ours)", "routesparse_segments", "segments of 4,096 tokens in place of one"),
 )
 # Setting that stands for the variant, where several ran.
 USUAL = {

@@ -69,6 +69,7 @@ OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse_pooled_probe": ({"policy": "priced", "probe": "pooled"}, "price", PRICES),
     "routesparse_no_tail": ({"policy": "priced", "tail_tokens": 0}, "price", PRICES),
     "routesparse_per_head_launches": ({"policy": "priced", "launch": "per_head"}, "price", PRICES),
+    "routesparse_segments": ({"policy": "priced", "segment_tokens": 4_096}, "price", PRICES),
     "routesparse_budgeted": ({"policy": "budgeted"}, "budget", BUDGETS),
     "routesparse_no_uncertainty": ({"policy": "budgeted", "alpha": 0.0}, "budget", BUDGETS),
 }

@@ -309,7 +309,12 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
         else RouterConfig(policy="budgeted", budget=config.budget)
     )
     changed = {field for field, value in config.to_dict().items() if value != usual.to_dict()[field]}
-    one = {"pooled_probe": {"probe"}, "no_tail": {"tail_tokens"}, "per_head_launches": {"launch"}}
+    one = {
+        "pooled_probe": {"probe"},
+        "no_tail": {"tail_tokens"},
+        "per_head_launches": {"launch"},
+        "segments": {"segment_tokens"},
+    }
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
     assert config_hash(method, loaded, True, 1) != config_hash(
         methods.find("routesparse", 0.5), loaded, True, 1
