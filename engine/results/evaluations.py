@@ -78,9 +78,15 @@ class MethodRow:
 
     @property
     def change(self) -> Estimate | None:
-        """What is lost or gained against dense: points, or of PG-19 minus the rise of perplexity in percent."""
+        """What is lost or gained against dense: points, or of PG-19 minus the rise of perplexity in percent.
+
+        Newcombe's interval where few prompts differ and scores are 0 or 1: a bootstrap would look too sure.
+        """
         if self.ratio is None:
-            return self.difference
+            if self.difference is None or self.newcombe is None or not self.few_discordant:
+                return self.difference
+            value, (low, high) = self.difference.value, self.newcombe
+            return Estimate(value, min(low, value), max(high, value))
         return Estimate(*(100 * (1 - part) for part in (self.ratio.value, self.ratio.high, self.ratio.low)))
 
 

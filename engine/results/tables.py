@@ -156,6 +156,22 @@ def on_front(rows: Sequence[MethodRow]) -> list[bool]:
     return [bool(one) for one in front(areas, losses)]
 
 
+def loss_ends(rows: Sequence[MethodRow]) -> tuple[float, float]:
+    """Of a chart of differences: every interval but those of the controls, which must lose, and lose far more."""
+    known = [row for row in rows if row.change is not None]
+    shown = [row for row in known if row.method not in CONTROLS] or known
+    changes = [row.change for row in shown if row.change is not None]
+    low, high = min(-1.0, *(one.low for one in changes)), max(1.0, *(one.high for one in changes))
+    pad = 0.06 * (high - low)
+    return low - pad, high + pad
+
+
+def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """The controls that lose more than ``loss_ends``."""
+    low, _ = loss_ends(rows)
+    return [row for row in rows if row.change is not None and row.change.value < low]
+
+
 def front_table(found: Evaluation, length: int) -> Table:
     """Area against difference, cheapest first."""
     rows = [row for row in found.at(length) if row.change is not None and row.area is not None]

@@ -35,8 +35,8 @@ def change(row: MethodRow) -> str:
     if row.change is None or not row.few_discordant or row.harmed is None or row.gained is None:
         return interval(row.change, row.few_clusters)
     shown = f"{signed(row.change.value)}, {row.harmed} harmed, {row.gained} gained"
-    low, high = row.newcombe or (row.change.low, row.change.high)
-    shown += f" [{signed(low)}, {signed(high)}]" if low < high else ""
+    if row.change.low < row.change.high:
+        shown += f" [{signed(row.change.low)}, {signed(row.change.high)}]"
     return shown + (f" ({FEW})" if row.few_clusters else "")
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from routesparse.app.ui import design
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import Estimate, MethodRow
-from routesparse.engine.results.tables import CONTROLS, on_front
+from routesparse.engine.results.tables import loss_ends, on_front
 
 _GOOD = 80.0
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -63,7 +63,7 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
         ticktext=[f"{100 * tick:g} %" for tick in _TICKS],
         fixedrange=True,
     )
-    low, high = _ends(known)
+    low, high = loss_ends(known)
     chart.update_yaxes(
         title={"text": f"against dense, {unit}", "standoff": 6},
         range=[low, high],
@@ -71,20 +71,6 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
         automargin=True,
     )
     return _laid_out(chart, theme, 380)
-
-
-def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The controls that lose more than the chart reaches down."""
-    known = [row for row in rows if row.area is not None and row.change is not None]
-    return [row for row in known if _change(row).value < _ends(known)[0]]
-
-
-def _ends(known: Sequence[MethodRow]) -> tuple[float, float]:
-    """Of the chart: every interval but those of the controls, which must lose, and lose far more."""
-    shown = [_change(row) for row in known if row.method not in CONTROLS] or [_change(row) for row in known]
-    low, high = min(-1.0, *(one.low for one in shown)), max(1.0, *(one.high for one in shown))
-    pad = 0.06 * (high - low)
-    return low - pad, high + pad
 
 
 def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:

@@ -152,13 +152,19 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
 
 def _beyond(shown: list[MethodRow]) -> str:
     """What loses more than the chart reaches down, by name."""
-    lost = [f"{row.name} {wording.signed(row.change.value)}" for row in figures.beyond(shown) if row.change]
+    lost = [f"{row.name} {wording.signed(row.change.value)}" for row in tables.beyond(shown) if row.change]
     return f" · below the chart: {', '.join(lost)}" if lost else ""
 
 
 def _few(shown: list[MethodRow]) -> str:
     few = sum(row.few_clusters for row in shown)
-    return f", {numbers.several(few, 'method')} of few clusters" if few else ""
+    still = sum(
+        row.change is not None and row.change.low == row.change.high for row in shown if row.method != "dense"
+    )
+    text = f", {numbers.several(few, 'method')} of few clusters" if few else ""
+    return text + (
+        f", {numbers.several(still, 'method')} without an interval: no prompt differs" if still else ""
+    )
 
 
 def _method_card(chosen: Offered, length: int, picked: MethodRow | None) -> None:

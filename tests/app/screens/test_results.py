@@ -12,7 +12,7 @@ import pytest
 from routesparse.app.screens.results import figures, rows
 from routesparse.app.ui import design
 from routesparse.engine import paths
-from routesparse.engine.results import evaluations
+from routesparse.engine.results import evaluations, tables
 
 PARTS = importlib.util.spec_from_file_location(
     "evaluation_values", Path(__file__).parents[2] / "engine" / "results" / "values.py"
@@ -139,7 +139,7 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     others = next(trace for trace in chart.data if trace.marker.symbol == "diamond-open")
     assert list(others.error_y.arrayminus)[1] == pytest.approx(1.5)
     assert "minference=1" in others.text
-    assert [row.name for row in figures.beyond(shown)] == ["window=1024"]
+    assert [row.name for row in tables.beyond(shown)] == ["window=1024"]
     assert chart.layout.yaxis.range[0] > -12, "a control does not flatten what is compared"
     ours = shown[1]
     weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
