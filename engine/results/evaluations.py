@@ -115,6 +115,7 @@ class Evaluation:
     model: str
     created_at: str
     command: str | None
+    processes: int | None  # that predicted at once
     devices: tuple[str, ...]
     commits: tuple[str, ...]  # of the code that predicted
     rows: tuple[MethodRow, ...]
@@ -138,6 +139,8 @@ class Evaluation:
         """n, seed, device, commit and command in one line."""
         devices = ", ".join(self.devices) or "device not recorded"
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
+        if (self.processes or 1) > 1:
+            devices += f", {self.processes} processes at once (times are rough)"
         command = self.command or f"routesparse evaluate {self.suite}"
         return (
             f"{self.n} prompts a task and length, seed {self.seed}, model {self.model}, {devices}, commit {commits}, "
@@ -261,6 +264,7 @@ _ABOUT = fields.record(
     },
     {
         "command": fields.text,
+        "processes": fields.whole(1),
         "devices": fields.items(fields.text),
         "predicted_by_commits": fields.items(fields.text),
     },
@@ -285,6 +289,7 @@ def _evaluation(values: Mapping[str, Any]) -> Evaluation:
         model=about["model"],
         created_at=about["created_at"],
         command=about.get("command"),
+        processes=about.get("processes"),
         devices=tuple(about.get("devices", ())),
         commits=tuple(about.get("predicted_by_commits", ())),
         rows=tuple(map(_row, values["suite"])),

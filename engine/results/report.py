@@ -40,12 +40,8 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
         source = f"All suites together ({suites})." if len(found) > 1 else found[0].source
         yield Section("H1 to H3", (), (tables.verdict_table(together, source),))
     for one in found:
-        longest = one.lengths[-1] if one.lengths else 0
-        yield Section(
-            f"{one.suite}: methods by length",
-            (wording.headline(one, longest), wording.HOW),
-            (tables.main_table(one),),
-        )
+        notes = (*(wording.headline(one, length) for length in reversed(one.lengths)), wording.HOW)
+        yield Section(f"{one.suite}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
             by_task = tuple(tables.task_table(one, length) for length in one.lengths)
             yield Section(f"{one.suite}: by task", (), by_task)
@@ -55,9 +51,8 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
             yield Section(
                 title, (), (tables.front_table(one, length),), area_picture(one.at(length), unit, title)
             )
-        yield Section(
-            f"{one.suite}: ablations at {longest:,} tokens", (), (tables.ablation_table(one, longest),)
-        )
+        ablations = tuple(tables.ablation_table(one, length) for length in one.lengths)
+        yield Section(f"{one.suite}: ablations", (), ablations)
         yield Section(f"{one.suite}: controls", (), (tables.control_table(one),))
         if len(found) > 1 and any(verdict.why is None for verdict in one.verdicts):
             source = f"{one.suite} alone: looked at beside the verdicts over all suites. {one.source}"

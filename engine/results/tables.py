@@ -74,7 +74,7 @@ USUAL = {
 CONTROLS = {
     "window": "keys near the query alone: must lose",
     "random_blocks": "as many blocks as asked for, by chance: must lose",
-    "dense_kernel": "our kernel on all blocks: must equal dense",
+    "dense_kernel": "our kernel on all blocks: must equal dense, its worst tenth is the noise floor",
 }
 
 

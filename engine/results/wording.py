@@ -14,11 +14,13 @@ CLAIMS = {
     "H2 both": "that gain grows on prompts of another domain and length",
     "H3": "falling back beats growing all budgets alike, in the mean and in the worst tenth, at equal total time",
 }
+LOSING = ("window", "random_blocks")
 HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
     "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
-    "Harmed: prompts that score lower than dense. Area: share of the causal area read. Times are medians."
+    "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal area "
+    "read. Times are medians."
 )
 
 
@@ -91,6 +93,20 @@ def verdict(found: Verdict) -> str:
     return f"{MARKS[found.verdict]} {found.verdict}: {'; '.join(parts)}"
 
 
+def telling(found: Evaluation, length: int) -> str | None:
+    """In how many tasks a control surely loses; None where no control ran. The others prove nothing."""
+    rows = [row for row in found.at(length) if row.method in LOSING and row.tasks]
+    if not rows:
+        return None
+    tasks = {one.task for row in rows for one in row.tasks}
+    lost = sorted({one.task for row in rows for one in row.tasks if one.difference.high < 0})
+    named = f" ({', '.join(lost)})" if lost else ""
+    return (
+        f"Controls that must lose do so in {len(lost)} of {len(tasks)} tasks{named}; the others do not tell sparse "
+        "from dense attention (every plan's last rows and decoding are dense, which can look a lone needle up)."
+    )
+
+
 def headline(found: Evaluation, length: int) -> str:
     """Ours at one length, in one sentence; what it does not say stands with it."""
     ours = [row for row in found.at(length) if row.method == "routesparse" and row.change is not None]
@@ -102,5 +118,6 @@ def headline(found: Evaluation, length: int) -> str:
     good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
     return (
         f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)}, {change(row)} ({unit} against "
-        f"dense), reading {numbers.share(row.area)} of the area; n = {prompts(row)}{good}."
-    )
+        f"dense), reading {numbers.share(row.area)} of the area; n = {prompts(row)}{good}. "
+        f"{telling(found, length) or ''}"
+    ).rstrip()

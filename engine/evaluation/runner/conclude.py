@@ -10,8 +10,9 @@ under the method: the first prompts compile kernels.
                length; domain: other prompts of it; length: prose of other lengths; both: the rest
     H3         all prompts, mean score and the worst tenth of the gold answers' log-likelihood
 
-Where the rows that a test needs are missing it is not tested; Holm's correction still counts five tests. Unlike the
-scales of the rules in ``stats/hypotheses.py``, the settings that bracket our time are found on these prompts.
+Where the rows that a test needs are missing, or several processes predicted at once, whose times hold each other's
+waiting, it is not tested; Holm's correction still counts five tests. Unlike the scales of the rules in
+``stats/hypotheses.py``, the settings that bracket our time are found on these prompts.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Cell:
     stratum: Stratum
     plain_length: bool
     by_method: Mapping[Point, Mapping[str, Seen]]
+    timed_alone: bool = True  # False: several processes predicted at once, and waited for each other
 
     @property
     def plain_domain(self) -> bool:
@@ -86,6 +88,10 @@ def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
         try:
             if not cells:
                 raise MissingRowsError("no task that has scores was predicted")
+            if not all(cell.timed_alone for cell in cells):
+                raise MissingRowsError(
+                    "several processes predicted at once, so that times can't be made equal; predict with --processes 1"
+                )
             arms = [_arms(part, rival, seed) for part, rival in chosen]
             made[name] = draw(arms)
             about[name] = _about(arms)
@@ -224,11 +230,11 @@ def _bracket(ratios: Mapping[Point, float], rival: str) -> list[Point]:
 
 def _about(arms: Sequence[_Arms]) -> dict[str, Any]:
     """How many prompts and clusters stand behind a test, and which settings."""
-    clusters = min(arm.scores.draws.clusters for arm in arms)
+    fewest = min(counts.shape[1] for arm in arms for counts in arm.scores.draws.counts.values())
     return {
         "n": sum(arm.scores.draws.n for arm in arms),
         "clusters": sum(arm.scores.draws.clusters for arm in arms),
-        "few_clusters": clusters < FEWEST_CLUSTERS,
+        "few_clusters": fewest < FEWEST_CLUSTERS,
         "settings": [[f"{method}={setting:g}" for method, setting, _ in arm.settings] for arm in arms],
     }
 

@@ -48,6 +48,9 @@ def score(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     for length in job.lengths:
         points = by_length[length]
+        if not points and any(by_length.values()):
+            study.note(f"nothing was predicted at {length} tokens; the other lengths are scored")
+            continue
         if DENSE not in points:
             raise InputError(
                 f"dense has no predictions at {length} tokens; run the stage predict, which adds it"
@@ -110,10 +113,16 @@ def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell
             (job.suite, length, task),
             length == plain,
             {point: seen(task, rows[task]) for point, rows in points.items() if task in rows},
+            timed_alone=_processes(job) == 1,
         )
         for length, points in by_length.items()
         for task in job.tasks
     ]
+
+
+def _processes(job: Job) -> int:
+    """How many processes predicted: each has a file of its own."""
+    return max(1, len(row_files.parts(job.predictions)))
 
 
 def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
@@ -127,6 +136,7 @@ def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str,
     return {
         "suite": job.suite,
         "command": job.command,
+        "processes": _processes(job),
         "devices": sorted({row["device"] for row in rows if row.get("device")}),
         "predicted_by_commits": sorted({row["git_commit"] for row in rows if row.get("git_commit")}),
         "seed": job.seed,
@@ -213,7 +223,8 @@ def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> d
         for name in ("area", "select_ms", "prefill_ms")
     }
     found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
-    found["few_clusters"] = draws.clusters < FEWEST_CLUSTERS
+    # A bootstrap within tasks needs enough of them in each.
+    found["few_clusters"] = min(counts.shape[1] for counts in draws.counts.values()) < FEWEST_CLUSTERS
     found["medians"] = {name: _medians(mine, name) for name in MEDIANS}
     if job.suite == pg19.SUITE.name:
         return found | _perplexities(draws, mine, base)

@@ -93,6 +93,21 @@ def test_a_control_that_does_not_lose_is_called_out(tmp_path):
     assert told["32,768", "random_blocks"] == "not run"
 
 
+def test_tasks_in_which_no_control_loses_are_said_to_prove_nothing(tmp_path):
+    content = values.scores()
+    content["suite"][-1]["by_task"][1]["difference"] = values.estimate(0, 0)
+    ((found,), _) = read(tmp_path, content)
+    assert "Controls that must lose do so in 1 of 2 tasks (niah_single_2)" in wording.headline(found, 32_768)
+    assert "Controls that must lose do so in 2 of 2 tasks" in wording.headline(found, 16_384)
+
+
+def test_times_of_several_processes_are_called_rough(tmp_path):
+    content = values.scores()
+    content["about"]["processes"] = 2
+    ((found,), _) = read(tmp_path, content)
+    assert "2 processes at once (times are rough)" in tables.main_table(found).caption
+
+
 def test_perplexity_is_no_score(tmp_path):
     content = values.scores()
     for row in content["suite"]:

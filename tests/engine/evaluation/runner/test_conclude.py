@@ -1,5 +1,7 @@
 """H1 to H3 from predictions: what is tested, on which prompts, and what is said where rows are missing. CPU, no GPU."""
 
+import dataclasses
+
 import pytest
 
 from routesparse.engine.evaluation.runner.conclude import Cell, Seen, conclude
@@ -73,6 +75,12 @@ def test_holm_counts_five_tests_also_where_some_are_not_tested():
 def test_a_missing_row_is_named_and_nothing_is_claimed(without, said):
     found = by_test([cell("vt", 4096, {name: ALL[name] for name in ALL if name != without})])["H1"]
     assert found["verdict"] == "not tested" and said in found["why"] and "estimates" not in found
+
+
+def test_times_of_processes_that_shared_a_machine_are_not_made_equal():
+    shared = dataclasses.replace(cell("vt", 4096, ALL), timed_alone=False)
+    found = conclude([shared], 0)
+    assert {row["verdict"] for row in found} == {"not tested"} and "--processes 1" in found[0]["why"]
 
 
 def test_a_shift_needs_prompts_on_both_sides():

@@ -93,7 +93,13 @@ def test_several_processes_share_one_job(job):
     predicting.predict(made, Bench, processes=2)
     files = sorted(path.name for path in made.out.glob("predictions*"))
     assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
-    assert [row["n"] for row in score(made)["suite"]] == [2, 2]
+    found = score(made)
+    assert [row["n"] for row in found["suite"]] == [2, 2] and found["about"]["processes"] == 2
+    assert "--processes 1" in found["hypotheses"][0]["why"]
+    # A length that nothing was predicted at yet does not keep the others from their scores.
+    longer = job(tasks=("passkey",), lengths=(LENGTH, 800))
+    prepare(longer, no_progress)
+    assert score(longer)["suite"] == found["suite"]
 
 
 def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
