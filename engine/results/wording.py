@@ -19,8 +19,8 @@ HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
     "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
-    "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal area "
-    "read. Times are medians."
+    "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal "
+    "area read. Times are medians."
 )
 
 
