@@ -163,7 +163,7 @@ def _few(shown: list[MethodRow]) -> str:
     )
     text = f", {numbers.several(few, 'method')} of few clusters" if few else ""
     return text + (
-        f", {numbers.several(still, 'method')} without an interval: no prompt differs" if still else ""
+        f", {numbers.several(still, 'method')} without an interval: too few prompts differ" if still else ""
     )
 
 
