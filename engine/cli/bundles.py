@@ -134,7 +134,9 @@ def export(
 def report(
     what: Annotated[
         list[str],
-        typer.Argument(help="A run id, or the beginning of one; or folders that `evaluate` wrote."),
+        typer.Argument(
+            help="A run id, its beginning, or its end as the dashboard prints it; or folders that `evaluate` wrote."
+        ),
     ],
     out: Annotated[
         Path | None,
