@@ -34,7 +34,7 @@ def take(browser: Browser, address: str, path: str, name: str, dark: bool) -> No
 
 
 def views() -> dict[str, str]:
-    """Picture -> address: the map, who reads the needle that the prompt asks for, one head, an alarm."""
+    """Picture -> address: the map, who reads the needle that the prompt asks for, one head, fallbacks."""
     records = samples()
     run = {Path(name).stem: record.run.run_id for name, record in records.items()}
     prompt, answer = records["needles.txt"].prompt, records["needles.txt"].continuations[0].dense_text
@@ -44,7 +44,7 @@ def views() -> dict[str, str]:
         "routing_map": f"/map?run={run['prose']}",
         "text": f"/text?run={run['needles']}&find={prompt.text.index(needle)}-{len(needle)}&scope=all",
         "head": f"/head?run={run['prose']}",
-        "alarm": f"/audit?run={run['code']}",
+        "fallbacks": f"/fallbacks?run={run['needles']}",
     }
 
 
