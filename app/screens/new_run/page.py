@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Collection
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, prompt_input, vary, what_it_takes
+from routesparse.app.screens.new_run import problems, prompt_input, quality, vary, what_it_takes
 from routesparse.app.shell import identity, model_checks, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
@@ -19,13 +18,11 @@ from routesparse.app.shell.session_memory import remembered
 from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine import paths
-from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import AUDIT_DEPTHS, POLICIES, PROBE_MODES, RouterConfig
-from routesparse.engine.errors import CalibrationError, InputError, ModelError, PromptError, StoreError
+from routesparse.engine.errors import InputError, ModelError, PromptError, StoreError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.models.files import offered, resolve, revision_of
+from routesparse.engine.models.files import offered, resolve
 from routesparse.engine.models.token_count import PromptSize, most_tokens, part_of, prompt_size, size_of
 from routesparse.engine.profiles.files import stored_for
 
@@ -116,7 +113,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             or None
         )
     with three:
-        target = _target(wishes["model"], taken == "price") if priced else None
+        target = quality.target(wishes["model"], taken == "price") if priced else None
         wishes["tau"] = st.number_input(
             "τ layer" if priced else "τ",
             value=None,
@@ -202,31 +199,6 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             [problems.Problem(wrong, (problems.UNCALIBRATED,))],
         )
     return request.model, [request], None, []
-
-
-def _target(model: str, varied: bool) -> TunedPrice | None:
-    """The quality target that is chosen: it sets the price."""
-    fitting = {one.name: one for one in _tuned_for(model)}
-    name = st.selectbox(
-        "Quality",
-        [problems.NO_CALIBRATION, *fitting],
-        key="quality",
-        bind="query-params",
-        help=TERMS["quality"],
-        disabled=varied,
-    )
-    return None if varied else fitting.get(name)
-
-
-def _tuned_for(model: str) -> list[TunedPrice]:
-    """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
-    found = []
-    for name in tuned.known(identity.owner()):
-        with contextlib.suppress(CalibrationError, ModelError):
-            one = tuned.load(name, identity.owner())
-            if one.model_revision == revision_of(resolve(model)[0]):
-                found.append(one)
-    return found
 
 
 def _absent(models: Collection[str]) -> str | None:
