@@ -88,6 +88,7 @@ PAGES = {
     "sweep-pending": "/sweep?sweep={sweep}",
     "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
     "models": "/models",
+    "results": "/results",
     "models-broken": "/models?model=broken",
     "job-profile": "/job?job={profile}",
     "jobs": "/job",
@@ -238,6 +239,7 @@ def main(folder: Path, only: str) -> None:
             "calibration",
             "sweep",
             "models",
+            "results",
         )
         few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:

@@ -35,6 +35,7 @@ PAGES = {
     "results": "/results?set=here-ruler",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
+    "results": "/results",
     "jobs": "/job",
     "terms": "/terms",
 }
