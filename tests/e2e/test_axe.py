@@ -35,7 +35,6 @@ PAGES = {
     "results": "/results?set=here-ruler",
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
-    "results": "/results",
     "jobs": "/job",
     "terms": "/terms",
 }
