@@ -136,16 +136,20 @@ class Evaluation:
 
     @property
     def source(self) -> str:
-        """n, seed, device, commit and command in one line."""
+        """n, seed, device and commit in one line."""
         devices = ", ".join(self.devices) or "device not recorded"
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
         if (self.processes or 1) > 1:
             devices += f", {self.processes} processes at once (times are rough)"
-        command = self.command or f"routesparse evaluate {self.suite}"
         return (
             f"{self.n} prompts a task and length, seed {self.seed}, model {self.model}, {devices}, commit {commits}, "
-            f"{self.created_at[:10]}; {command}"
+            f"{self.created_at[:10]}"
         )
+
+    @property
+    def made_by(self) -> str:
+        """The command, for once on a page."""
+        return f"{self.suite}: made by {self.command or f'routesparse evaluate {self.suite}'}"
 
 
 def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:

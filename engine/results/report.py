@@ -40,7 +40,11 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
         source = f"All suites together ({suites})." if len(found) > 1 else found[0].source
         yield Section("H1 to H3", (), (tables.verdict_table(together, source),))
     for one in found:
-        notes = (*(wording.headline(one, length) for length in reversed(one.lengths)), wording.HOW)
+        notes = (
+            *(wording.headline(one, length) for length in reversed(one.lengths)),
+            wording.HOW,
+            one.made_by,
+        )
         yield Section(f"{one.suite}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
             by_task = tuple(tables.task_table(one, length) for length in one.lengths)

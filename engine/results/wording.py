@@ -117,7 +117,7 @@ def headline(found: Evaluation, length: int) -> str:
     has = "scores" if row.ratio is None else "has a word perplexity of"
     good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
     return (
-        f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)}, {change(row)} ({unit} against "
-        f"dense), reading {numbers.share(row.area)} of the area; n = {prompts(row)}{good}. "
+        f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)} and reads {numbers.share(row.area)} of the "
+        f"area; against dense, in {unit}: {change(row)}; n = {prompts(row)}{good}. "
         f"{telling(found, length) or ''}"
     ).rstrip()

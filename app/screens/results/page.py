@@ -41,7 +41,7 @@ def render() -> None:
         states.empty("Nothing was predicted", [f"{chosen.source} holds no length with prompts."])
         return
     st.html(f'<div class="rs-plain" role="status">{escape(wording.headline(chosen.found, length))}</div>')
-    st.html(f'<div class="rs-note">{escape(report.LIMITS)}</div>')
+    st.html(f'<div class="rs-note">{escape(report.LIMITS)} {escape(chosen.found.made_by)}</div>')
     _verdict_card(chosen)
     shown = chosen.found.at(length)
     picked = _method(shown)
