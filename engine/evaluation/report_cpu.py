@@ -27,9 +27,9 @@ def prefill() -> list[str]:
     result = read("prefill_cpu.json")
     lines = [
         "**Prefill on two CPU threads**, bundled model, dense and routed in turn; each line gives medians over test "
-        "windows. Dense / routed is the speed-up. Deciding is probe, builders, router and certificates, as a share "
-        "of the routed prefill. Planned / measured divides the time that the latency model predicts for deciding and "
-        "attention by the time they took: above 1 the model overestimates. It is fitted to "
+        f"windows. Policy {policy(result)}. Dense / routed is the speed-up. Deciding is probe, builders, router and "
+        "certificates, as a share of the routed prefill. Planned / measured divides the time that the latency model "
+        "predicts for deciding and attention by the time they took: above 1 the model overestimates. It is fitted to "
         f"{FITTED[result.get('profile', {'plans': 'random'})['plans']]}. {source(result)}; peak memory of the whole "
         f"run {result['peak_memory_bytes'] / 2**30:.2f} GiB.",
         "",
@@ -52,6 +52,13 @@ def prefill() -> list[str]:
     return [*lines, ""]
 
 
+def policy(result: dict[str, Any]) -> str:
+    """Of the study's runs, with its setting."""
+    config = result["config"]
+    setting = "price" if config["policy"] == "priced" else "tau"
+    return f"`{config['policy']}` at {setting} {config[setting]:g}"
+
+
 def shipped_break_even() -> int:
     """Of the bundled model, by the shipped profile of the study's CPU; profile and rule may be younger than it."""
     profiles = [LatencyProfile.load(path) for path in (paths.DATA / "profiles").glob("cpu-*.json")]
@@ -65,7 +72,7 @@ def needles() -> list[str]:
     result = read("needles.json")
     lines = [
         f"**Answers on needles**, {result['tokens']:,} tokens, RULER's partial credit in percent, density in "
-        "brackets, with the break-even check off. "
+        f"brackets, policy {policy(result)}, with the break-even check off; not on a CPU but on the device named here. "
         f"Controls: fixed gives every head the family {result['fixed_pattern'].replace('_', '-')} at the routed run's "
         f"density; window keeps the first block and {result['window_tokens']:,} local tokens in every row. "
         f"{source(result)}.{_development(result)}",

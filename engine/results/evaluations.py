@@ -140,10 +140,10 @@ class Evaluation:
         devices = ", ".join(self.devices) or "device not recorded"
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
         if (self.processes or 1) > 1:
-            devices += f", {self.processes} processes at once (times are rough)"
+            devices += f", {self.processes} processes at once (their times compare nothing)"
         return (
-            f"{self.n} prompts a task and length, seed {self.seed}, model {self.model}, {devices}, commit {commits}, "
-            f"{self.created_at[:10]}"
+            f"{self.n} prompts a task and length asked for, seed {self.seed}, model {self.model}, {devices}, commit "
+            f"{commits}, {self.created_at[:10]}"
         )
 
     @property

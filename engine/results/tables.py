@@ -203,11 +203,12 @@ def ablation_table(found: Evaluation, length: int) -> Table:
         row = rows.get(variant.method or "")
         if row is None:
             why = variant.told if variant.method is None else f"not run: {variant.told}"
-            cells.append((variant.name, "–", "–", "–", "–", "–", "–", why))
+            cells.append((variant.name, *["–"] * 7, why))
             continue
         cells.append(
             (
                 variant.name,
+                wording.prompts(row),
                 numbers.millis(row.prefill_ms),
                 wording.score(row),
                 wording.change(row),
@@ -219,6 +220,7 @@ def ablation_table(found: Evaluation, length: int) -> Table:
         )
     heads = (
         "variant",
+        "n",
         "prefill",
         "score",
         "against dense",
@@ -227,8 +229,12 @@ def ablation_table(found: Evaluation, length: int) -> Table:
         "area",
         "what it is",
     )
-    caption = f"{found.suite} at {length:,} tokens. Descriptive: no correction, no verdict. {found.source}"
-    return Table(caption, heads, tuple(cells), (0, 7))
+    caption = (
+        f"{found.suite} at {length:,} tokens. Descriptive: no correction, no verdict; scores of different n are of "
+        "different prompts, only differences to dense are paired. "
+        f"{found.source}"
+    )
+    return Table(caption, heads, tuple(cells), (0, 8))
 
 
 def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:

@@ -98,6 +98,9 @@ def telling(found: Evaluation, length: int) -> str | None:
     rows = [row for row in found.at(length) if row.method in LOSING and row.tasks]
     if not rows:
         return None
+    dense = next((row for row in found.at(length) if row.method == "dense"), None)
+    if dense is not None and dense.good_tasks == ():
+        return "Dense reaches 80 in no task: this says nothing about sparse attention."
     tasks = {one.task for row in rows for one in row.tasks}
     lost = sorted({one.task for row in rows for one in row.tasks if one.difference.high < 0})
     named = f" ({', '.join(lost)})" if lost else ""

@@ -54,7 +54,7 @@ def test_the_headline_tells_the_8b_shape_by_plans_that_a_router_chose(copied, mo
         if row["what"] == "recorded" and row["n_tokens"] == 131_072:
             row.update(speedup_over_cudnn=1.87, density=0.42)
     replace(copied, name, result)
-    assert "this model's plans (42 %) gave 1.87 times at 131,072 tokens" in report_gpu.headline()[2]
+    assert "this model's plans (42 %) were 1.87 times as fast" in report_gpu.headline()[2]
     other = {row["git_commit"] for row in result["rows"] if "git_commit" in row}
     assert other and all(any(f"(at {commit})" in line for line in report_gpu.prefill()) for commit in other)
 
