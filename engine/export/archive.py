@@ -78,7 +78,8 @@ def write(folder: Path, target: Path, *, text: bool) -> Path:
     """
     manifest = bundle.verify_bundle(folder)
     run = tables.from_arrow("run", bundle.read_table(folder, "run"))[0]
-    left_out = not text  # also of a bundle that quotes a prompt which it does not hold
+    # A run whose text was not kept still holds its next tokens.
+    left_out = not (text and has_text(folder))
     changed = _without_text(folder, manifest) if left_out else {}
     with replacing(target) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name in (bundle.MANIFEST, *sorted(manifest.files)):

@@ -158,7 +158,11 @@ def certificates(record: RunRecord) -> str:
             if layer not in alone
         )
         least = f", least {numbers.bound(min(claims.values()))}" if claims else ""
-        least += f", {broken:,} of several segments broken" if broken else ""
+        least += (
+            f"; in {numbers.several(broken, 'layer')} of several segments one is below the least bound"
+            if broken
+            else ""
+        )
         rows.insert(
             0,
             (

@@ -176,7 +176,7 @@ def queue_jobs(home: Path) -> dict[str, str]:
     failed = queue.claim("worker-1")
     queue.heartbeat(failed, progress=("route", 2, 8))
     queue.fail(failed, "out_of_memory", classify(MemoryError(), "4f2a9c11")[1], "4f2a9c11")
-    # A lease that outlasts the pictures.
+    # A lease lasts a minute at most: the pages of running jobs come first.
     queue.heartbeat(queue.claim("worker-1", 3600), 3600, ("route", 5, 8))
     ids["profile"] = queue.submit(ProfileRequest(DEMO, quick=True), b"")
     queue.close()

@@ -233,7 +233,7 @@ def _units(store: OwnerView, sides: Sides) -> None:
         states.empty(
             "The segments differ",
             [
-                f"{cut}: no unit of one covers the tokens of a unit of the other, so nothing is shown head by head.",
+                f"{cut}, cut at other places: a segment’s number means other tokens, so nothing is shown head by head.",
                 "The means below are over all units of each side, not paired. To compare heads, analyse the prompt "
                 "again with the baseline’s segment length.",
             ],

@@ -170,7 +170,8 @@ def pairing(sides: Sides) -> str:
             "Unpaired: the prompts differ from the baseline’s. A difference may come from the prompt as much as from "
             "the setting, so only means can be compared, and their intervals are wider."
         )
-    told = ["Paired where prompt and segments are the baseline’s."]
+    whole = len(unpaired) + len(cut) == len(others)
+    told = [] if whole else ["Paired where prompt and segments are the baseline’s."]
     told += [f"Unpaired, because the prompt differs: {', '.join(unpaired)}."] if unpaired else []
     told += [f"Unpaired, because the segments differ: {', '.join(cut)}."] if cut else []
     return " ".join(told)

@@ -125,6 +125,8 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             help=TERMS["tau_layer" if priced else "tau"],
         )
         if priced:
+            if target is not None:
+                st.session_state["price"] = None  # the target's stands in the greyed field
             wishes["price"] = st.number_input(
                 "Price",
                 value=None,
@@ -188,17 +190,13 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     if found:
         return wishes["model"], [], None, found
     request = RunRequest(**wishes)
-    if target is not None and (text := problems.of_target(request, target)):
-        return request.model, [request], None, [text]
+    missed = None if target is None else problems.of_target(request, target)
     wrong = problems.of_calibration(request)
+    told = [] if missed is None else [missed]
     if wrong is not None:
-        return (
-            request.model,
-            [replace(request, calibration=None)],
-            None,
-            [problems.Problem(wrong, (problems.UNCALIBRATED,))],
-        )
-    return request.model, [request], None, []
+        request = replace(request, calibration=None)
+        told.append(problems.Problem(wrong, (problems.UNCALIBRATED,)))
+    return request.model, [request], None, told
 
 
 def _absent(models: Collection[str]) -> str | None:

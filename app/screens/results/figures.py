@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 
 import plotly.graph_objects as go
 
@@ -43,13 +44,13 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
                 "color": theme.accent if ours else theme.ink,
                 "line": {"width": 1.4, "color": theme.accent if ours else theme.ink},
             },
-            text=[row.name if one else "" for row, one in zip(part, shown, strict=True)],
+            text=[escape(row.name) if one else "" for row, one in zip(part, shown, strict=True)],
             # Neighbours on the front are named below and above in turn.
             textposition=["top left" if row in line[1::2] else "bottom right" for row in part],
             textfont={"color": theme.ink, "size": 11},
             customdata=[
-                f"<b>{row.name}</b><br>{wording.change(row)} {unit}<br>reads {100 * (row.area or 0):.1f} % of the area"
-                f"<br>n = {wording.prompts(row)}"
+                f"<b>{escape(row.name)}</b><br>{wording.change(row)} {unit}"
+                f"<br>reads {100 * (row.area or 0):.1f} % of the area<br>n = {wording.prompts(row)}"
                 for row in part
             ],
             hovertemplate="%{customdata}<extra></extra>",
@@ -80,7 +81,7 @@ def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:
     chart = go.Figure()
     chart.add_scatter(
         x=[one.difference.value for one in tasks],
-        y=[f"{one.task} ({one.dense:.0f})" for one in tasks],
+        y=[f"{escape(one.task)} ({one.dense:.0f})" for one in tasks],
         error_x=_bars([one.difference for one in tasks], theme),
         mode="markers",
         marker={
@@ -89,7 +90,7 @@ def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:
             "color": [theme.accent if one else theme.mute for one in good],
         },
         customdata=[
-            f"<b>{one.task}</b><br>{wording.task_change(one)}<br>score {one.score:.1f}, dense {one.dense:.1f}"
+            f"<b>{escape(one.task)}</b><br>{wording.task_change(one)}<br>score {one.score:.1f}, dense {one.dense:.1f}"
             for one in tasks
         ],
         hovertemplate="%{customdata}<extra></extra>",
@@ -100,7 +101,7 @@ def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:
     highest = max((one.difference.high for one in tasks), default=0.0)
     pad = 0.06 * max(highest - lowest, 1.0)
     chart.update_xaxes(
-        title={"text": f"{row.name} against dense, points"},
+        title={"text": f"{escape(row.name)} against dense, points"},
         range=[min(lowest, -1) - pad, max(highest, 1) + pad],
         fixedrange=True,
     )

@@ -41,7 +41,10 @@ def offered() -> tuple[list[Offered], list[str]]:
         file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
         for one in held:
             key = f"here-{folder}" if folder else one.suite
+            taken = sum(other.key.partition("@")[0] == key for other in found)
+            key += f"@{taken + 1}" if taken else ""
             label = f"{one.suite}, {origin}" + (f" ({folder})" if folder not in ("", one.suite) else "")
+            label += f" ({one.model})" if taken else ""
             suites = tuple(other.suite for other in held)
             found.append(Offered(key, label, file, one, verdicts, suites))
     return found, problems

@@ -25,7 +25,7 @@ def render() -> None:
     st.html('<div class="rs-title">Results</div>')
     found, problems = offered()
     for problem in problems:
-        states.field_error(f"{problem}. The others are shown.")
+        states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
     if not found:
         title = "No evaluation can be read" if problems else "No evaluations yet"
         lines = [
@@ -85,10 +85,18 @@ def _length(chosen: Offered) -> int | None:
     if not lengths:
         return None
     value = switch.chosen("length", [str(length) for length in lengths])
+    if (asked := st.query_params.get("length", value)) != value:
+        states.note(f"There is no length {asked[:20]!r} here: another one is shown.")
     if len(lengths) > 1:
         options = {str(length): f"{length:,} tokens" for length in sorted(lengths)}
         switch.buttons("length", options, value)
     return int(value)
+
+
+def _several(rows: list[MethodRow]) -> str:
+    """n of all points: one number where they agree."""
+    low, high = min(row.n for row in rows), max(row.n for row in rows)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _method(shown: list[MethodRow]) -> MethodRow | None:
@@ -97,8 +105,11 @@ def _method(shown: list[MethodRow]) -> MethodRow | None:
     if not others:
         return None
     usual = next((row for row in others if row.name == OURS), others[0])
-    named = st.query_params.get("method", "")
-    return next((row for row in others if row.name == named), usual)
+    named = st.query_params.get("method", usual.name)
+    found = next((row for row in others if row.name == named), None)
+    if found is None:
+        states.note(f"There is no method {named[:40]!r} at this length: {usual.name} is shown.")
+    return found or usual
 
 
 def _verdict_card(chosen: Offered) -> None:
@@ -141,7 +152,7 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
         all_rows = rows.method_rows(found)
         exports.chart_foot(
             f"{found.suite}-{length}-loss-over-area",
-            f"n = {wording.prompts(drawn[0])} prompts · {unit} against dense, 95 % paired bootstrap"
+            f"n = {_several(drawn)} prompts · {unit} against dense, 95 % paired bootstrap"
             f"{_few(drawn)}{_beyond(drawn)} · line: front of the estimates alone · filled: ours · {found.source} · "
             f"source: {chosen.source}",
             all_rows[all_rows["length"] == length],

@@ -86,6 +86,8 @@ def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page
     text = text_of(open_page("results", **query))
     assert "at 32,768 tokens" in text
     assert ("There is no evaluation 'nothing' here" in text) == ("set" in query)
+    assert ("There is no length" in text) == ("length" in query)
+    assert ("There is no method" in text) == ("method" in query)
 
 
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
@@ -98,6 +100,7 @@ def test_broken_alone_is_no_empty_page(home, open_page):
     write(home / "evaluations" / "only", "{")
     text = text_of(open_page("results"))
     assert "only/scores.json can't be read" in text and "No evaluation can be read" in text
+    assert "others are shown" not in text
 
 
 def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
@@ -145,3 +148,22 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
     drawn = figures.by_task(type(ours)(**{**ours.__dict__, "tasks": (*weak, *ours.tasks[1:])}), design.DARK)
     assert sorted(drawn.data[0].marker.symbol) == ["circle", "circle-open"]
+    assert any("&lt;b&gt;vt" in name for name in drawn.data[0].y), "a chart renders markup"
+
+
+def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_page):
+    content = values.scores()
+    content["suite"][8] |= {"n": 3}
+    write(home / "evaluations" / "first", content)
+    assert "n = 3 to 48 prompts" in text_of(open_page("results"))
+
+
+def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
+    paths.DATA.joinpath("results").mkdir(parents=True)
+    evaluations.shipped().write_text(
+        evaluations.compact(
+            [values.scores(), values.scores()], values.scores()["hypotheses"], "routesparse report"
+        )
+    )
+    options = open_page("results").selectbox(key="set-choice").options
+    assert len(options) == 2 and options[0] != options[1]

@@ -95,6 +95,10 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
     assert seen == [(0.5, None)]
     with pytest.raises(CalibrationError, match="contradicts"):
         work(replace(request, price=1.0), prompt, "run", lambda *_: None)
+    # A calibration of that name was meant: the tuned price does not hide it.
+    (home / "calibrations" / "mine.json").write_text("{}")
+    with pytest.raises(CalibrationError, match="mine"):
+        work(request, prompt, "run", lambda *_: None)
 
 
 @pytest.mark.parametrize(

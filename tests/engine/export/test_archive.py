@@ -49,8 +49,11 @@ def test_every_column_of_every_table_is_explained():
 def test_a_bundle_that_quotes_a_prompt_it_does_not_hold_keeps_it_in(factory, tmp_path):
     record = factory.make_record("5a11a11a11a2", layers=1, heads=1, segments=1, tokens=1024, probe_columns=8)
     quoting = bundle.write_bundle(replace(record, prompt=None), tmp_path)
-    inside = unpacked(archive.write(quoting, tmp_path / "out.zip", text=False), tmp_path / "unpacked")
-    assert pd.read_parquet(inside / "answer.parquet")["text"].isna().all()
+    for text in (False, True):
+        inside = unpacked(archive.write(quoting, tmp_path / f"{text}.zip", text=text), tmp_path / str(text))
+        answers = pd.read_parquet(inside / "answer.parquet")
+        assert answers["text"].isna().all()
+        assert (answers["token_id"] == answers["dense_rank"]).all(), "asked for or not: it was not kept"
 
 
 def test_no_column_of_text_that_prompts_are_quoted_in_is_forgotten():
