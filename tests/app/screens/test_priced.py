@@ -211,9 +211,9 @@ def test_a_priced_run_is_submitted_with_its_price(demo_home, open_page, queue, w
     [
         (
             RunRequest(policy="priced"),
-            f"policy priced, price {RouterConfig.price:g}, τ layer {RouterConfig.tau_layer:g},",
+            f"policy priced, price {RouterConfig.price:g}, τ layer {RouterConfig.tau_layer:.2f},",
         ),
-        (RunRequest(policy="certified"), "policy certified, τ 0.9,"),
+        (RunRequest(policy="certified"), "policy certified, τ 0.90,"),
     ],
 )
 def test_the_job_names_the_defaults_that_it_will_use(home, queue, open_page, request_, told):

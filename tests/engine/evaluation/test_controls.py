@@ -27,7 +27,7 @@ from routesparse.engine.stats import paired
 
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
 PROSE = Path(__file__).resolve().parents[3] / "data" / "samples" / "prompts" / "prose.txt"
-WINDOW, WINDOWS = 2_000, 4  # tokens, of the bundled prose
+TOKENS, PIECES = 2_000, 4  # of the bundled prose
 # suite, task, tokens, which prompt
 RETRIEVAL = [
     ("ruler", "niah_multikey_2", 1_300, 1),
@@ -84,10 +84,10 @@ def test_random_blocks_of_the_same_area_lose(loaded):
     """Both read the forced blocks and the dense last rows, and random blocks no less in all; paired by window."""
     bench, ids = Bench(loaded), loaded.tokenizer(PROSE.read_text(), add_special_tokens=False)["input_ids"]
     ours, random, forced = [], [], None
-    for index in range(WINDOWS):
-        window = [0, *ids[index * WINDOW : (index + 1) * WINDOW - 1]]
-        item = prompts.Item("text:prose", WINDOW, index, 0)
-        prompt = prompts.Prompt(item, window, list(range(1, WINDOW)), [], (), {})
+    for index in range(PIECES):
+        window = [0, *ids[index * TOKENS : (index + 1) * TOKENS - 1]]
+        item = prompts.Item("text:prose", TOKENS, index, 0)
+        prompt = prompts.Prompt(item, window, list(range(1, TOKENS)), [], (), {})
         if forced is None:
             forced = bench.losses(prompt, methods.find("random_blocks", 0))[1]["area"]
         nats, read = bench.losses(prompt, methods.find("routesparse", 0.5))
@@ -97,7 +97,7 @@ def test_random_blocks_of_the_same_area_lose(loaded):
         nats, drawn = bench.losses(prompt, methods.find("random_blocks", share))
         random.append(float(nats.mean()))
         assert read["area"] <= drawn["area"] < read["area"] + 0.02 < 0.7
-    draws = paired.Draws({"prose": range(WINDOWS)})
+    draws = paired.Draws({"prose": range(PIECES)})
     assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.verdict == "supported"
 
 
