@@ -323,7 +323,9 @@ def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
     (tmp_path / "job.json").write_text("[]")
     (tmp_path / "predictions.jsonl").write_text("")
     code, out, err = run("report", tmp_path, "--out", tmp_path / "page.html")
-    assert (code, out) == (2, "") and "holds no evaluation" in err
+    assert (code, out) == (2, "") and "holds no evaluation (job.json: the file is []" in err
+    code, out, err = run("report", tmp_path, "--text")
+    assert (code, out) == (2, "") and "--text is for a run" in err
 
 
 @pytest.mark.parametrize(
