@@ -104,13 +104,16 @@ def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
     if len(found) == 1:
         return found[0].source
     recorded = {suite for one in verdicts for suite in one.suites}
-    used = [one for one in found if (one.suite in recorded if recorded else not one.is_perplexity)]
-    text = f"Suites together: {', '.join(one.suite for one in used) or 'none'}."
+    used, unused = dict[str, None](), dict[str, str]()  # by suite, in order
     for one in found:
-        if one not in used:
-            why = "perplexities, no scores" if one.is_perplexity else "no rows that a test takes"
-            text += f" No part of it: {one.suite} ({why})."
-    return text
+        if one.is_perplexity:
+            unused[one.suite] = "perplexities, no scores"
+        elif recorded and one.suite not in recorded:
+            unused[one.suite] = "no rows that a test takes"
+        else:
+            used[one.suite] = None
+    text = f"Suites together: {', '.join(used) or 'none'}."
+    return text + "".join(f" No part of it: {suite} ({why})." for suite, why in unused.items())
 
 
 def telling(found: Evaluation, length: int) -> str | None:

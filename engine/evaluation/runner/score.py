@@ -79,8 +79,8 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     """The folders' scores, made anew, and the verdicts over all prompts of them; nothing is written.
 
     A folder without predictions gives the scores that it holds, and no prompts to the verdicts; where no folder has
-    predictions, one folder's own verdicts are taken. Errors: InputError; ResultsError for folders of different models,
-    or for prompts that two folders hold.
+    predictions, one folder's own verdicts are taken. Errors: InputError; ResultsError for verdicts over folders of
+    different models, or for prompts that two folders hold.
     """
     scores, prompts, seed = [], [], 0
     weights: dict[str, Path] = {}  # the hash of dense's configuration, to its folder
@@ -95,7 +95,8 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
         weights |= dict.fromkeys(_dense_hashes(by_length), folder)
         prompts += _cells(job, by_length)
         seed = job.seed
-    _refuse_several_models(scores, weights)
+    if prompts:
+        _refuse_several_models(scores, weights)
     strata = [cell.stratum for cell in prompts]
     twice = next((stratum for stratum in strata if strata.count(stratum) > 1), None)
     if twice is not None:
@@ -123,7 +124,7 @@ def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping
             f"the folders are of different models, {', '.join(names)}; report each model apart"
         )
     if len(weights) > 1:
-        held = " and ".join(sorted(folder.name for folder in weights.values()))
+        held = " and ".join(sorted({folder.name for folder in weights.values()}))
         raise ResultsError(
             f"dense was predicted in {held} with different weights, number formats or tokenizers; report them apart"
         )
