@@ -36,6 +36,11 @@ def models() -> Path:
     return home() / "models"
 
 
+def texts() -> Path:
+    """Texts and benchmark files that evaluations make prompts of, unless ``--data`` names another folder."""
+    return home() / "data"
+
+
 def exports() -> Path:
     """Files that the dashboard made of runs to be saved; they go after a day, and with their run."""
     return home() / "exports"

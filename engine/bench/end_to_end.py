@@ -169,9 +169,19 @@ def _at(
     del plan
     if whole and compiled:
         add_all("published", published_plans(shape, seed))
-    if recorder is not None and compiled and n_tokens <= recorder.most_tokens:
+    if recorder is not None and compiled and _has_plans(recorder, n_tokens, note):
         add_all("recorded", recorder.plans(n_tokens, shape.heads))
     return _ratios(rows)
+
+
+def _has_plans(recorder: Recorder, n_tokens: int, note: Callable[[str], None]) -> bool:
+    """Whether the recorder's text is long enough; a row that is not there is said."""
+    if n_tokens <= recorder.most_tokens:
+        return True
+    note(
+        f"{n_tokens:>7,} no row recorded: {recorder.prompt.name} gives plans for at most {recorder.most_tokens:,}"
+    )
+    return False
 
 
 def _routed(plans: list[RowPlan], segment_tokens: int) -> Attention:

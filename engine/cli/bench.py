@@ -39,6 +39,10 @@ def bench(
     json_output: JsonFlag = False,
 ) -> None:
     """Time sparse attention against cuDNN, FlashAttention-2 and FlexAttention on this machine's GPU."""
+    if prompt is not None and what is not Benchmark.end_to_end:
+        raise InputError(
+            f"--prompt {prompt} records plans for end-to-end alone; leave it out of bench {what.value}"
+        )
     import torch
 
     if not torch.cuda.is_available():

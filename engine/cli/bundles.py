@@ -157,6 +157,8 @@ def report(
     from routesparse.engine.export import archive, report_page
 
     if any((Path(name) / file).is_file() for name in what for file in ("job.json", "scores.json")):
+        if text:
+            raise InputError("--text is for a run: an evaluation's report holds no prompts; leave it out")
         _report_evaluations(what, out, markdown, compact, force=force, json_output=json_output)
         return
     if len(what) > 1 or markdown or compact:

@@ -42,9 +42,10 @@ def evaluate(
     n: Annotated[int, typer.Option("--n", help="Prompts a task and length.")] = 25,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of random rows.")] = 0,
     model: ModelName = "demo",
-    data: Annotated[Path, typer.Option(help="Folder with prose/test/*.txt and benchmarks/<suite>/.")] = Path(
-        "../shared/data"
-    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with prose/test/*.txt and benchmarks/<suite>/; default: <home>/data."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of prompts, predictions and scores; default: <home>/evaluations/SUITE."),
@@ -72,7 +73,7 @@ def evaluate(
         n=n,
         seed=seed,
         model=model,
-        data=data,
+        data=data or paths.texts(),
         out=out or paths.home() / "evaluations" / suite,
         extras=not no_extras,
     )

@@ -5,8 +5,8 @@
         --include_path engine/evaluation/lm_eval_include --tasks routesparse_ruler --metadata '{"length":8192,"n":25}'
 
 is the harness's own command line; importing this module makes ``routesparse`` a model of it. pretrained is demo, a
-folder or a hub id; policy, price, tau, budget, calibration, segment, break_even, profile and seed are those of
-``routesparse analyze``; everything else is as for the harness's model ``hf``.
+folder or a hub id; policy, price, tau, budget, calibration (a tuned price, too), segment, break_even, profile and
+seed are those of ``routesparse analyze``; everything else is as for the harness's model ``hf``.
 
 Contexts prefill routed; generation and the continuations that a task scores are dense (lm_eval_routed.py).
 """
@@ -26,10 +26,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 import torch
 from tqdm import tqdm
 
-from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.config import LatencyBudget, Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError, RouteSparseError
-from routesparse.engine.evaluation.lm_eval_routed import Answer, RoutedModel
+from routesparse.engine.evaluation.lm_eval_routed import Answer, RoutedModel, calibrated
 from routesparse.engine.models.files import DEMO, check_folder, resolve
 from routesparse.engine.models.load import load_tokenizer
 
@@ -60,7 +59,7 @@ class RouteSparseLM(HFLM):
         pretrained: str = DEMO,
         *,
         policy: Policy = RouterConfig.policy,
-        price: float = RouterConfig.price,
+        price: float | None = None,
         tau: float | None = None,
         budget: str | float | None = None,
         calibration: str | None = None,
@@ -88,12 +87,13 @@ class RouteSparseLM(HFLM):
         config = RouterConfig(
             policy=policy,
             **certified_mass(policy, tau),
-            price=price,
+            price=RouterConfig.price if price is None else price,
             budget=None if budget is None else LatencyBudget.parse(str(budget)),
             segment_tokens=default_segment(on_gpu) if segment is None else segment,
             break_even_tokens=break_even,
             seed=seed,
         )
+        config, held, promised = calibrated(config, calibration, price)
         folder, _ = resolve(pretrained)
         check_folder(folder)
         if add_bos_token is None and load_tokenizer(pretrained).tokenizer.bos_token_id is not None:
@@ -109,7 +109,8 @@ class RouteSparseLM(HFLM):
         self._routed = RoutedModel(
             self.model,
             config,
-            calibration=None if calibration is None else load_calibration(calibration),
+            calibration=held,
+            tuned_price=promised,
             profile=profile,
         )
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from routesparse.engine.calibration.artifact import Calibration
+from routesparse.engine.calibration import tuned
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
@@ -36,10 +37,25 @@ if TYPE_CHECKING:
 Answer = tuple[float, bool]  # log-likelihood in nats, and whether greedy decoding writes it
 
 
+def calibrated(
+    config: RouterConfig, name: str | None, price: float | None
+) -> tuple[RouterConfig, Calibration | None, tuned.TunedPrice | None]:
+    """What a calibration's name stands for, as for ``analyze``: a tuned price, which the configuration gets, or deltas.
+
+    price: one that was asked for too. Errors: CalibrationError where nothing has this name, or the prices differ.
+    """
+    if name is None:
+        return config, None, None
+    found = tuned.find(name)
+    if found is None:
+        return config, load_calibration(name), None
+    return found.applied(config, price), None, found
+
+
 class RoutedModel:
     """A transformers model with one routing configuration, and how many of its prompts were routed.
 
-    Errors: UnsupportedModelError, ConfigError; CalibrationError where the calibration is for another model.
+    Errors: UnsupportedModelError, ConfigError; CalibrationError where calibration or tuned price are for another model.
     """
 
     def __init__(
@@ -48,6 +64,7 @@ class RoutedModel:
         config: RouterConfig,
         *,
         calibration: Calibration | None = None,
+        tuned_price: tuned.TunedPrice | None = None,
         profile: str = "auto",
     ) -> None:
         check_supported(model)
@@ -55,7 +72,10 @@ class RoutedModel:
         if calibration is not None:
             dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
             calibration.check(revision_of_model(model), config, dtype, None)
+        if tuned_price is not None:
+            tuned_price.check(revision_of_model(model), config)
         self._model, self._config, self._calibration = model, config, calibration
+        self._promised = calibration or tuned_price
         self._profile: LatencyProfile | NamedProfile = NamedProfile(profile)
         self._graphs: Graphs[Computed] = Graphs()
         self._areas: list[float] = []  # of each routed prefill
@@ -108,7 +128,7 @@ class RoutedModel:
         area = sum(self._areas) / len(self._areas) if self._areas else None
         return {
             "config": self._config.to_dict(),
-            "calibration": None if self._calibration is None else self._calibration.name,
+            "calibration": None if self._promised is None else self._promised.name,
             "routed_prefills": len(self._areas),
             "dense_prefills": self._dense,
             "area_of_routed": area,

@@ -2,7 +2,8 @@
 
 A task's prompts are those of ``routesparse evaluate``, prepared by the same stage in the same folder, and its answers
 are scored by the suite's own scorer: the same predictions get the same score in both. ``--metadata`` says which
-prompts: length (tokens), n, seed, data and out, as the command's options of those names.
+prompts: length (tokens), n, data and out, as the command's options of those names, and prompt_seed, its --seed: the
+harness merges the model's arguments into the metadata, whose seed is that of the random rows.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def documents(
     task: str,
     length: int = 8192,
     n: int = 25,
-    seed: int = 0,
-    data: str = "../shared/data",
+    prompt_seed: int = 0,
+    data: str | None = None,
     out: str | None = None,
     pretrained: str = DEMO,
     **_: Any,
@@ -48,7 +49,8 @@ def documents(
     Errors: InputError for a wrong value, text that is missing, or a folder with other prompts.
     """
     folder = Path(out) if out else paths.home() / "evaluations" / suite
-    job = Job(suite, (task,), (int(length),), ("dense",), int(n), int(seed), pretrained, Path(data), folder)
+    texts = Path(data) if data else paths.texts()
+    job = Job(suite, (task,), (int(length),), ("dense",), int(n), int(prompt_seed), pretrained, texts, folder)
     prepare(job, no_progress)
     return [_document(job, prepared) for prepared in all_prepared(job)]
 

@@ -7,6 +7,7 @@ which means "not measured", never 0. No torch here: the dashboard reads it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from routesparse.engine.errors import ResultsError
 
 MOST_BYTES = 64 << 20
 SHIPPED = "evaluations.json"
+_LENGTHS = re.compile(r" --lengths (\d+(?:,\d+)*)(?!\S)", re.ASCII)
 OURS = f"routesparse={DEFAULT_PRICE:g}"  # the product's default, by its name
 
 
@@ -102,6 +104,9 @@ class Verdict:
     clusters: int | None
     few_clusters: bool
     settings: tuple[tuple[str, ...], ...]
+    suites: tuple[str, ...]  # whose prompts were used; () where not tested or not recorded
+    strata: int | None  # a suite's task at one length each
+    dropped_strata: int | None  # that lack a setting of the test
     why: str | None
 
 
@@ -141,10 +146,18 @@ class Evaluation:
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
         if (self.processes or 1) > 1:
             devices += f", {self.processes} processes at once (their times compare nothing)"
+        missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
-            f"{self.n} prompts a task and length asked for, seed {self.seed}, model {self.model}, {devices}, commit "
-            f"{commits}, {self.created_at[:10]}"
+            f"{self.n} prompts a task and length asked for{f'; {missing} tokens: not run' if missing else ''}, "
+            f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
         )
+
+    @property
+    def not_run(self) -> list[int]:
+        """Lengths that the command names and that hold no prompts."""
+        named = _LENGTHS.search(self.command or "")
+        asked = {int(length) for length in named[1].split(",")} if named else set()
+        return sorted(length for length in asked if not self.at(length))
 
     @property
     def made_by(self) -> str:
@@ -255,6 +268,9 @@ _VERDICT = fields.record(
         "clusters": fields.whole(1),
         "few_clusters": fields.flag,
         "settings": fields.items(fields.items(fields.text)),
+        "suites": fields.items(fields.text),
+        "strata": fields.whole(1),
+        "dropped_strata": fields.whole(),
         "why": fields.text,
     },
 )
@@ -349,6 +365,9 @@ def _verdict(values: Mapping[str, Any]) -> Verdict:
         clusters=values.get("clusters"),
         few_clusters=values.get("few_clusters", False),
         settings=tuple(map(tuple, values.get("settings", ()))),
+        suites=tuple(values.get("suites", ())),
+        strata=values.get("strata"),
+        dropped_strata=values.get("dropped_strata"),
         why=values.get("why"),
     )
 

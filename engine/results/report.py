@@ -36,9 +36,8 @@ class Section:
 def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterator[Section]:
     """Everything that a report says, verdicts first. together: those over all suites."""
     if together:
-        suites = ", ".join(one.suite for one in found)
-        source = f"All suites together ({suites})." if len(found) > 1 else found[0].source
-        yield Section("H1 to H3", (), (tables.verdict_table(together, source),))
+        about = wording.tested_on(found, together)
+        yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
     for one in found:
         notes = (
             *(wording.headline(one, length) for length in reversed(one.lengths)),

@@ -26,18 +26,27 @@ class Table:
     left: tuple[int, ...] = (0,)
 
 
+ANSWERS = ("n", "score", "difference", "worst_decile", "harmed", "gained", "tasks")  # fields of a MethodRow
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not."""
+    """One ablation. method: what ran for it, None where nothing can; told: what it is, or why not.
+
+    twin: the method without the change; equal: what to say where the two have the same ``numbers``.
+    """
 
     name: str
     method: str | None
     told: str
+    twin: str = ""
+    equal: str = ""
+    numbers: tuple[str, ...] = ANSWERS
 
 
 NO_OPTION = "cannot be expressed by an option"
 VARIANTS = (
-    Variant("RouteSparse full", "routesparse", "the default policy at its default price"),
+    Variant("RouteSparse full", "routesparse", "the default policy"),
     Variant(
         "No input routing", "minference", "fixed patterns a head, found offline: MInference on our kernel"
     ),
@@ -50,6 +59,9 @@ VARIANTS = (
         "No uncertainty score",
         "routesparse_no_uncertainty",
         "alpha 0; compare with budgeted, which alone reads it",
+        "routesparse_budgeted",
+        "alpha changed nothing here: all but the times is equal",
+        (*ANSWERS, "area", "fallback"),
     ),
     Variant("No dense fallback", "routesparse_no_fallback", "also without what the certificates ask for"),
     Variant("One fixed budget", None, f"{NO_OPTION}: the library's budgets are constants"),
@@ -59,7 +71,13 @@ VARIANTS = (
         "Per-head launches", "routesparse_per_head_launches", "one launch a head: same plans, other time"
     ),
     Variant("Per-head gate (ours)", "routesparse_per_head", "each head must reach tau .9, no price"),
-    Variant("Pooled probe (ours)", "routesparse_pooled_probe", "pooled keys in place of the exact probe"),
+    Variant(
+        "Pooled probe (ours)",
+        "routesparse_pooled_probe",
+        "pooled keys in place of the exact probe",
+        "routesparse",
+        "under one price the probe decides only where another family may take the floor's place: same answers",
+    ),
     Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
     Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
     Variant("Many segments (ours)", "routesparse_segments", "segments of 4,096 tokens in place of one"),
@@ -194,13 +212,10 @@ def front_table(found: Evaluation, length: int) -> Table:
 
 def ablation_table(found: Evaluation, length: int) -> Table:
     """The paper's variants and ours."""
-    rows: dict[str, MethodRow] = {}
-    for one in found.at(length):
-        if one.method not in rows or one.setting == USUAL.get(one.method, DEFAULT_PRICE):
-            rows[one.method] = one
+    known = found.at(length)
     cells = []
     for variant in VARIANTS:
-        row = rows.get(variant.method or "")
+        row = _standing_for(variant.method, known)
         if row is None:
             why = variant.told if variant.method is None else f"not run: {variant.told}"
             cells.append((variant.name, *["–"] * 7, why))
@@ -215,7 +230,7 @@ def ablation_table(found: Evaluation, length: int) -> Table:
                 wording.interval(row.worst_decile, row.few_clusters, 3),
                 numbers.share(row.fallback),
                 numbers.share(row.area),
-                f"{row.name}: {variant.told}",
+                f"{row.name}: {_told(variant, row, known)}",
             )
         )
     heads = (
@@ -235,6 +250,28 @@ def ablation_table(found: Evaluation, length: int) -> Table:
         f"{found.source}"
     )
     return Table(caption, heads, tuple(cells), (0, 8))
+
+
+def _standing_for(method: str | None, rows: Sequence[MethodRow]) -> MethodRow | None:
+    """Of a method's rows one with what all our plans read, and at its usual setting, where such ran."""
+    mine = [row for row in rows if row.method == method]
+    usual = USUAL.get(method or "", DEFAULT_PRICE)
+    return max(mine, key=lambda row: (row.extras, row.setting == usual), default=None)
+
+
+def _told(variant: Variant, row: MethodRow, rows: Sequence[MethodRow]) -> str:
+    """What the row is, and where it changes nothing, that."""
+    if row.method == "routesparse":
+        at = (
+            "at its default price"
+            if row.setting == DEFAULT_PRICE
+            else f"not at its default, {DEFAULT_PRICE:g}"
+        )
+        return f"{variant.told} {at}"
+    twins = [one for one in rows if one.method == variant.twin]
+    names = ("setting", "extras", *variant.numbers)
+    same = any(all(getattr(one, name) == getattr(row, name) for name in names) for one in twins)
+    return f"{variant.told}; {variant.equal}" if same else variant.told
 
 
 def verdict_table(verdicts: Sequence[Verdict], source: str) -> Table:

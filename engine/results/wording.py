@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from routesparse.engine.export import numbers
 from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow, TaskRow, Verdict
 
@@ -89,8 +91,29 @@ def verdict(found: Verdict) -> str:
     parts += [] if found.p_holm is None else [f"p {found.p_holm:.4f} after Holm"]
     parts += [] if found.n is None else [f"n = {found.n} in {found.clusters} clusters"]
     parts += [f"of {FEW}"] if found.few_clusters else []
+    parts += [f"on {', '.join(found.suites)}"] if found.suites else []
+    if found.dropped_strata:
+        whole = found.dropped_strata + (found.strata or 0)
+        parts.append(f"{found.dropped_strata} of {whole} strata left out, which lack a setting")
     parts += [" against ".join((one[0], ", ".join(one[1:]))) for one in found.settings[:1] if len(one) > 1]
     return f"{MARKS[found.verdict]} {found.verdict}: {'; '.join(parts)}"
+
+
+def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
+    """Whose prompts stand behind the verdicts over several evaluations, and whose do not."""
+    if len(found) == 1:
+        return found[0].source
+    recorded = {suite for one in verdicts for suite in one.suites}
+    used, unused = dict[str, None](), dict[str, str]()  # by suite, in order
+    for one in found:
+        if one.is_perplexity:
+            unused[one.suite] = "perplexities, no scores"
+        elif recorded and one.suite not in recorded:
+            unused[one.suite] = "no rows that a test takes"
+        else:
+            used[one.suite] = None
+    text = f"Suites together: {', '.join(used) or 'none'}."
+    return text + "".join(f" No part of it: {suite} ({why})." for suite, why in unused.items())
 
 
 def telling(found: Evaluation, length: int) -> str | None:

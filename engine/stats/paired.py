@@ -40,6 +40,10 @@ class Interval:
         """Supported: above 0; rejected: below 0."""
         return "supported" if self.low > 0 else "rejected" if self.high < 0 else "not resolved"
 
+    def in_points(self) -> dict[str, float]:
+        """Of scores of 0 to 1: value and interval in points, p as it is."""
+        return {"value": 100 * self.value, "low": 100 * self.low, "high": 100 * self.high, "p": self.p}
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -35,6 +35,7 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.config import LatencyBudget
+from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.fields import FieldError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
@@ -401,7 +402,22 @@ _MANIFEST = {
 }
 _COLUMNS = [(name, column) for name in tables.TABLES for column in tables.arrow_schema(name).names]
 
+_JOB = {
+    **{
+        "suite": "ruler",
+        "tasks": ["vt"],
+        "lengths": [8192],
+        "methods": ["routesparse=0.5,1"],
+        "n": 2,
+        "seed": 0,
+    },
+    **{"model": "demo", "data": "data", "out": "out", "extras": True},
+}
+
 TARGETS: dict[str, Target] = {
+    "evaluation's job": Target(
+        json_bytes(_JOB), _written("job.json", lambda file: Job.load(file.parent)), (errors.InputError,)
+    ),
     "calibration": Target(
         json_bytes(_CALIBRATION),
         _written("x.json", lambda file: load_calibration(str(file))),

@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.results import evaluations
+from routesparse.engine.results import evaluations, wording
 from routesparse.engine.results.evaluations import Evaluation, Verdict
 
 
@@ -22,7 +22,7 @@ class Offered:
     source: str
     found: Evaluation
     verdicts: tuple[Verdict, ...]
-    suites: tuple[str, ...]  # of its file
+    tested_on: str  # whose prompts stand behind them
 
 
 def offered() -> tuple[list[Offered], list[str]]:
@@ -45,8 +45,7 @@ def offered() -> tuple[list[Offered], list[str]]:
             key += f"@{taken + 1}" if taken else ""
             label = f"{one.suite}, {origin}" + (f" ({folder})" if folder not in ("", one.suite) else "")
             label += f" ({one.model})" if taken else ""
-            suites = tuple(other.suite for other in held)
-            found.append(Offered(key, label, file, one, verdicts, suites))
+            found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
     return found, problems
 
 

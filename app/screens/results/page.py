@@ -118,9 +118,7 @@ def _verdict_card(chosen: Offered) -> None:
         if not chosen.verdicts:
             st.html('<div class="rs-sub">Not tested: this file holds no verdicts. Score it again.</div>')
             return
-        suites = ", ".join(chosen.suites)
-        about = f"suites together: {suites}" if len(chosen.suites) > 1 else chosen.found.source
-        table = tables.verdict_table(chosen.verdicts, about)
+        table = tables.verdict_table(chosen.verdicts, chosen.tested_on)
         st.html(rows.html(table))
         exports.chart_foot(
             "hypotheses",

@@ -10,9 +10,10 @@ under the method: the first prompts compile kernels.
                length; domain: other prompts of it; length: prose of other lengths; both: the rest
     H3         all prompts, mean score and the worst tenth of the gold answers' log-likelihood
 
-Where the rows that a test needs are missing, or several processes predicted at once, whose times hold each other's
-waiting, it is not tested; Holm's correction still counts five tests. Unlike the scales of the rules in
-``stats/hypotheses.py``, the settings that bracket our time are found on these prompts.
+A stratum that lacks a setting that a test needs is left out; how many were stands with the verdict. Where the rows that
+a test needs are missing, or several processes predicted at once, whose times hold each other's waiting, it is not
+tested; Holm's correction still counts five tests. Unlike the scales of the rules in ``stats/hypotheses.py``, the
+settings that bracket our time are found on these prompts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.stats import hypotheses
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
-from routesparse.engine.stats.paired import RESAMPLES, Arm, Draws, Interval
+from routesparse.engine.stats.paired import RESAMPLES, Arm, Draws
 
 OURS, FIXED, UNIFORM = "routesparse", "minference", "routesparse_no_fallback"
 WITHIN = 0.02
@@ -78,6 +79,8 @@ class _Arms:
     scores: hypotheses.Contrast
     likelihoods: hypotheses.Contrast
     settings: tuple[Point, ...]
+    strata: tuple[Stratum, ...]  # used
+    dropped: int  # strata with predictions that lack one of the settings
 
 
 def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
@@ -106,7 +109,7 @@ def conclude(cells: Sequence[Cell], seed: int) -> list[dict[str, Any]]:
             continue
         result = found[name]
         points, *nats = result.estimates
-        estimates = [_in_points(points), *map(asdict, nats)]
+        estimates = [points.in_points(), *map(asdict, nats)]
         rows.append(
             {
                 "test": name,
@@ -191,7 +194,9 @@ def _arms(cells: Sequence[Cell], rival: str, seed: int) -> _Arms:
     def contrast(likelihood: bool) -> hypotheses.Contrast:
         return hypotheses.Contrast(draws, arm(mine, likelihood), [arm(point, likelihood) for point in chosen])
 
-    return _Arms(contrast(False), contrast(True), (mine, *chosen))
+    dropped = sum(bool(cell.by_method) for cell in cells) - len(kept)
+    strata = tuple(cell.stratum for cell in kept)
+    return _Arms(contrast(False), contrast(True), (mine, *chosen), strata, dropped)
 
 
 def _of(points: set[Point], method: str) -> list[Point]:
@@ -229,19 +234,18 @@ def _bracket(ratios: Mapping[Point, float], rival: str) -> list[Point]:
 
 
 def _about(arms: Sequence[_Arms]) -> dict[str, Any]:
-    """How many prompts and clusters stand behind a test, and which settings."""
+    """How many prompts and clusters stand behind a test, of which suites, and which settings."""
     fewest = min(counts.shape[1] for arm in arms for counts in arm.scores.draws.counts.values())
     return {
         "n": sum(arm.scores.draws.n for arm in arms),
         "clusters": sum(arm.scores.draws.clusters for arm in arms),
         "few_clusters": fewest < FEWEST_CLUSTERS,
         "settings": [[f"{method}={setting:g}" for method, setting, _ in arm.settings] for arm in arms],
+        "suites": sorted({suite for arm in arms for suite, _, _ in arm.strata}),
+        "strata": sum(len(arm.strata) for arm in arms),
+        "dropped_strata": sum(arm.dropped for arm in arms),
     }
 
 
 def _name(stratum: Stratum) -> str:
     return "/".join(map(str, stratum))
-
-
-def _in_points(found: Interval) -> dict[str, float]:
-    return {"value": 100 * found.value, "low": 100 * found.low, "high": 100 * found.high, "p": found.p}

@@ -9,14 +9,25 @@ scores.json                       scores, intervals, and where they come from
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from routesparse.engine import paths
+from routesparse.engine import fields, paths
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.selection.methods import rounds
 from routesparse.engine.evaluation.suites.registry import find
+
+_MOST_BYTES = 1 << 20
+_FILE = fields.record(
+    {
+        **dict.fromkeys(("suite", "model", "data", "out"), fields.text),
+        **dict.fromkeys(("tasks", "methods"), fields.items(fields.text)),
+        "lengths": fields.items(fields.whole(1)),
+        "n": fields.whole(1),
+        "seed": fields.whole(),
+    },
+    {"extras": fields.flag},
+)
 
 
 @dataclass(frozen=True)
@@ -68,13 +79,14 @@ class Job:
     def load(cls, folder: Path) -> Job:
         """The job of a folder, wherever it lies now. Errors: InputError where its job.json is missing or broken."""
         try:
-            values = json.loads((folder / "job.json").read_text("utf-8"))
+            values = fields.read_json(folder / "job.json", _MOST_BYTES)
+            _FILE(values, "")
             values |= {name: tuple(values[name]) for name in ("tasks", "lengths", "methods")}
             return cls(**values | {"data": Path(values["data"]), "out": folder})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or str(error)
             raise InputError(
-                f"{folder} holds no evaluation ({type(error).__name__}: {error}); pass a folder that `routesparse "
-                "evaluate` wrote"
+                f"{folder} holds no evaluation (job.json: {said}); pass a folder that `routesparse evaluate` wrote"
             ) from None
 
     def save(self) -> None:

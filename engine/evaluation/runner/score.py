@@ -40,14 +40,25 @@ Rows = dict[str, dict[str, dict[str, Any]]]  # by task, then by sample
 
 
 def score(job: Job) -> dict[str, Any]:
-    """Score what was predicted of the job's prompts and write scores.json; returns what it holds.
+    """Score what was predicted of the job's prompts; write by_method/ and scores.json, and return what that holds.
 
     Errors: InputError where dense was not run, nothing was predicted, or a prompt changed since.
     """
     by_length = _collected(job)
+    found = _scored(job, by_length)
+    for length, points in by_length.items():
+        for point, rows in points.items():
+            for task in job.tasks:
+                if task in rows:
+                    _write_rows(job, length, point, task, rows[task])
+    paths.write_json(job.scores, found)
+    return found
+
+
+def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     for length in job.lengths:
-        points = by_length[length]
+        points = by_length.get(length, {})
         if not points and any(by_length.values()):
             study.note(f"nothing was predicted at {length} tokens; the other lengths are scored")
             continue
@@ -58,30 +69,34 @@ def score(job: Job) -> dict[str, Any]:
         for point, rows in sorted(points.items()):
             for task in job.tasks:
                 if task in rows:
-                    _write_rows(job, length, point, task, rows[task])
                     found["tasks"].append(_task(job, length, point, task, rows[task]))
             found["suite"].append(_compared(job, length, point, rows, points[DENSE]))
     found["hypotheses"] = conclude(_cells(job, by_length), job.seed)
-    paths.write_json(job.scores, found)
     return found
 
 
 def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The folders' scores, and the verdicts over all prompts of them.
+    """The folders' scores, made anew, and the verdicts over all prompts of them; nothing is written.
 
     A folder without predictions gives the scores that it holds, and no prompts to the verdicts; where no folder has
-    predictions, one folder's own verdicts are taken. Errors: InputError, ResultsError.
+    predictions, one folder's own verdicts are taken. Errors: InputError; ResultsError for verdicts over folders of
+    different models, or for prompts that two folders hold.
     """
     scores, prompts, seed = [], [], 0
+    weights: dict[str, Path] = {}  # the hash of dense's configuration, to its folder
     for folder in folders:
         if not row_files.parts(folder / "predictions.jsonl"):
             read(folder / "scores.json")
             scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
             continue
         job = Job.load(folder)
-        scores.append(score(job))
-        prompts += _cells(job, _collected(job))
+        by_length = _collected(job)
+        scores.append(_scored(job, by_length))
+        weights |= dict.fromkeys(_dense_hashes(by_length), folder)
+        prompts += _cells(job, by_length)
         seed = job.seed
+    if prompts:
+        _refuse_several_models(scores, weights)
     strata = [cell.stratum for cell in prompts]
     twice = next((stratum for stratum in strata if strata.count(stratum) > 1), None)
     if twice is not None:
@@ -91,6 +106,28 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     if prompts:
         return scores, conclude(prompts, seed)
     return scores, scores[0].get("hypotheses", []) if len(scores) == 1 else []
+
+
+def _dense_hashes(by_length: Mapping[int, Mapping[Point, Rows]]) -> set[str]:
+    return {
+        row["config_hash"]
+        for points in by_length.values()
+        for rows in points.get(DENSE, {}).values()
+        for row in rows.values()
+    }
+
+
+def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping[str, Path]) -> None:
+    names = sorted({one["about"]["model"] for one in scores})
+    if len(names) > 1:
+        raise ResultsError(
+            f"the folders are of different models, {', '.join(names)}; report each model apart"
+        )
+    if len(weights) > 1:
+        held = " and ".join(sorted({folder.name for folder in weights.values()}))
+        raise ResultsError(
+            f"dense was predicted in {held} with different weights, number formats or tokenizers; report them apart"
+        )
 
 
 def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell]:
@@ -274,7 +311,7 @@ def _points(
     enough = [task for task in dense if 100 * dense[task].mean() >= ENOUGH]
     return {
         "score": float(100 * draws.means(ours)[0]),
-        "difference": _in_points(change.mean),
+        "difference": change.mean.in_points(),
         "harmed": change.harmed,
         "gained": change.gained,
         "harmed_share": change.harmed / draws.n,
@@ -297,10 +334,6 @@ def _of_task(draws: paired.Draws, task: str, ours: np.ndarray, dense: np.ndarray
         "few_clusters": clusters < FEWEST_CLUSTERS,
         "score": float(100 * ours.mean()),
         "dense": float(100 * dense.mean()),
-        "difference": _in_points(paired.interval(draws.stratum_means(task, ours - dense))),
+        "difference": paired.interval(draws.stratum_means(task, ours - dense)).in_points(),
         "harmed": int((ours < dense).sum()),
     }
-
-
-def _in_points(found: paired.Interval) -> dict[str, float]:
-    return {"value": 100 * found.value, "low": 100 * found.low, "high": 100 * found.high, "p": found.p}

@@ -108,7 +108,9 @@ def _sample(request: Request, source: Source, index: int) -> tuple[Sample, str, 
             least=len(asked.documents),
         )
         return made, asked.documents[0][:80], about
-    haystack, name = _essay(source, index)
+    # Without prose: the other tasks make their own haystacks, and ignore one that they are given.
+    hidden_in_essay = task in NIAH and NIAH[task].haystack == "essay"
+    haystack, about = _essay(source, index) if hidden_in_essay else ("", "generated")
     try:
         made = fit_sample(
             task,
@@ -120,7 +122,7 @@ def _sample(request: Request, source: Source, index: int) -> tuple[Sample, str, 
         )
     except ValueError as error:
         raise InputError(str(error)) from error
-    return made, f"{task}/{index}", name if NIAH.get(task) and NIAH[task].haystack == "essay" else "generated"
+    return made, f"{task}/{index}", about
 
 
 def _essay(source: Source, index: int) -> tuple[str, str]:

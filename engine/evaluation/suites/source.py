@@ -2,6 +2,8 @@
 
 <data>/benchmarks/<suite>/...    files in the suites' own formats
 <data>/prose/test/*.txt          haystacks: text that no model of ours was trained on
+
+None of it ships. The sample prompts in data/samples do not stand in: they are one book, hence one cluster.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Source:
         found = list(read_folder(self.data / "prose" / "test", "prose"))
         if not found:
             raise InputError(
-                f"{self.data / 'prose' / 'test'} holds no *.txt; pass another --data with some books"
+                f"{self.data / 'prose' / 'test'} holds no *.txt; put some books there, each a UTF-8 text (prompts of "
+                "one book are one cluster, so that one alone gives no interval), or pass another --data"
             )
         return found
 

@@ -115,7 +115,7 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
         "stories, shipped",
         "ruler, run here (first)",
     ]
-    assert "suites together: ruler, stories" in text_of(page)
+    assert "Suites together: ruler, stories" in text_of(page)
     again = open_page("results", set="here-first")
     assert "evaluations/first/scores.json" in text_of(again)
 

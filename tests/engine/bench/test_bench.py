@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from routesparse.engine import paths
 from routesparse.engine.bench.deciding import Decider
-from routesparse.engine.bench.end_to_end import CASES, _ratios, _share
+from routesparse.engine.bench.end_to_end import CASES, _has_plans, _ratios, _share
 from routesparse.engine.bench.problems import Shape, plan_pairs, published_plans, random_plan, tensors
 from routesparse.engine.bench.recorded import Recorder
 from routesparse.engine.bench.rivals import _block_mask
@@ -64,6 +65,21 @@ def test_speedups_and_the_bound_come_from_rows_of_the_same_length_and_layers() -
     assert sparse["speedup_over_cudnn"] == 11 / 4
     assert sparse["speedup_over_flash2"] == 17 / 4
     assert sparse["share_of_bound"] == 3 / 4
+
+
+def test_a_length_without_recorded_plans_is_said() -> None:
+    recorder, said = SimpleNamespace(most_tokens=20_000, prompt=Path("a/book.txt")), []
+    assert _has_plans(recorder, 16_384, said.append) and not said
+    assert not _has_plans(recorder, 65_536, said.append)
+    assert said == [" 65,536 no row recorded: book.txt gives plans for at most 20,000"]
+
+
+@pytest.mark.parametrize("what", ["kernel", "layer"])
+def test_a_prompt_is_refused_where_no_plans_are_recorded(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", what, "--prompt", "book.txt"]) == 2
+    assert f"leave it out of bench {what}" in capsys.readouterr().err
 
 
 def test_rotation_keeps_lengths_and_depends_on_distance_alone() -> None:

@@ -34,7 +34,13 @@ def harness(tmp_path_factory):
     (folder / "prose" / "test" / "145.txt").write_text(prose)
 
     def call(arguments, *others):
-        metadata = {"length": LENGTH, "n": N, "seed": 6, "data": str(folder), "out": str(folder / "out")}
+        metadata = {
+            "length": LENGTH,
+            "n": N,
+            "prompt_seed": 6,
+            "data": str(folder),
+            "out": str(folder / "out"),
+        }
         command = [
             *(sys.executable, "-m", "routesparse.engine.evaluation.lm_eval", "--model", "routesparse"),
             *("--model_args", arguments, "--include_path", ROOT / "engine/evaluation/lm_eval_include"),

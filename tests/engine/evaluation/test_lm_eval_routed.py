@@ -1,13 +1,15 @@
 """Routed contexts with dense continuations, as the harness is served, on the bundled model. CPU, no harness."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
+from routesparse.engine.calibration import tuned
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import ConfigError, UnsupportedModelError
-from routesparse.engine.evaluation.lm_eval_routed import RoutedModel
+from routesparse.engine.errors import CalibrationError, ConfigError, UnsupportedModelError
+from routesparse.engine.evaluation.lm_eval_routed import RoutedModel, calibrated
 from routesparse.engine.models.load import load_model
 
 # A high price without dense last rows: answers differ from dense ones by more than rounding.
@@ -95,6 +97,23 @@ def test_a_window_is_scored_by_the_routed_prefill_itself(loaded, context):
     expected = float(logits.gather(-1, ids[0, 1:, None]).sum())
     nats, greedy = made.window(context[:1], context[1:])
     assert nats == pytest.approx(expected, rel=1e-6) and not greedy
+
+
+def test_a_calibration_s_name_may_be_a_tuned_price_as_for_analyze(loaded):
+    known = tuned.load("prose-kl")
+    config, deltas, price = calibrated(RouterConfig(), "prose-kl", None)
+    assert (config.price, deltas, price) == (known.price, None, known)
+    assert calibrated(CONFIG, "prose", None)[1].name == "prose" and calibrated(CONFIG, None, None) == (
+        CONFIG,
+        None,
+        None,
+    )
+    with pytest.raises(CalibrationError, match="contradicts 'prose-kl'"):
+        calibrated(RouterConfig(), "prose-kl", known.price + 1)
+    assert RoutedModel(loaded.model, config, tuned_price=price).about()["calibration"] == "prose-kl"
+    other = dataclasses.replace(known, model_revision="other")
+    with pytest.raises(CalibrationError, match="was tuned for model"):
+        RoutedModel(loaded.model, config, tuned_price=other)
 
 
 def test_below_break_even_the_model_is_dense_and_it_is_said_once(loaded, context, capsys):

@@ -29,9 +29,16 @@ def asked(tmp_path):
     prose = (ROOT / "data" / "samples" / "prompts" / "prose.txt").read_text()
     (tmp_path / "prose" / "test" / "145.txt").write_text(prose)
     return {
-        **{"suite": "ruler", "task": "niah_multivalue", "length": 1_300, "n": 2, "seed": 4},
+        **{"suite": "ruler", "task": "niah_multivalue", "length": 1_300, "n": 2, "prompt_seed": 4},
         **{"data": str(tmp_path), "out": str(tmp_path / "out")},
-        **{"pretrained": "demo", "price": 0.5, "version": 1, "config_source": "niah_multivalue.yaml"},
+        # Of the model: its seed places random rows and is not that of the prompts.
+        **{
+            "pretrained": "demo",
+            "price": 0.5,
+            "seed": 9,
+            "version": 1,
+            "config_source": "niah_multivalue.yaml",
+        },
     }
 
 
@@ -90,12 +97,19 @@ def test_prompts_are_those_of_evaluate(asked):
 def test_prompts_of_another_seed_are_refused(asked):
     lm_eval_tasks.documents(**asked)
     with pytest.raises(InputError, match="prompts with seed 4, not 5"):
-        lm_eval_tasks.documents(**{**asked, "seed": 5})
+        lm_eval_tasks.documents(**{**asked, "prompt_seed": 5})
 
 
 def test_a_missing_book_is_named(asked, tmp_path):
-    with pytest.raises(InputError, match="pass another --data"):
+    with pytest.raises(InputError, match=r"put some books there.* or pass another --data"):
         lm_eval_tasks.documents(**{**asked, "data": str(tmp_path / "none")})
+
+
+def test_without_data_texts_are_those_of_the_home(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "own"))
+    del asked["data"]
+    with pytest.raises(InputError, match="own/data/prose/test holds no"):
+        lm_eval_tasks.documents(**asked)
 
 
 def test_answers_get_the_score_that_routesparse_score_gives_them(asked, tmp_path, run):

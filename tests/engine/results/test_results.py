@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -78,6 +79,46 @@ def test_every_ablation_of_the_paper_stands_there_also_where_nothing_can_run_it(
     assert rows["Per-head launches"][8].startswith("not run")
 
 
+def test_an_ablation_names_the_price_that_ran_and_prefers_rows_with_extras(tmp_path):
+    content = values.scores()
+    content["suite"] = [
+        row for row in content["suite"] if (row["method"], row["setting"]) != ("routesparse", 0.5)
+    ]
+    content["suite"].append(values.row(32_768, "routesparse_no_tail", 0.5, -3.0, 0.1))
+    content["suite"].append(values.row(32_768, "routesparse_no_tail", 0.5, -9.0, 0.1, extras=False))
+    ((found,), _) = read(tmp_path, content)
+    rows = {row[0]: row for row in tables.ablation_table(found, 32_768).rows}
+    assert rows["RouteSparse full"][8] == "routesparse=1: the default policy not at its default, 0.5"
+    assert rows["No tail (ours)"][8].startswith("routesparse_no_tail=0.5: ")
+
+
+def test_ablations_that_change_nothing_say_so(tmp_path):
+    def told(pooled, area):
+        content = values.scores()
+        content["suite"] += [
+            values.row(32_768, "routesparse_pooled_probe", 0.5, pooled, 0.1201),
+            values.row(32_768, "routesparse_budgeted", 0.25, -0.3, 0.1),
+            values.row(32_768, "routesparse_no_uncertainty", 0.25, -0.3, area),
+        ]
+        ((found,), _) = read(tmp_path, content)
+        rows = {row[0]: row[8] for row in tables.ablation_table(found, 32_768).rows}
+        return rows["Pooled probe (ours)"].endswith("same answers"), "alpha changed nothing" in rows[
+            "No uncertainty score"
+        ]
+
+    assert told(-0.4, 0.1) == (True, True)
+    assert told(-0.5, 0.11) == (False, False)
+
+
+def test_lengths_asked_for_that_hold_no_prompts_are_named(tmp_path):
+    content = values.scores()
+    content["about"]["command"] = "routesparse evaluate ruler --lengths 16384,32768,65536 --n 24"
+    ((found,), _) = read(tmp_path, content)
+    assert "length asked for; 65,536 tokens: not run, seed 23" in tables.main_table(found).caption
+    content["about"]["command"] = "routesparse evaluate ruler --lengths ²,x --n 24"
+    assert read(tmp_path, content)[0][0].not_run == []
+
+
 def test_a_control_that_does_not_lose_is_called_out(tmp_path):
     content = values.scores()
     content["suite"][-1] |= {"difference": values.estimate(0.5, 1)}
@@ -144,6 +185,24 @@ def test_several_evaluations_in_one_file_come_back_as_they_were(tmp_path, found)
     text = evaluations.compact([values.scores()], values.scores()["hypotheses"], "routesparse report ruler")
     (again,), together = evaluations.of_text(text)
     assert again.rows == found.rows and again.verdicts == together == found.verdicts
+
+
+def test_verdicts_say_whose_prompts_they_stand_on_and_what_was_left_out(tmp_path, found):
+    book = dataclasses.replace(
+        found, suite="pg19", rows=tuple(dataclasses.replace(row, ratio=row.difference) for row in found.rows)
+    )
+    other = dataclasses.replace(found, suite="stories")
+    assert (
+        "Suites together: ruler, stories. No part of it: pg19 (perplexities, no scores)."
+        in report.markdown([found, other, book], found.verdicts, "x")
+    )
+    content = values.scores()
+    content["hypotheses"][0] |= {"suites": ["ruler"], "strata": 14, "dropped_strata": 2}
+    _, verdicts = read(tmp_path, content)
+    assert "on ruler; 2 of 16 strata left out, which lack a setting" in wording.verdict(verdicts[0])
+    assert "No part of it: stories (no rows that a test takes)." in wording.tested_on(
+        [found, other], verdicts
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ def test_a_shift_needs_prompts_on_both_sides():
         assert found[name]["verdict"] == "not tested" and "one side of the shift" in found[name]["why"]
 
 
+def test_strata_that_lack_a_setting_are_counted_and_the_suites_used_are_named():
+    less = {name: ALL[name] for name in ALL if name != ("minference", 2.0)}
+    whole, partial = cell("vt", 4096, ALL), cell("fwe", 4096, less)
+    other = dataclasses.replace(cell("story_chain", 4096, less), stratum=("stories", 4096, "story_chain"))
+    found = by_test([whole, partial, other])["H1"]
+    assert (found["suites"], found["strata"], found["dropped_strata"], found["n"]) == (["ruler"], 1, 2, N)
+    assert by_test([whole])["H1"]["dropped_strata"] == 0
+
+
 def test_no_predictions_at_all_test_nothing():
     found = conclude([], 0)
     assert {(row["verdict"], row["why"]) for row in found} == {

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
-from routesparse.engine.evaluation.runner.score import score
+from routesparse.engine.evaluation.runner.score import gather, score
 from routesparse.engine.evaluation.studies.selection import methods
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
@@ -271,6 +271,7 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert code == 0 and "window=128" in out and "passkey" in out and "of few clusters" in out
     # The folder may lie elsewhere later; predictions are scored anew.
     there = (tmp_path / "o").rename(tmp_path / "elsewhere")
+    scored = (there / "scores.json").read_text()
     (there / "scores.json").write_text("{")
     files = {"--out": "page.html", "--markdown": "page.md", "--compact": "page.json"}
     wanted = [part for option, name in files.items() for part in (option, tmp_path / name)]
@@ -287,11 +288,33 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     assert code == 2 and "page.html exists" in err
     code, out, err = run("report", there, there, *wanted, "--force")
     assert code == 2 and "two folders hold predictions of infinitebench, passkey at 900 tokens" in err
-    # Without its predictions a folder still has its scores.
+    # A report writes nothing into the folders that it reads. Without its predictions a folder still has its scores.
+    assert (there / "scores.json").read_text() == "{"
+    (there / "scores.json").write_text(scored)
     for path in there.glob("predictions*"):
         path.unlink()
     code, out, err = run("report", there, *wanted, "--force")
-    assert code == 0 and evaluations.read(tmp_path / "page.json")[0] == [again]
+    (kept,), _ = evaluations.read(tmp_path / "page.json")
+    assert code == 0 and dataclasses.replace(kept, created_at=again.created_at) == again
+
+
+def test_folders_of_different_models_are_not_pooled(job):
+    first = job(tasks=("passkey",), n=1)
+    evaluated(first)
+    second = dataclasses.replace(first, tasks=("number_string",), out=first.out.with_name("second"))
+    second.save()
+    evaluated(second)
+    first.save()
+    scores, _ = gather([first.out, second.out])
+    assert len(scores) == 2
+    rows = second.predictions.read_text()
+    code = next(row["config_hash"] for row in lines(second) if row["method"] == "dense")
+    second.predictions.write_text(rows.replace(code, "0" * 16))
+    with pytest.raises(ResultsError, match="out and second with different weights"):
+        gather([first.out, second.out])
+    dataclasses.replace(second, model="other").save()
+    with pytest.raises(ResultsError, match=r"different models, other, tiny; report each"):
+        gather([first.out, second.out])
 
 
 def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
@@ -300,7 +323,9 @@ def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
     (tmp_path / "job.json").write_text("[]")
     (tmp_path / "predictions.jsonl").write_text("")
     code, out, err = run("report", tmp_path, "--out", tmp_path / "page.html")
-    assert (code, out) == (2, "") and "holds no evaluation" in err
+    assert (code, out) == (2, "") and "holds no evaluation (job.json: the file is []" in err
+    code, out, err = run("report", tmp_path, "--text")
+    assert (code, out) == (2, "") and "--text is for a run" in err
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,15 @@ def test_a_question_over_two_documents_needs_both(source):
     assert f"born in {town} " in person and example.gold[0] in place and example.gold[0] not in person
 
 
+@pytest.mark.parametrize("task", ["niah_single_1", "niah_multikey_2", "vt", "fwe"])
+def test_a_haystack_that_is_no_essay_needs_no_prose(source, tmp_path, task):
+    request = Request(task, 4_000, 1, 3)
+    bare = Source(tmp_path, source._tokenizer)
+    assert list(ruler.SUITE.examples(request, bare)) == list(ruler.SUITE.examples(request, source))
+    with pytest.raises(InputError, match="holds no"):
+        list(ruler.SUITE.examples(Request("niah_multivalue", 4_000, 1, 3), bare))
+
+
 def test_ruler_reads_its_own_files_where_they_lie(source, data, tmp_path):
     root = tmp_path / "benchmarks" / "ruler" / "4096" / "data" / "qa_2"
     root.mkdir(parents=True)
