@@ -95,7 +95,10 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     page = open_page("new_run", source="Paste", quality="prose-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
     assert page.selectbox(key="quality").options == ["none", "code-kl", "prose-kl"]
-    told = "KL to dense at most 0.01 nats a token on prose (the 4 documents measured) with confidence 0.95"
+    told = (
+        "KL to dense at most 0.01 nats a token on prose (the 4 documents measured), in the mean over windows of up to "
+        "16,384 tokens, each counted up to 0.04, with confidence 0.95"
+    )
     assert told in text_of(page)
     assert page.number_input(key="price").disabled
     page.button(key="submit").click().run()
