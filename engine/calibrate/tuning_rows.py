@@ -34,6 +34,7 @@ _NAMED = fields.record(
         "index": fields.whole(),
         "price": _PRICE,
     },
+    {"sha256": fields.text, "seed": fields.whole()},
     more=fields.plain,
 )
 _NUMBERS = fields.record(

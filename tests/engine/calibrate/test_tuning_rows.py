@@ -51,10 +51,13 @@ def test_a_damaged_compressed_file_is_one_error(tmp_path):
         read_measured([path])
 
 
-def test_rows_of_several_seeds_are_refused(tmp_path):
+def test_rows_of_several_seeds_or_without_a_proper_name_are_refused(tmp_path):
     files = [write(tmp_path / f"{seed}.jsonl", {**HEADER, "seed": seed}, ROW) for seed in (0, 1)]
     with pytest.raises(CalibrationError, match="different seed; pass files of one"):
         read_measured(files)
+    odd = write(tmp_path / "odd.jsonl", HEADER, {**ROW, "sha256": []})
+    with pytest.raises(CalibrationError, match="sha256"):
+        read_measured([odd])
     mixed = write(tmp_path / "mixed.jsonl", HEADER, {**ROW, "seed": 0}, {**ROW, "seed": 1})
     with pytest.raises(CalibrationError, match="different seed; pass files of one"):
         read_measured([mixed])
