@@ -37,8 +37,9 @@ TERMS: dict[str, str] = {
     "scaled to the prompt's length. One price for all heads and layers of a run, so a head pays for what it uses; a "
     "higher price reads less (ours).",
     "quality": "A quality target in place of a price: the cheapest price at which a loss against dense attention "
-    "stayed below a limit on texts of a domain, by an upper confidence bound (routesparse tune). Learn-then-Test "
-    "with fixed-sequence testing; where a domain has few documents the claim is about those documents (ours).",
+    "stayed below a limit on texts of a domain, in the mean over windows, each counted up to a cap, by an upper "
+    "confidence bound (routesparse tune). Learn-then-Test with fixed-sequence testing; of several domains the mean, or "
+    "each; where a domain has few documents (of code: projects) the claim is about those (ours).",
     "floor_family": "Floor, a pattern family: for every query block, all KV blocks that hold at least a given share of "
     "the block's attention. Under the policy priced the price sets that share; its budgets are multiples of it (ours).",
     "layer_certificate": "Lower bound on the mean retained mass over all heads and body rows of one layer, from the "

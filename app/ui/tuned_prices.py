@@ -32,8 +32,9 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         exports.chart_foot(
             "tuned-prices",
             "loss and bound: mean over the domain’s windows, against dense, capped · unit window: the claim is about "
-            "the documents that were measured, not about others · area: kept share of the causal area · saved: area "
-            "against the strictest price for the same target, on the same windows · source: the files of tuned prices",
+            "the documents (of code: projects) that were measured, not about others · area: kept share of the causal "
+            "area · saved: area against the strictest price for the same target, on the same windows · source: "
+            "the files of tuned prices",
             rows,
             "tuned",
         )

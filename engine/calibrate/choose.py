@@ -3,7 +3,9 @@
 Prices are tested from the dearest (the lowest) upwards, each one's claim "the mean loss is at most the limit" at the
 full error 1 - q; the first that fails ends it, and the cheapest price that passed is chosen. The chance of choosing a
 price whose claim is false is at most 1 - q. Proof: such a price can be chosen only if the dearest of all prices with a
-false claim passed, and its test errs with probability at most 1 - q. Nothing is assumed about how the loss depends on
+false claim passed, and its test errs with probability at most 1 - q. This needs prices and windows that were fixed
+before the losses were seen: trying again on more rows, or with other prices because these failed, is a second test, and
+two tests may err with 2 (1 - q). Nothing is assumed about how the loss depends on
 the price, nor about how the losses of one window at several prices depend on each other.
 
 The loss of a window is the mean over its tokens: KL to dense; the share of changed next tokens; or what the text's own
@@ -36,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine.calibration.tuned import MEASURES, Part, PriceResult, TunedPrice
-from routesparse.engine.errors import CalibrationError, ConfigError
+from routesparse.engine.errors import CalibrationError, ConfigError, shortened
 from routesparse.engine.method.layer_certificate import layer_lower_mass
 
 CAP = 4.0
@@ -77,12 +79,9 @@ class Target:
             return math.inf
         if self.measure == "agreement":
             return 1.0 - float(row["agreement"])
-        found = (
-            float(row["kl"])
-            if self.measure == "kl"
-            else max(0.0, float(row["nats"]) - float(row["nats_dense"]))
-        )
-        return found if math.isfinite(found) else math.inf
+        found = float(row["kl"]) if self.measure == "kl" else float(row["nats"]) - float(row["nats_dense"])
+        # A KL of 0 may round to less.
+        return max(0.0, found) if math.isfinite(found) else math.inf
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,16 @@ def sample(rows: Iterable[Row], domain: str, prices: Sequence[float], target: Ta
     Errors: CalibrationError where there are too few.
     """
     found: dict[tuple[str, int], dict[float, Row]] = {}
+    texts: dict[tuple[str, int], Any] = {}
     for row in rows:
         if row["domain"] == domain and row["price"] in prices:
-            seen = found.setdefault((row["cluster"], row["index"]), {})
+            key = row["cluster"], row["index"]
+            seen = found.setdefault(key, {})
+            if texts.setdefault(key, row.get("sha256")) != row.get("sha256"):
+                raise CalibrationError(
+                    f"window {row['index']} of {shortened(row['cluster'])} was measured on two texts; pass --prompts "
+                    "with the one to choose for, or other --rows"
+                )
             if "failed" not in row or row["price"] not in seen:
                 seen[row["price"]] = row
     whole = {key: at for key, at in sorted(found.items()) if len(at) == len(prices)}
@@ -184,8 +190,8 @@ def choose(
     if not kept[0]:
         raise CalibrationError(
             f"no price keeps {target.measure}={target.value:g}: at price {prices[0]:g}, the dearest that was measured, "
-            f"the bound is {joined[0]:.4g} and the limit {target.limit:.4g}; pass a looser target, lower prices or "
-            "more documents"
+            f"the bound is {joined[0]:.4g} and the limit {target.limit:.4g}; pass a looser target, or lower prices or "
+            "more documents at a higher --confidence, since every further try is a further test"
         )
     losses = np.stack([one.losses.mean((1, 2)) for one in samples])
     tested = tuple(

@@ -79,10 +79,27 @@ def document_groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dic
     """
     folders = [path for path in prompts if path.is_dir()]
     files = [path for path in prompts if not path.is_dir()]
+    names = [_group(path) for path in folders] + [domain] * bool(files)
+    for name in names:
+        if names.count(name) > 1:
+            raise CalibrationError(f"two groups of prompts are called {name!r}; rename one, or merge them")
     groups = {_group(path): read_documents(path, _group(path), tokenizer) for path in folders}
     if files:
         groups[domain] = [d for path in files for d in read_documents(path, domain, tokenizer)]
+    for group in groups.values():
+        _check_different(group)
     return groups
+
+
+def _check_different(documents: Sequence[Document]) -> None:
+    names: dict[str, str] = {}
+    for document in documents:
+        if document.sha256 in names:
+            raise CalibrationError(
+                f"documents {names[document.sha256]!r} and {document.name!r} are the same text and would count as two; "
+                "remove one"
+            )
+        names[document.sha256] = document.name
 
 
 def _group(folder: Path) -> str:

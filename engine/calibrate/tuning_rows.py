@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ from routesparse.engine.calibration.checks import check_stamp
 from routesparse.engine.config import PRICES
 from routesparse.engine.errors import CalibrationError, shortened
 
-SAME = ("revision", "dtype", "library_hash", "stamp", "tokens")  # of all headers whose rows are used together
+SAME = (
+    "revision",
+    "dtype",
+    "library_hash",
+    "stamp",
+    "tokens",
+    "seed",
+)  # of all headers whose rows are used together
+WINDOW = ("domain", "cluster", "index", "sha256")  # of a row: what names its window
+MEASURED = ("kl", "agreement", "nats", "nats_dense", "area")  # a row's results, finite
 _MOST_FILE_BYTES = 1 << 28
 
 _PRICE = fields.number(*PRICES, wanted=f"a number from {PRICES[0]:g} to {PRICES[1]:g}")
@@ -24,6 +34,7 @@ _NAMED = fields.record(
         "index": fields.whole(),
         "price": _PRICE,
     },
+    {"sha256": fields.text, "seed": fields.whole()},
     more=fields.plain,
 )
 _NUMBERS = fields.record(
@@ -47,15 +58,17 @@ _HEADER = fields.record(
 )
 
 
-def read_measured(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows, and the headers of all files. A last line that was cut off is left out.
+def read_measured(
+    files: Sequence[Path], tell: Callable[[str], object] = lambda _: None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows, and the headers of all files. Lines that were cut off are left out; ``tell`` gets how many.
 
     Errors: CalibrationError for what can't be read, a value that means nothing, or files of different settings.
     """
     rows: list[dict[str, Any]] = []
     headers: list[dict[str, Any]] = []
     for path in files:
-        for number, value in _lines(path):
+        for number, value in _lines(path, tell):
             try:
                 kind = headers if isinstance(value, dict) and "stamp" in value else rows
                 if kind is headers:
@@ -78,18 +91,22 @@ def read_measured(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dic
             raise CalibrationError(
                 f"these rows were measured with different {name}; pass files of one setting"
             )
+    seed = headers[0]["seed"]
+    if any(row.get("seed", seed) != seed for row in rows):
+        raise CalibrationError("these rows were measured with different seed; pass files of one setting")
     return rows, headers
 
 
-def _lines(path: Path) -> list[tuple[int, Any]]:
+def _lines(path: Path, tell: Callable[[str], object]) -> list[tuple[int, Any]]:
     try:
         content = plain_files.read_bounded(path, _MOST_FILE_BYTES)
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise CalibrationError(
             f"{shortened(path)} can't be read ({getattr(error, 'strerror', None) or error}); pass another --rows"
         ) from None
     found = []
+    torn = 0
     lines = text.split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -99,6 +116,9 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         except (ValueError, RecursionError) as error:
             # A run that was killed leaves a torn line, which its next start ends.
             if not line.endswith("}"):
+                torn += 1
                 continue
             raise CalibrationError(f"line {number} of {shortened(path)} is no JSON: {error}") from None
+    if torn:
+        tell(f"{shortened(path)}: {torn} {'line was' if torn == 1 else 'lines were'} cut off and left out")
     return found

@@ -29,10 +29,11 @@ KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
 MEASURES = ("kl", "agreement", "nats")
 WORDS = {"kl": "KL to dense", "agreement": "next-token agreement", "nats": "loss of the text"}
+MOST_TIMES_LONGER = 2  # a prompt than the windows, for the claim to be told of it (ours)
 FREE = (
     "price",
     "segment_tokens",
-)  # of a calibration's stamp: what a tuned price sets, and what it holds for alike
+)  # of a calibration's stamp: what a tuned price sets, and what it holds for alike where a window fits in one
 _MOST_FILE_BYTES = 1 << 22
 
 
@@ -54,13 +55,21 @@ class PriceResult:
 
 @dataclass(frozen=True)
 class Part:
-    """What stands behind one domain. unit: what the bound counts; a document stands for its cluster."""
+    """What stands behind one domain. unit: what the bound counts; a document stands for its cluster.
+
+    A cluster is a document, or a project where documents are pieces of projects.
+    """
 
     domain: str
     unit: str  # "document" or "window"
     windows: int
     documents: int
     clusters: int
+
+    @property
+    def strata(self) -> str:
+        """How many clusters there are, and what they are."""
+        return f"{self.clusters} {'documents' if self.clusters == self.documents else 'projects'}"
 
 
 @dataclass(frozen=True)
@@ -102,12 +111,13 @@ class TunedPrice:
         told = f"{self.limit:g} of tokens" if self.measure == "agreement" else f"{self.limit:g} nats a token"
         what = "share of changed next tokens" if self.measure == "agreement" else WORDS[self.measure]
         on = ", ".join(
-            part.domain + (f" (the {part.documents} documents measured)" if part.unit == "window" else "")
+            part.domain + (f" (the {part.strata} measured)" if part.unit == "window" else "")
             for part in self.parts
         )
+        joined = "each of " if self.robust else "the mean of " if len(self.parts) > 1 else ""
         return (
-            f"price {self.price:g}: {what} at most {told} on {'each of ' if self.robust else ''}{on} with confidence "
-            f"{self.confidence:g}"
+            f"price {self.price:g}: {what} at most {told} on {joined}{on}, in the mean over windows of up to "
+            f"{self.tokens:,} tokens, each counted up to {self.cap:g}, with confidence {self.confidence:g}"
         )
 
     def applied(self, config: RouterConfig, given: float | None = None) -> RouterConfig:
@@ -130,6 +140,11 @@ class TunedPrice:
                 f"{self.name!r} was tuned with pattern library {self.library_hash}, this version has "
                 f"{library_hash()}; tune again, or pass --price"
             )
+        if config.segment_tokens < self.tokens:
+            return (
+                f"{self.name!r} was tuned on windows of {self.tokens:,} tokens in one segment, this run's have "
+                f"{config.segment_tokens:,}; use longer segments, or pass --price"
+            )
         unread = {*unread_by(config), *FREE}
         for name, value in stamp_of(config).items():
             if name not in unread and self.stamp.get(name) != value:
@@ -138,6 +153,14 @@ class TunedPrice:
                     "use the same, or pass --price"
                 )
         return None
+
+    def beyond(self, tokens: int) -> str | None:
+        """Why nothing was measured about a prompt of so many tokens; None where something was."""
+        if tokens <= MOST_TIMES_LONGER * self.tokens:
+            return None
+        return (
+            f"{self.name!r} was tuned on windows of up to {self.tokens:,} tokens, this prompt has {tokens:,}"
+        )
 
     def check(self, model_revision: str, config: RouterConfig) -> None:
         """Errors: CalibrationError naming the first thing that differs."""
@@ -162,8 +185,17 @@ def known(owner: str | None = None) -> list[str]:
     )
 
 
-def check_not_bundled(name: str) -> None:
-    """A tuned price may not hide a bundled one. Errors: CalibrationError."""
+def check_free(name: str) -> None:
+    """A tuned price may not hide a bundled one, nor any calibration. Errors: CalibrationError."""
+    places = [
+        paths.DATA / "calibrations" / FOLDER,
+        *folders.folders(None),
+        *paths.calibrations().glob("of-*"),
+    ]
+    if any((folder / f"{name}.json").exists() for folder in places):
+        raise CalibrationError(
+            f"{name!r} is the name of a bundled tuned price or of a calibration; choose another --name"
+        )
     if (paths.DATA / "calibrations" / FOLDER / f"{name}.json").exists():
         raise CalibrationError(
             f"tuned price {name!r} is bundled; choose another --name, or a file with --out"

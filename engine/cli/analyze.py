@@ -142,9 +142,9 @@ def analyze(
     loaded = load_model(model)
     if segment is None:
         config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
-    if tuned_price is not None:
-        _tell(report, tuned_price, loaded.revision, config, force)
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
+    if tuned_price is not None:
+        _tell(report, tuned_price, loaded.revision, config, prompt.tokens, force)
     report.line(
         f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
     )
@@ -184,12 +184,17 @@ def analyze(
 
 
 def _tell(
-    report: Reporter, tuned_price: tuned.TunedPrice, revision: str, config: RouterConfig, force: bool
+    report: Reporter,
+    tuned_price: tuned.TunedPrice,
+    revision: str,
+    config: RouterConfig,
+    tokens: int,
+    force: bool,
 ) -> None:
     """What the price promises, or with ``force`` why it promises nothing here. Errors: CalibrationError."""
     if not force:
         tuned_price.check(revision, config)
-    wrong = tuned_price.mismatch(revision, config)
+    wrong = tuned_price.mismatch(revision, config) or tuned_price.beyond(tokens)
     if wrong is None:
         report.line(f"{tuned_price.name}: {tuned_price.says}")
     else:

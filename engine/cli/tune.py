@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +12,8 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import Target, choose
-from routesparse.engine.calibrate.tuning_rows import read_measured
+from routesparse.engine.calibrate.choose import Row, Target, choose
+from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import TunedPrice
@@ -21,9 +22,13 @@ from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import InputError
 
+ALL = "mixed"  # the domain that is the mean of all in the rows
+_MEASURING = ("model", "windows", "tokens", "seed")  # options that only measuring reads
+
 
 def tune(
-    domain: Annotated[str, typer.Argument(help="What the texts are, such as code.")],
+    context: typer.Context,
+    domain: Annotated[str, typer.Argument(help="What the texts are, such as code; mixed: all in --rows.")],
     target: Annotated[
         str, typer.Option(help="kl=0.01 or nats=0.01, in nats a token, or agreement=0.97.")
     ] = "kl=0.01",
@@ -44,7 +49,10 @@ def tune(
     windows: Annotated[int, typer.Option(help="Windows to measure of each domain.")] = 96,
     tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
     prices: Annotated[
-        str | None, typer.Option(help="Prices to measure, such as 0.25,0.5,1; default: .18 to 2 in 8 steps.")
+        str | None,
+        typer.Option(
+            help="Prices to measure and test, such as 0.25,0.5,1; default: .18 to 2 in 8 steps, or all in --rows."
+        ),
     ] = None,
     robust: Annotated[
         bool, typer.Option("--robust", help="Keep it in each domain by itself, not in their mean.")
@@ -65,17 +73,23 @@ def tune(
     check_name(called)
     path = _target(out, called)
     files = list(rows or [paths.home() / "tuning" / f"{called}.jsonl"])
-    domains = None
+    grid = None if prices is None else _numbers(prices)
+    command = _command(context)
+    drawn = None
     if prompts:
-        domains = _measure(report, prompts, domain, files[0], model, windows, tokens, prices, seed)
-    found, headers = read_measured([file for file in files if rows or file.exists()])
-    measured = sorted({str(row["domain"]) for row in found})
-    domains = domains or ([domain] if domain in measured else measured)
-    command = f"routesparse tune {domain} --target {target} --confidence {confidence:g}"
-    command += " --robust" if robust else ""
-    command += "".join(f" --rows {file.name}" for file in files)
+        drawn, grid = _measure(report, prompts, domain, files[0], model, windows, tokens, grid, seed, command)
+    elif unread := [f"--{one}" for one in _MEASURING if _is_given(context, one)]:
+        raise InputError(
+            f"{', '.join(unread)} can't change what was measured; leave it out, or pass --prompts"
+        )
+    found, headers = read_measured([file for file in files if rows or file.exists()], report.warn)
+    if drawn is not None:
+        found = [row for row in found if tuple(row.get(part) for part in WINDOW) in drawn]
+        domains = sorted({row["domain"] for row in found})
+    else:
+        domains = _domains(found, domain, robust)
     made = choose(
-        found,
+        _priced(found, domains, grid),
         headers[0],
         wanted,
         confidence,
@@ -93,9 +107,54 @@ def tune(
         _print(made, path)
 
 
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _command(context: typer.Context) -> str:
+    """The command that makes this again: all that was given, without the folders of one machine."""
+    words = ["routesparse", "tune", str(context.params["domain"])]
+    for name, value in context.params.items():
+        if name in ("domain", "json_output") or not _is_given(context, name):
+            continue
+        option = f"--{name}"
+        if value is True:
+            words.append(option)
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [option, Path(one).name if Path(str(one)).is_absolute() else str(one)]
+    return shlex.join(words)
+
+
+def _domains(rows: Sequence[Row], domain: str, robust: bool) -> list[str]:
+    """Those of the rows that were asked for. Errors: InputError for one that was not measured."""
+    measured = sorted({str(row["domain"]) for row in rows})
+    if domain in measured:
+        return [domain]
+    if domain != ALL and not robust:
+        raise InputError(
+            f"domain {domain[:80]!r} was not measured, only {', '.join(measured) or 'none'}; pass one of these, "
+            f"{ALL} for their mean, or --robust for each of them"
+        )
+    return measured
+
+
+def _priced(rows: Sequence[Row], domains: Sequence[str], prices: Sequence[float] | None) -> list[Row]:
+    """The rows of these prices. Errors: InputError for one that was not measured on every domain."""
+    for one in domains:
+        missing = sorted(set(prices or ()) - {row["price"] for row in rows if row["domain"] == one})
+        if missing:
+            raise InputError(
+                f"price {missing[0]:g} was not measured on {one}; pass --prompts, or leave it out of --prices"
+            )
+    return [row for row in rows if prices is None or row["price"] in prices]
+
+
 def _target(out: Path | None, name: str) -> Path:
+    if out is None or out.resolve().parent == tuned.own_folder().resolve():
+        tuned.check_free(name if out is None else out.stem)
     if out is None:
-        tuned.check_not_bundled(name)
         return writable_folder(tuned.own_folder()) / f"{name}.json"
     if out.suffix != ".json" or out.is_dir():
         raise InputError(f"{out} is no .json file; pass one")
@@ -110,10 +169,13 @@ def _measure(
     model: str,
     windows: int,
     tokens: int,
-    prices: str | None,
+    prices: Sequence[float] | None,
     seed: int,
-) -> list[str]:
-    """Append what the file lacks; the domains that were asked for."""
+    command: str,
+) -> tuple[set[tuple[Any, ...]], list[float]]:
+    """Append what the file lacks; what names the windows that were drawn, and the prices."""
+    if file.suffix == ".gz":
+        raise InputError(f"{file} is compressed and can't be appended to; pass a .jsonl file as first --rows")
     if windows < 2 or tokens < LEAST_TOKENS:
         raise InputError(
             f"windows {windows}, tokens {tokens}: use at least 2 windows of {LEAST_TOKENS:,} tokens"
@@ -127,7 +189,7 @@ def _measure(
     from routesparse.engine.evaluation.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_model
 
-    grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else _numbers(prices))
+    grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
     report.line(f"loading model {model}")
     loaded = load_model(model)
     if tokens > loaded.max_tokens:
@@ -142,12 +204,12 @@ def _measure(
         )
         for one, part in groups.items()
     ]
-    command = f"routesparse tune {domain} --windows {windows} --tokens {tokens} --seed {seed}"
     bench = Bench(loaded)
     about = tuning_windows.header(loaded, bench, seed, "calibration", tokens, command)
+    windows_drawn = [drawn for lot in lots for drawn in lot]
     with report.bars():
-        tuning_windows.append(bench, [drawn for lot in lots for drawn in lot], grid, about, file, report)
-    return list(groups)
+        tuning_windows.append(bench, windows_drawn, grid, about, file, report)
+    return {drawn.key for drawn in windows_drawn}, grid
 
 
 def _numbers(text: str) -> list[float]:

@@ -95,7 +95,10 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     page = open_page("new_run", source="Paste", quality="prose-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
     assert page.selectbox(key="quality").options == ["none", "code-kl", "prose-kl"]
-    told = "KL to dense at most 0.01 nats a token on prose (the 4 documents measured) with confidence 0.95"
+    told = (
+        "KL to dense at most 0.01 nats a token on prose (the 4 documents measured), in the mean over windows of up to "
+        "16,384 tokens, each counted up to 0.04, with confidence 0.95"
+    )
     assert told in text_of(page)
     assert page.number_input(key="price").disabled
     page.button(key="submit").click().run()
@@ -115,3 +118,15 @@ def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(dem
     button.click().run()
     assert not page.exception and not page.button(key="submit").disabled
     assert page.selectbox(key="quality").value == "none" and page.number_input(key="price").value == 1.0
+
+
+def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(demo_home, open_page, prices):
+    prices(make("short-kl", 1.0, tokens=50), make("long-kl", 1.0, tokens=65_536))
+    page = open_page("new_run", source="Paste", quality="short-kl")
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert "tuned on windows of up to 50 tokens, this prompt has" in text_of(page).replace("&#x27;", "'")
+    assert not page.button(key="submit").disabled
+    # The worker's segments are as long where it has a GPU; a shorter one that was asked for is wrong on any.
+    page = open_page("new_run", source="Paste", quality="long-kl")
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert "tuned on windows" not in text_of(page) and not page.button(key="submit").disabled

@@ -330,6 +330,8 @@ def _ahead(
         anyway = problems.Fix("Route it anyway", {"break_even": 0})
         text = f"Below {source}: dense attention will run untouched."
         found.append(problems.Problem(text, (anyway,), blocks=False))
+    if requests[0].policy == "priced" and not (varied and varied.field == "price"):
+        found += quality.of_length(requests[0].model, size.tokens)
     for name in dict.fromkeys(request.calibration for request in requests):
         if name is None or _calibrated(replace(requests[0], calibration=name), size):
             continue

@@ -120,7 +120,8 @@ def of_limit(
 
 def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
     """Why the price that keeps a target promises nothing here; None where it does."""
-    wrong = target.mismatch(revision_of(resolve(request.model)[0]), request.config())
+    # A segment that was left to the worker is long on a GPU; on a CPU the worker says what is wrong.
+    wrong = target.mismatch(revision_of(resolve(request.model)[0]), request.config(on_gpu=True))
     if wrong is None:
         return None
     price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})

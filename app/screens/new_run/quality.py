@@ -29,6 +29,15 @@ def target(model: str, varied: bool) -> TunedPrice | None:
     return None if varied else fitting.get(name)
 
 
+def of_length(model: str, tokens: int) -> list[problems.Problem]:
+    """That the target says nothing of so long a prompt, where it does not; the price is used all the same."""
+    name = st.session_state.get("quality")
+    told = [one.beyond(tokens) for one in _tuned_for(model) if one.name == name]
+    return [
+        problems.Problem(f"{text}: the target says nothing of it.", blocks=False) for text in told if text
+    ]
+
+
 def _tuned_for(model: str) -> list[TunedPrice]:
     """The prices that were tuned for this model's weights; a file that can't be read is named on page Calibration."""
     found = []

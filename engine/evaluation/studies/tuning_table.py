@@ -68,9 +68,11 @@ def page(
         f"`routesparse tune` chose, for each domain, the cheapest price at which {tuned.WORDS[first.measure]} stays at "
         f"or below {first.limit:g} nats a token, with confidence {first.confidence:g}. A window's loss counts up to "
         f"{CAP:g} times that. Prices were tested from the dearest on, each at the full error, up to the first that "
-        "failed (Learn-then-Test, fixed sequence). A domain with at least "
-        f"{LEAST_CLUSTERS} documents is bounded over documents; one with fewer over windows that were drawn "
-        "independently from the documents there are, so that its claim is about these documents alone. Area: the kept "
+        "failed (Learn-then-Test, fixed sequence). The confidence holds for prices and windows that were fixed before "
+        "their losses were seen; a second try on more rows is a second test. A domain with at least "
+        f"{LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with fewer over windows that were "
+        "drawn independently from those there are, so that its claim is about these alone. Losses are means over "
+        f"windows of up to {first.tokens:,} tokens. Area: the kept "
         "share of the causal area.",
         "",
         *_sources(headers, test_headers),
@@ -86,8 +88,8 @@ def page(
         *_check_table(chosen, target, test_rows),
         "## How often a choice would have been wrong",
         f"{REPEATS} times: choose on a random half of a domain's calibration windows, judge by the mean of the other "
-        "half. At most "
-        f"{100 * (1 - first.confidence):.0f} % may be wrong; the control takes the cheapest price whose mean on the "
+        "half. A wrong one is expected seldom; the guarantee is about the true mean, not about the other half's. The "
+        "control takes the cheapest price whose mean on the "
         "same half is at most the target.",
         "",
         *_repeats_table(chosen, target, rows),
@@ -175,7 +177,7 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
                     str(len(windows)),
                     str(sum(s.part.clusters for s in found)),
                     f"{mean:.4f}",
-                    _interval(rows, lot, one.price, target),
+                    _interval(found, place),
                     f"{bound:.4f}",
                     f"{(windows <= one.limit).sum()}",
                     "yes" if bound <= one.limit else "by its mean" if mean <= one.limit else "**no**",
@@ -194,13 +196,17 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
     ]
 
 
-def _interval(rows: Sequence[Row], domains: Sequence[str], price: float, target: Target) -> str:
-    """Over clusters of one domain; nothing where there are too few, or several domains."""
-    mine = [row for row in rows if row["domain"] in domains and row["price"] == price and "failed" not in row]
-    clusters = [row["cluster"] for row in mine]
-    if len(domains) > 1 or len(set(clusters)) < 8:
+def _interval(found: Sequence[Sample], place: int) -> str:
+    """Of the mean of one domain, over its clusters; nothing where there are too few, or several domains."""
+    if len(found) > 1 or found[0].part.clusters < 8:
         return "–"
-    low, high = clustered_interval([target.loss(row) for row in mine], clusters)
+    losses = found[0].losses[place]  # [strata, units]; a unit is a cluster where there is one stratum for all
+    places = (
+        np.arange(losses.size)
+        if found[0].part.unit == "document"
+        else np.arange(losses.size) // losses.shape[1]
+    )
+    low, high = clustered_interval(losses.ravel().tolist(), places.tolist())
     return f"{low:.4f} to {high:.4f}"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from routesparse.engine.calibrate.prompts import Document, Window, draw, read_documents
-from routesparse.engine.calibrate.tuning_rows import SAME
+from routesparse.engine.calibrate.tuning_rows import MEASURED, SAME, WINDOW
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.config import PRICES, RouterConfig
 from routesparse.engine.errors import ConfigError, RouteSparseError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
 
 GRID = (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-KEY = ("split", "seed", "domain", "cluster", "index", "price")
+KEY = ("split", "seed", *WINDOW, "price")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Drawn:
     window: Window
     cluster: str
     index: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The WINDOW of its rows."""
+        return self.window.domain, self.cluster, self.index, self.window.sha256
 
     def prompt(self, split: str, seed: int) -> Prompt:
         """The window as the bench reads it: every token but the first is asked for."""
@@ -119,7 +125,7 @@ def check_same(files: Sequence[Path], about: Mapping[str, Any]) -> None:
 def done(files: Sequence[Path]) -> set[tuple[Any, ...]]:
     """Names of the rows that are measured."""
     found = (row for path in files for row in rows.read_lines(path))
-    return {tuple(row[name] for name in KEY) for row in found if "kl" in row}
+    return {tuple(row.get(name) for name in KEY) for row in found if "kl" in row}
 
 
 def measure(
@@ -160,7 +166,10 @@ def _numbers(bench: Bench, prompt: Prompt, price: float) -> dict[str, Any]:
         found: dict[str, Any] = bench.measure(prompt, find("routesparse", price))
     except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory, are RuntimeErrors
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
-    return {**found, "agreement": found.pop("agree")}
+    row = {**found, "agreement": found.pop("agree")}
+    odd = [name for name in MEASURED if not math.isfinite(row[name])]
+    # One row that is no number would make the file unreadable.
+    return {"failed": f"not finite: {', '.join(odd)}"} if odd else row
 
 
 def append(

@@ -1,12 +1,17 @@
 """Choosing a price from losses: what the bound promises, on simulated domains, and what a naive choice would do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from routesparse.engine.calibrate import choose as choosing
 from routesparse.engine.calibrate.choose import CAP, Target, choose, kept_prices, sample
+from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.tuned import MEASURES
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError
+from routesparse.engine.method.patterns import library_hash
 
 PRICES = (0.25, 0.5, 1.0)
 LIMIT = 0.01
@@ -178,6 +183,53 @@ def test_what_can_not_be_chosen_from_is_refused_with_what_to_do():
         chosen(rows_of(), domains=("code",))
     with pytest.raises(CalibrationError, match="needs at least 2 of each document"):
         chosen(rows_of(windows=1))
+
+
+def test_a_window_whose_text_was_edited_is_refused():
+    rows = rows_of()
+    stale = [{**row, "sha256": "old"} for row in rows[:3]] + [{**row, "sha256": "new"} for row in rows]
+    with pytest.raises(
+        CalibrationError, match="window 0 of prose/0 was measured on two texts; pass --prompts"
+    ):
+        chosen(stale)
+
+
+def test_a_kl_that_rounds_below_zero_counts_as_none_and_what_is_no_number_as_lost():
+    target = Target("kl", LIMIT)
+    assert target.loss({"kl": -1e-7}) == 0.0 and chosen(rows_of(scale=-1e-7)).at_price.loss == 0.0
+    assert target.loss({"kl": float("nan")}) == np.inf
+    assert Target("nats", LIMIT).loss({"nats": float("nan"), "nats_dense": 3.0}) == np.inf
+
+
+def test_a_second_try_is_named_where_one_would_try_again():
+    with pytest.raises(CalibrationError, match="every further try is a further test"):
+        chosen(rows_of(), "kl=0.0001")
+
+
+def test_the_claim_names_windows_cap_and_what_was_measured():
+    rows = [*rows_of("prose"), *rows_of("code", clusters=3)]
+    # Documents are pieces of projects.
+    rows = [
+        {**r, "document": f"{r['cluster']}-{r['index'] % 2}"} if r["domain"] == "code" else r for r in rows
+    ]
+    tail = "in the mean over windows of up to 600 tokens, each counted up to 0.04, with confidence 0.95"
+    on = "code (the 3 projects measured), prose (the 4 documents measured)"
+    both = ("code", "prose")
+    assert f"nats a token on the mean of {on}, {tail}" in chosen(rows, domains=both).says
+    assert f"nats a token on each of {on}, {tail}" in chosen(rows, domains=both, robust=True).says
+    assert f"nats a token on prose (the 4 documents measured), {tail}" in chosen(rows).says
+    many = chosen(rows_of(clusters=30, windows=3, scale=0.001))
+    assert f"nats a token on prose, {tail}" in many.says
+
+
+def test_the_claim_is_not_made_for_shorter_segments_or_far_longer_prompts():
+    made = replace(
+        chosen(rows_of()), tokens=16_384, library_hash=library_hash(), stamp=stamp_of(RouterConfig())
+    )
+    assert made.mismatch(made.model_revision, RouterConfig(segment_tokens=16_384)) is None
+    shorter = made.mismatch(made.model_revision, RouterConfig(segment_tokens=8_192))
+    assert "tuned on windows of 16,384 tokens in one segment, this run's have 8,192" in shorter
+    assert made.beyond(20_000) is None and "this prompt has 131,072" in made.beyond(131_072)
 
 
 @pytest.mark.parametrize(

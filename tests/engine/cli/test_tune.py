@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -42,7 +43,7 @@ def texts(tmp_path_factory):
     return made
 
 
-def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts, tmp_path):
+def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts, tmp_path, monkeypatch):
     arguments = ("tune", "mine", "--prompts", texts, "--model", model, "--target", "kl=5", *SMALL, "--json")
     code, out, err = run(*arguments)
     assert code == 0, err
@@ -52,6 +53,9 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     assert (made.price, made.measure, made.confidence) == (0.5, "kl", 0.6) == (told["price"], "kl", 0.6)
     assert made.parts[0].documents == 2 and made.parts[0].windows == 6 and made.parts[0].unit == "window"
     assert made.model_revision == revision_of(model) and tuned.known() == sorted(["mine-kl", *_bundled()])
+    given = f"--prompts {texts.name} --model {model.name} --target kl=5 --tokens 600 --windows 6"
+    whole = f"routesparse tune mine {given} --prices 0.5,0.25 --confidence 0.6"
+    assert made.command == made.measured[0] == whole
     # The rows stay: another target needs no model.
     rows = home / "tuning" / "mine-kl.jsonl"
     size = rows.stat().st_size
@@ -60,6 +64,7 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     )
     assert code == 0 and rows.stat().st_size == size and "unit: window" in out
     assert tuned.load("other").measure == "agreement"
+    _only_what_was_measured_is_chosen_from(run, rows)
 
     prompt = tmp_path / "prompt.txt"
     prompt.write_text((texts / "0.txt").read_text()[:560])
@@ -67,12 +72,45 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     code, out, err = run(*command)
     assert code == 0, err
     assert "mine-kl: price 0.5: KL to dense at most 5 nats a token on mine" in err
+    with monkeypatch.context() as changed:
+        changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)  # the tiny model reads no prompt of twice a window
+        code, _, err = run(*command)
+    told = "promises nothing here: 'mine-kl' was tuned on windows of up to 600 tokens"
+    assert code == 0 and told in " ".join(err.split())
     code, _, err = run(*command, "--price", 1)
     assert code == 2 and "price 1 contradicts 'mine-kl', which says 0.5" in err
     code, _, err = run(*command, "--policy", "certified")
     assert code == 2 and "was tuned with policy 'priced', this run has 'certified'" in err
     code, _, err = run(*command, "--policy", "certified", "--force")
     assert code == 0 and "promises nothing here" in err
+
+
+def _only_what_was_measured_is_chosen_from(run, rows):
+    again = ("--rows", rows, "--target", "kl=5", "--confidence", 0.6, "--name", "again")
+    assert run("tune", "mine", *again, "--prices", 0.25)[0] == 0
+    assert [row.price for row in tuned.load("again").tested] == [0.25]
+    for changed, told in (
+        (("mine", "--prices", "0.25,0.3"), "price 0.3 was not measured on mine"),
+        (("mine", "--windows", 9, "--seed", 1), "--windows, --seed can't change what was measured"),
+        (("mine", "--model", "demo"), "--model can't change what was measured"),
+        (("mien",), "domain 'mien' was not measured, only mine"),
+    ):
+        code, out, err = run("tune", changed[0], *again, *changed[1:])
+        assert (code, out) == (2, "") and told in err
+    assert run("tune", "mixed", *again)[0] == 0
+
+
+def test_texts_that_were_edited_since_are_not_chosen_from(run, model, home, texts, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(texts, folder)
+    command = ("tune", "mine", "--prompts", folder, "--model", model, "--target", "kl=5", *SMALL)
+    assert run(*command)[0] == 0
+    stale = set(tuned.load("mine-kl").documents)
+    (folder / "0.txt").write_text((folder / "0.txt").read_text().upper())
+    assert run(*command)[0] == 0
+    made = tuned.load("mine-kl")
+    assert len(made.documents) == 2 and len(stale & set(made.documents)) == 1
+    assert made.parts[0].windows == 6
 
 
 def _bundled():
@@ -113,6 +151,9 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
         (("--name", "a/b"), "'a/b' is no name"),
         (("--out", "x.txt"), "x.txt is no .json file"),
         (("--prompts", "/nowhere"), "does not exist"),
+        (("--rows", "x.jsonl.gz"), "x.jsonl.gz is compressed and can't be appended to"),
+        (("--name", "prose"), "'prose' is the name of a bundled tuned price or of a calibration"),
+        (("--name", "prose-kl"), "'prose-kl' is the name of a bundled tuned price"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change, told):

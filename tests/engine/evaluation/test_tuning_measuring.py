@@ -1,11 +1,13 @@
 """The measuring half of ``routesparse tune``: a tiny model on the CPU, no GPU."""
 
+import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from routesparse.engine.calibrate.prompts import Document, draw
+from routesparse.engine.calibrate.prompts import Document, document_groups, draw
 from routesparse.engine.errors import CalibrationError, ConfigError
 from routesparse.engine.evaluation.studies import tuning, tuning_windows
 from routesparse.engine.evaluation.studies.selection import rows
@@ -81,3 +83,45 @@ def test_measuring_goes_on_where_it_was_cut_off_and_refuses_another_setting(fold
 def test_a_price_outside_its_range_ends_the_run_before_anything_is_loaded(tmp_path):
     with pytest.raises(ConfigError, match="price 0 must lie in"):
         tuning.main(["--out", str(tmp_path / "x.jsonl"), "--prices", "0"])
+
+
+def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_failure(loaded, data):
+    documents, of = tuning_windows.read_split(data, "code", "calibration", loaded.tokenizer)
+    drawn = tuning_windows.draw_windows(documents, of, 600, 2, loaded.tokenizer, 0)[0]
+    about = {"model": "m", "split": "test", "seed": 0, "device": "cpu", "git_commit": None}
+
+    class Made:
+        def measure(self, prompt, rule):
+            kl = float("nan") if rule.setting == 0.5 else 0.1
+            return {"kl": kl, "agree": 1.0, "nats": 3.0, "nats_dense": 3.0, "area": 0.5}
+
+        def forget(self):
+            pass
+
+    found = list(tuning_windows.measure(Made(), drawn, [0.25, 0.5], about, set()))
+    assert found[0]["kl"] == 0.1 and "kl" not in found[1] and found[1]["failed"] == "not finite: kl"
+    skip = {tuple(row[name] for name in tuning_windows.KEY) for row in found}
+    assert not list(tuning_windows.measure(Made(), drawn, [0.25, 0.5], about, skip))
+    edited = replace(drawn, window=replace(drawn.window, token_ids=drawn.window.token_ids[::-1]))
+    assert len(list(tuning_windows.measure(Made(), edited, [0.25, 0.5], about, skip))) == 2
+
+
+def test_a_compressed_file_is_not_appended_to(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n"))
+    with pytest.raises(ConfigError, match="compressed and can't be appended to"):
+        rows.Appender(path)
+    assert gzip.decompress(path.read_bytes()) == b"{}\n"
+
+
+def test_one_text_under_two_names_and_two_folders_of_one_name_are_refused(loaded, tmp_path):
+    for name in ("a/x", "b/x"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.txt").write_text(name)
+    with pytest.raises(CalibrationError, match="two groups of prompts are called 'x'"):
+        document_groups([tmp_path / "a" / "x", tmp_path / "b" / "x"], "all", loaded.tokenizer)
+    with pytest.raises(CalibrationError, match="two groups of prompts are called 'x'"):
+        document_groups([tmp_path / "a" / "x", tmp_path / "b" / "x" / "1.txt"], "x", loaded.tokenizer)
+    (tmp_path / "a" / "x" / "2.txt").write_text("a/x")
+    with pytest.raises(CalibrationError, match="documents '1' and '2' are the same text"):
+        document_groups([tmp_path / "a" / "x"], "x", loaded.tokenizer)

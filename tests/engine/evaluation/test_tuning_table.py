@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine import paths
-from routesparse.engine.calibrate.choose import Sample, Target, choose
+from routesparse.engine.calibrate.choose import Sample, Target, choose, sample
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import Part
@@ -156,3 +156,22 @@ def test_a_choice_on_half_of_the_windows_is_seldom_wrong_where_the_mean_alone_of
     wrong, naive, places = tuning_table.repeated(found, 4 * limit, limit, 0.05)
     assert wrong <= 0.05 < 0.2 < naive
     assert (places == 0).mean() > 0.9
+
+
+def test_the_interval_is_of_the_mean_beside_it_with_failed_windows_at_the_cap():
+    rows = rows_of("test", "prose", 0.004, clusters=10, windows=2)
+    lost = [
+        {**row, "failed": "out of memory"}
+        if row["index"] == 0
+        else {**row, "kl": 9.0}
+        if row["index"] == 1
+        else row
+        for row in rows
+    ]
+    target = Target("kl", 0.01)
+    assert tuning_table._interval([sample(lost, "prose", PRICES, target)], 2) == "0.0400 to 0.0400"
+    low, high = map(float, tuning_table._interval([sample(rows, "prose", PRICES, target)], 2).split(" to "))
+    assert 0.002 < low < 0.004 < high < 0.006
+    assert tuning_table._interval([sample(rows_of("test", "x", 0.004), "x", PRICES, target)], 2) == "–"
+    many = sample(rows_of("test", "x", 0.004, clusters=25), "x", PRICES, target)
+    assert many.part.unit == "document" and " to " in tuning_table._interval([many], 2)

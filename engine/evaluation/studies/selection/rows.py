@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from routesparse.engine.errors import ConfigError
+
 KEY = ("method", "setting", "task", "length", "index", "seed", "extras")
 Key = tuple[Any, ...]
 
@@ -54,6 +56,9 @@ class Appender:
     """Appends lines; each is in the operating system's hands when ``write`` returns."""
 
     def __init__(self, path: Path) -> None:
+        """Errors: ConfigError for a .gz file, which plain lines would ruin."""
+        if path.suffix == ".gz":
+            raise ConfigError(f"{path} is compressed and can't be appended to; pass a .jsonl file")
         path.parent.mkdir(parents=True, exist_ok=True)
         torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
         self._file = path.open("a", buffering=1)
