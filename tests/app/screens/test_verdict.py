@@ -164,7 +164,10 @@ def test_texts_that_go_on_are_shown_escaped_with_what_differs_marked(row, told):
 
 def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
     html = text_of(open_page("routing_map", run="c0de17aa"))
-    assert "Not compared: no dense prefill ran" in html and "Answer not compared: run the prompt with dense, too" in html
+    assert (
+        "Not compared: no dense prefill ran" in html
+        and "Answer not compared: run the prompt with dense, too" in html
+    )
 
 
 def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, open_page):
