@@ -22,6 +22,9 @@ from typing import Any
 
 # Before torch is loaded, as the command line does (engine/cli/main.py): three times as fast on two busy cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Where `make lm-eval` puts the harness: last, so that no other package changes; and before transformers is loaded,
+# which looks only once for a package that the harness brings.
+sys.path.append(str(Path(sys.prefix, "lm-eval")))
 
 import torch
 from tqdm import tqdm
@@ -32,8 +35,6 @@ from routesparse.engine.evaluation.lm_eval_routed import Answer, RoutedModel, ca
 from routesparse.engine.models.files import DEMO, check_folder, resolve
 from routesparse.engine.models.load import load_tokenizer
 
-# Where `make lm-eval` puts the harness: last, so that no other package changes.
-sys.path.append(str(Path(sys.prefix, "lm-eval")))
 try:
     from lm_eval.__main__ import cli_evaluate
     from lm_eval.api.registry import register_model

@@ -91,9 +91,9 @@ def test_the_harness_scores_a_routed_model_as_evaluate_does(harness):
 
 LIKELIHOODS = """
 import json
+from routesparse.engine.evaluation.lm_eval import RouteSparseLM  # first: it knows where the harness lies
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from routesparse.engine.evaluation.lm_eval import RouteSparseLM
 
 def asked(kind, arguments):
     return [Instance(kind, {}, one, i) for i, one in enumerate(arguments)]
