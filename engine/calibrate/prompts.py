@@ -87,17 +87,17 @@ def document_groups(prompts: Sequence[Path], domain: str, tokenizer: Any) -> dic
     if files:
         groups[domain] = [d for path in files for d in read_documents(path, domain, tokenizer)]
     for group in groups.values():
-        _check_different(group)
+        _check_different(group, "would count as two; remove one")
     return groups
 
 
-def _check_different(documents: Sequence[Document]) -> None:
+def _check_different(documents: Sequence[Document], harm: str) -> None:
+    """Errors: CalibrationError where two are the same text; harm: what that would do, and the way out."""
     names: dict[str, str] = {}
     for document in documents:
         if document.sha256 in names:
             raise CalibrationError(
-                f"documents {names[document.sha256]!r} and {document.name!r} are the same text and would count as two; "
-                "remove one"
+                f"documents {names[document.sha256]!r} and {document.name!r} are the same text and {harm}"
             )
         names[document.sha256] = document.name
 
@@ -125,14 +125,7 @@ def split_folds(
         raise CalibrationError(
             f"{len(documents)} document is long enough; the two folds need two, so pass more or longer ones"
         )
-    names: dict[str, str] = {}
-    for document in documents:
-        if document.sha256 in names:
-            raise CalibrationError(
-                f"documents {names[document.sha256]!r} and {document.name!r} are the same text and could end in "
-                "both folds; pass it once"
-            )
-        names[document.sha256] = document.name
+    _check_different(documents, "could end in both folds; pass it once")
     shuffled = sorted(documents, key=lambda d: d.sha256)
     random.Random(seed).shuffle(shuffled)
     count = min(len(shuffled) - 1, max(1, round(share_a * len(shuffled))))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine import fields, paths
-from routesparse.engine.calibration import folders
+from routesparse.engine.calibration import artifact, folders
 from routesparse.engine.calibration.artifact import stamp_of, unread_by
 from routesparse.engine.calibration.checks import check_stamp
 from routesparse.engine.config import PRICES, RouterConfig
@@ -196,19 +196,22 @@ def check_free(name: str) -> None:
         raise CalibrationError(
             f"{name!r} is the name of a bundled tuned price or of a calibration; choose another --name"
         )
-    if (paths.DATA / "calibrations" / FOLDER / f"{name}.json").exists():
-        raise CalibrationError(
-            f"tuned price {name!r} is bundled; choose another --name, or a file with --out"
-        )
 
 
-def find(name: str, owner: str | None = None) -> TunedPrice | None:
-    """The tuned price of this name or in this .json file; None where it names none, but perhaps a calibration.
+def find_known(name: str, owner: str | None = None) -> TunedPrice | None:
+    """The tuned price of this name; None where it names none, but perhaps a calibration, which comes first.
 
     Errors: CalibrationError for a file that is damaged.
     """
+    if name not in known(owner) or name in artifact.known(owner):
+        return None
+    return load(name, owner)
+
+
+def find(name: str, owner: str | None = None) -> TunedPrice | None:
+    """``find_known``, or the tuned price in this .json file. Errors: CalibrationError for a file that is damaged."""
     if not name.endswith(".json"):
-        return load(name, owner) if name in known(owner) else None
+        return find_known(name, owner)
     try:
         values = fields.read_json(Path(name), _MOST_FILE_BYTES)
     except (OSError, ValueError):  # the reader of calibrations says what is wrong with it

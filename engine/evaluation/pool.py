@@ -22,6 +22,16 @@ def run(work: Callable[..., None], processes: int, shared: tuple[Any, ...]) -> l
     return [process.exitcode for process in started]
 
 
+def spread(work: Callable[..., None], processes: int, shared: tuple[Any, ...]) -> None:
+    """``run``, or with one process the same call in this one. Errors: SystemExit where a process ended badly."""
+    if processes == 1:
+        work(0, *shared)
+        return
+    codes = run(work, processes, shared)
+    if any(codes):
+        raise SystemExit(f"processes ended with {codes}")
+
+
 def load_in_turn(model: str, place: int) -> LoadedModel:
     """The model of a process, on its GPU, or where there is none on the CPU. Errors: ModelError."""
     device = "auto"

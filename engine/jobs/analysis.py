@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import known, load_calibration
+from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts import PromptText, tokenize
@@ -80,11 +80,8 @@ class WarmAnalysis:
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
         calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
-        # A calibration of that name comes first: it was there when tuned prices were not.
-        if calibration is not None and calibration in set(tuned.known(request.owner)) - set(
-            known(request.owner)
-        ):
-            price = tuned.load(calibration, request.owner)
+        price = None if calibration is None else tuned.find_known(calibration, request.owner)
+        if price is not None:
             config, calibration = price.applied(config, request.price), None
             price.check(loaded.revision, config)
         try:

@@ -163,13 +163,14 @@ def _arms(cells: Sequence[Cell], rival: str, seed: int) -> _Arms:
     rivals = _of(points, rival)
     if not rivals:
         raise MissingRowsError(f"no predictions of {rival}; add --methods {rival}")
-    kept = [cell for cell in cells if all(p in cell.by_method for p in (mine, *rivals, DENSE))]
-    kept = [cell for cell in kept if _common(cell, (mine, *rivals, DENSE))]
+    wanted = (mine, *rivals, DENSE)
+    whole = [cell for cell in cells if all(point in cell.by_method for point in wanted)]
+    samples = {cell.stratum: common for cell in whole if (common := _common(cell, wanted))}
+    kept = [cell for cell in whole if cell.stratum in samples]
     if not kept:
         raise MissingRowsError(f"no prompt has predictions of dense, {OURS} and every {rival}")
-    ratios = {point: _total(kept, point, rivals, mine) / _total(kept, mine, rivals, mine) for point in rivals}
+    ratios = {point: _total(kept, samples, point) / _total(kept, samples, mine) for point in rivals}
     chosen = _bracket(ratios, rival)
-    samples = {cell.stratum: _common(cell, (mine, *rivals, DENSE)) for cell in kept}
     draws = Draws(
         {
             _name(cell.stratum): [cell.by_method[mine][one].cluster for one in samples[cell.stratum]]
@@ -209,11 +210,12 @@ def _common(cell: Cell, points: Sequence[Point]) -> list[str]:
     return sorted(set.intersection(*(set(cell.by_method[point]) for point in points)))
 
 
-def _total(cells: Sequence[Cell], point: Point, rivals: Sequence[Point], mine: Point) -> float:
+def _total(cells: Sequence[Cell], samples: Mapping[Stratum, Sequence[str]], point: Point) -> float:
+    """A method's milliseconds over the common prompts: of each stratum its median, as often as it has prompts."""
     total = 0.0
     for cell in cells:
-        samples = _common(cell, (mine, *rivals, DENSE))
-        total += len(samples) * float(np.median([cell.by_method[point][one].prefill_ms for one in samples]))
+        times = [cell.by_method[point][one].prefill_ms for one in samples[cell.stratum]]
+        total += len(times) * float(np.median(times))
     return total
 
 

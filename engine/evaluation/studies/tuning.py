@@ -44,12 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     deadline = time.time() + arguments.limit_s
     arguments.prices = tuning_windows.check_prices(arguments.prices)
-    if arguments.processes == 1:
-        work(0, arguments, deadline, study.command())
-        return
-    codes = pool.run(work, arguments.processes, (arguments, deadline, study.command()))
-    if any(codes):
-        raise SystemExit(f"processes ended with {codes}")
+    pool.spread(work, arguments.processes, (arguments, deadline, study.command()))
 
 
 def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:

@@ -166,3 +166,14 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change
 def test_choosing_without_rows_says_how_to_get_some(run, home):
     code, _, err = run("tune", "mine")
     assert code == 2 and "pass --prompts" in err
+
+
+def test_a_calibration_comes_before_a_tuned_price_of_its_name(home):
+    """On the command line as in a job."""
+    bundled = paths.DATA / "calibrations" / "tuned" / "prose-kl.json"
+    place = home / "calibrations" / "tuned" / "mine.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(bundled.read_text())
+    assert tuned.find("mine") is not None
+    (home / "calibrations" / "mine.json").write_text("{}")
+    assert tuned.find("mine") is None and tuned.find(str(place)) is not None

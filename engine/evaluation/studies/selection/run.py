@@ -41,12 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     deadline = time.time() + arguments.limit_s
     arguments.methods = ["dense", *arguments.methods]
     methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
-    if arguments.processes == 1:
-        work(0, arguments, deadline, study.command())
-        return
-    codes = pool.run(work, arguments.processes, (arguments, deadline, study.command()))
-    if any(codes):
-        raise SystemExit(f"processes ended with {codes}")
+    pool.spread(work, arguments.processes, (arguments, deadline, study.command()))
 
 
 def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:
