@@ -131,36 +131,36 @@ def scored_rows_kernel(
     BLOCK_Q: tl.constexpr,
     PICKED: tl.constexpr,
     HEAD: tl.constexpr,
-    HEAD_PADDED: tl.constexpr,
+    PIECE: tl.constexpr,
     INDIRECT: tl.constexpr,
 ):
-    """The PICKED rows of one query block that are scored, in order."""
+    """The PICKED rows of one query block that are scored, in order. PIECE: components of a head at a time."""
     OUTSTANDING: tl.constexpr = PICKED // 2
     STRIDE: tl.constexpr = (BLOCK_Q - OUTSTANDING) // (PICKED - OUTSTANDING)
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
-    block = tl.program_id(0)
-    unit = tl.program_id(1).to(tl.int64)
+    # Heads first: a token's lie side by side in memory.
+    unit = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
     batch, head = unit // heads, unit % heads
     i = tl.arange(0, BLOCK_Q)
     row = tl.minimum(block * BLOCK_Q + i, rows - 1)
-    d = tl.arange(0, HEAD_PADDED)
-    q = tl.load(
-        q_ptr
-        + batch * stride_qb
-        + head * stride_qh
-        + (row + first).to(tl.int64)[:, None] * stride_qn
-        + d[None, :] * stride_qd,
-        mask=(d < HEAD)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    distance = distances(q, tl.sum(q, 0) / BLOCK_Q)
-    before = (distance[None, :] == distance[:, None]) & (i[None, :] < i[:, None])
-    rank = tl.sum(((distance[None, :] > distance[:, None]) | before).to(tl.int32), 1)
+    q_rows = q_ptr + batch * stride_qb + head * stride_qh + (row + first).to(tl.int64)[:, None] * stride_qn
+    # Piece by piece: a whole query block in float32 would not fit the registers.
+    distance = tl.zeros([BLOCK_Q], dtype=tl.float32)
+    for start in tl.static_range(0, HEAD, PIECE):
+        d = start + tl.arange(0, PIECE)
+        q = tl.load(q_rows + d[None, :] * stride_qd, mask=(d < HEAD)[None, :], other=0.0).to(tl.float32)
+        distance += distances(q, tl.sum(q, 0) / BLOCK_Q)
+    # A row's rank is the number of rows that stand out more; of those level with the last one the first ones count.
+    rank = tl.sum(tl.where(distance[None, :] > distance[:, None], 1.0, 0.0), 1).to(tl.int32)
     standing = rank < OUTSTANDING
-    place = tl.cumsum((rank >= OUTSTANDING).to(tl.int32), 0) - 1
+    last = tl.max(tl.where(standing, rank, -1), 0)
+    level = rank == last
+    standing = standing & ((level == 0) | (tl.cumsum(level.to(tl.int32), 0) <= OUTSTANDING - last))
+    place = tl.cumsum((standing == 0).to(tl.int32), 0) - 1
     other = (place % STRIDE == block % STRIDE) & (place // STRIDE < PICKED - OUTSTANDING)
-    chosen = standing | other
+    chosen = standing | ((standing == 0) & other)
     slot = tl.cumsum(chosen.to(tl.int32), 0) - 1
     tl.store(out_ptr + (unit * query_blocks + block) * PICKED + slot, row, mask=chosen)
 

@@ -9,10 +9,13 @@ from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants, variant
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
-LAUNCH = (128, 64, 8, 3)  # rows and descriptions of a product, warps, stages; as measured on an H200
+# Rows and descriptions of a product, warps, stages; as measured on an H200. Heads of at most SMALL_HEAD leave room in
+# shared memory for a second program, which computes while the first one waits.
+LAUNCH, SMALL_HEAD_WARPS, SMALL_HEAD = (128, 64, 8, 3), 4, 64
 # Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
 SHARED_BYTES = 163_840
-FEATURE_WARPS, ROWS_WARPS = 2, 2
+FEATURE_WARPS = {1: 2, 2: 1}  # by clusters
+ROWS_WARPS, ROWS_PIECE = 2, 32
 PAIRED = 16  # descriptions of eight KV blocks that are two clusters each
 
 
@@ -41,6 +44,8 @@ def block_score(
     features, counts = descriptions(k, geometry, clusters, table)
     out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
     at_once, width, warps, stages = LAUNCH
+    if head_size <= SMALL_HEAD:
+        warps = min(warps, SMALL_HEAD_WARPS)
     row_bytes = 2 * power_of_two(head_size) * q.element_size()
     while stages > 1 and row_bytes * (at_once + stages * width) > SHARED_BYTES:
         stages -= 1
@@ -108,7 +113,7 @@ def scored_rows(
     batch, heads, _, head_size = q.shape
     blocks, picked = geometry.query_blocks, min(rows, geometry.block_q)
     out = torch.empty(batch, heads, blocks, picked, dtype=torch.int32, device=q.device)
-    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(blocks, batch * heads)](
+    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(batch * heads, blocks)](
         q,
         out if table is None else table,
         out,
@@ -120,7 +125,7 @@ def scored_rows(
         BLOCK_Q=geometry.block_q,
         PICKED=picked,
         HEAD=head_size,
-        HEAD_PADDED=power_of_two(head_size),
+        PIECE=min(ROWS_PIECE, power_of_two(head_size)),
         INDIRECT=table is not None,
         num_warps=ROWS_WARPS,
     )
@@ -160,6 +165,6 @@ def descriptions(
         HEAD_PADDED=power_of_two(head_size),
         CLUSTERS=clusters,
         INDIRECT=table is not None,
-        num_warps=FEATURE_WARPS,
+        num_warps=FEATURE_WARPS[clusters],
     )
     return out, counts

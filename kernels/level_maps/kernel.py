@@ -1,4 +1,4 @@
-"""The device code of level maps in closed form: a window of blocks, bands by block distance.
+"""The device code of level maps in closed form: a window of blocks, bands by block distance and their ranks.
 
 Importing this module imports Triton, so only the launcher does, inside functions.
 """
@@ -40,6 +40,27 @@ def closed_levels_kernel(
     level = tl.where((n == sink) | (n >= base - LOCAL_BLOCKS), 0, level)
     level = tl.where((n <= last) & (n >= sink), level, NEVER)
     tl.store(levels_ptr + row * key_blocks + n, level.to(tl.uint8), mask=n < key_blocks)
+
+
+@triton.jit
+def band_levels_kernel(
+    bands_ptr, budgets_ptr, levels_ptr, key_blocks, BUDGETS: tl.constexpr, SOME: tl.constexpr, N: tl.constexpr
+):
+    """SOME bands of a unit: their ranks, found by counting the bands before each, and the budgets that end there."""
+    unit = tl.program_id(1).to(tl.int64) * key_blocks
+    at = tl.program_id(0) * SOME + tl.arange(0, SOME)
+    own = tl.load(bands_ptr + unit + at, mask=at < key_blocks, other=0.0)
+    rank = tl.zeros([SOME], dtype=tl.int32)
+    for start in range(0, key_blocks, N):
+        n = start + tl.arange(0, N)
+        other = tl.load(bands_ptr + unit + n, mask=n < key_blocks, other=-1.0)
+        nearer = (other[None, :] == own[:, None]) & (n[None, :] < at[:, None])
+        rank += tl.sum(((other[None, :] > own[:, None]) | nearer).to(tl.int32), 1)
+    level = tl.zeros([SOME], dtype=tl.int32)
+    for budget in tl.static_range(BUDGETS):
+        level += (rank >= tl.load(budgets_ptr + budget)).to(tl.int32)
+    level = tl.where(level < BUDGETS, level, NEVER)
+    tl.store(levels_ptr + unit + at, level.to(tl.uint8), mask=at < key_blocks)
 
 
 @triton.jit

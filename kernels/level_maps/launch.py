@@ -9,10 +9,13 @@ from routesparse.kernels.launching import knows_ptx, power_of_two, variant
 from routesparse.kernels.level_maps.naive import MAX_LEVELS
 from routesparse.kernels.rules import SCORE_BINS
 
-SCORE_CHUNK = 256  # blocks of a row that a warp bins at a time; as measured on an H200
+SCORE_CHUNK = 128  # blocks of a row that a warp bins at a time; as measured on an H200
 
 
 SLASH_CHUNK = 256
+
+
+BANDS_OF_PROGRAM, BANDS_COMPARED = 16, 256  # at a time
 
 
 def score_levels(
@@ -63,6 +66,25 @@ def score_levels(
         num_warps=1,
     )
     return top_k, floor, top_k_count, floor_count
+
+
+def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
+    """The contract of the package; masses are not negative."""
+    from routesparse.kernels.level_maps.kernel import band_levels_kernel
+
+    batch, heads, key_blocks = bands.shape
+    out = torch.empty(bands.shape, dtype=torch.uint8, device=bands.device)
+    variant(band_levels_kernel, key_blocks=key_blocks)[(-(-key_blocks // BANDS_OF_PROGRAM), batch * heads)](
+        bands.contiguous(),
+        budgets,
+        out,
+        key_blocks,
+        BUDGETS=len(budgets),
+        SOME=BANDS_OF_PROGRAM,
+        N=BANDS_COMPARED,
+        num_warps=4,
+    )
+    return out
 
 
 def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:

@@ -22,6 +22,16 @@ def closed_levels(budgets: torch.Tensor, geometry: SegmentGeometry) -> torch.Ten
     return level.masked_fill(forced, 0).masked_fill_(~causal, NEVER)
 
 
+def band_levels(bands: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
+    """The smallest level that keeps each band: uint8 [B, H, N] of band masses float32 [B, H, N].
+
+    Level l keeps the budgets[l] bands of the largest mass, of equal ones the nearer; budgets int32 [levels], ascending.
+    """
+    rank = bands.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    level = (rank.unsqueeze(-1) >= budgets).sum(-1)
+    return torch.where(level < len(budgets), level, NEVER).to(torch.uint8)
+
+
 def slash_levels(band_levels: torch.Tensor, geometry: SegmentGeometry) -> torch.Tensor:
     """Level map uint8 [B, H, M, N] of bands: band_levels uint8 [B, H, N] by block distance."""
     forced, causal = forced_and_causal(geometry)

@@ -20,7 +20,8 @@ RECENT_TILE_BYTES = 16_384  # of keys; they and the rows must fit the shared mem
 RECENT_LANES = 16  # keys whose masses by offset are added: those of a warp
 
 
-RECENT_TILES_PER_PROGRAM = 64
+RECENT_TILES_PER_PROGRAM = 64  # at most; fewer where that leaves fewer programs than RECENT_PROGRAMS
+RECENT_PROGRAMS = 256
 
 
 def recent_marginals(
@@ -51,6 +52,8 @@ def recent_marginals(
     together, stages = (1, 2) if large else (math.gcd(together, group), stages)
     lanes = width // RECENT_LANES
     tiles, key_blocks = -(-keys // width), -(-keys // block_k)
+    programs = -(-RECENT_PROGRAMS * together // (batch * heads))  # along the keys
+    chunk = min(RECENT_TILES_PER_PROGRAM, -(-tiles // programs))
     columns = torch.empty(batch, heads, keys, dtype=torch.float32, device=q.device)
     bands = torch.empty(batch, heads, key_blocks, dtype=torch.float32, device=q.device)
     for start in range(0, count, RECENT_ROWS):
@@ -68,7 +71,7 @@ def recent_marginals(
             keys=keys,
             tiles=tiles,
             first_edge=first_edge,
-        )[(-(-tiles // RECENT_TILES_PER_PROGRAM), batch * heads // together)](
+        )[(-(-tiles // chunk), batch * heads // together)](
             q,
             k,
             columns if table is None else table,
@@ -85,7 +88,7 @@ def recent_marginals(
             first,
             keys,
             tiles,
-            RECENT_TILES_PER_PROGRAM,
+            chunk,
             local_offsets,
             first_edge,
             scale,

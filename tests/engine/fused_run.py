@@ -86,6 +86,8 @@ def small_pieces() -> dict[tuple[Any, str], int]:
         (recent_marginals, "RECENT_TILES_PER_PROGRAM"): 2,
         (level_maps, "SCORE_CHUNK"): 4,
         (level_maps, "SLASH_CHUNK"): 2,
+        (level_maps, "BANDS_OF_PROGRAM"): 2,
+        (level_maps, "BANDS_COMPARED"): 4,
         (retained_mass, "BLOCKS_AT_ONCE"): 4,
         (retained_mass, "TOTALS_AT_ONCE"): 4,
         (retained_mass, "COLUMNS_PER_PROGRAM"): 64,

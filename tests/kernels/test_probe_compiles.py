@@ -33,9 +33,14 @@ KERNELS = {
         "block_score.kernel",
         "block_features_kernel",
         {"WEIGHT": 0.375, "MOST": 3e38, "BLOCK": 64, "CLUSTERS": 2},
+        1,
+    ),
+    "scored-rows": (
+        "block_score.kernel",
+        "scored_rows_kernel",
+        {"BLOCK_Q": 128, "PICKED": 32, "PIECE": 32},
         2,
     ),
-    "scored-rows": ("block_score.kernel", "scored_rows_kernel", {"BLOCK_Q": 128, "PICKED": 32}, 2),
     "block-score": (
         "block_score.kernel",
         "block_score_kernel",

@@ -72,10 +72,11 @@ INDEX_KERNELS = {
     "score": (
         "level_maps.score_kernel",
         "score_levels_kernel",
-        {"CHUNK": 256, "BITS": 8, "FLOORS": 7, "PTX": True},
+        {"CHUNK": 128, "BITS": 8, "FLOORS": 7, "PTX": True},
     ),
     "closed": ("level_maps.kernel", "closed_levels_kernel", {"N": 2_048}),
     "slash": ("level_maps.kernel", "slash_levels_kernel", {"N": 256}),
+    "bands": ("level_maps.kernel", "band_levels_kernel", {"BUDGETS": 6, "SOME": 16, "N": 256}),
     "by-position": ("retained_mass.kernel", "by_position_kernel", {"ROWS": 32}),
     "columns": ("retained_mass.kernel", "column_mass_kernel", {"CHUNK": 512, "ROWS": 32, "COLUMNS": 64}),
     "rows": ("retained_mass.kernel", "cover_rows_kernel", {"PIECES": 32, "N": 128}),
@@ -88,7 +89,7 @@ OF_ALL |= {"HEAD": 128, "HEAD_PADDED": 128, "UPCAST": False, "PRECISION": "tf32"
 TYPES = {
     "*fp16": ("scores",),
     "*bf16": ("q", "k"),
-    "*fp32": ("question", "floors", "lse", "mass", "sink_mass", "column_mass"),
+    "*fp32": ("question", "bands", "floors", "lse", "mass", "sink_mass", "column_mass"),
     "*i64": ("first_key", "row", "position", "choice"),
     "*u8": ("band_levels", "levels", "closed", "slash", "top_k", "floor", "dense"),
 }
@@ -106,7 +107,7 @@ def test_index_kernel_compiles_without_spills(name: str, capability: int, option
     types = {f"{tensor}_ptr": kind for kind, tensors in TYPES.items() for tensor in tensors}
     types |= {"scale": "fp32", "softcap": "fp32", "table_ptr": "*i64" if name == "columns" else "*i32"}
     types["out_ptr"] = "*fp64" if name == "density" else "*fp32"
-    warps = {"columns": 2, "by-position": 4, "closed": 4, "totals": 4, "density": 4}.get(name, 1)
+    warps = {"columns": 2, "by-position": 4, "closed": 4, "totals": 4, "density": 4, "bands": 4}.get(name, 1)
     ptx = ptx_of(kernel, constants, types, capability, num_warps=warps)
     assert "ld.local" not in ptx
     # Bins are counted in shared memory, not by votes of a warp.

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from routesparse.engine.method.family import Context, Family, FamilyIndex, Look
-from routesparse.kernels.families import NEVER
 
 if TYPE_CHECKING:
-    import torch
-
     from routesparse.engine.method.patterns import Candidate
     from routesparse.engine.method.segments import Segment
 
@@ -53,26 +50,15 @@ def reads(context: Context, budget: Candidate, unit: tuple[int, int], i: int) ->
 
 def build(context: Context, budgets: Sequence[Candidate]) -> FamilyIndex:
     """Level l keeps the best ``budgets[l].columns`` columns and ``budgets[l].blocks`` bands of each head."""
-    from routesparse.kernels.level_maps import slash_levels
+    from routesparse.engine.device.constants import constant
+    from routesparse.kernels.level_maps import band_levels, slash_levels
 
     probe = context.probe
-    levels = slash_levels(_band_levels(probe.band_mass, budgets), context.geometry)
+    bands = constant(np.array([c.blocks for c in budgets], dtype=np.int32), probe.band_mass.device)
+    levels = slash_levels(band_levels(probe.band_mass, bands), context.geometry)
     most = min(max(c.columns for c in budgets), probe.column_mass.shape[-1])
     columns = probe.column_mass.topk(most, dim=-1).indices
     return FamilyIndex(NAME, levels, columns, tuple(min(c.columns, most) for c in budgets))
-
-
-def _band_levels(bands: torch.Tensor, budgets: Sequence[Candidate]) -> torch.Tensor:
-    """The smallest level that keeps each band: uint8 [B, H, N] of band masses [B, H, N]."""
-    import torch
-
-    from routesparse.engine.device.constants import constant
-
-    rank = np.arange(bands.shape[-1])
-    level = np.searchsorted(np.array([c.blocks for c in budgets]), rank, side="right")
-    of_rank = constant(np.where(level < len(budgets), level, NEVER).astype(np.uint8), bands.device)
-    order = bands.argsort(dim=-1, descending=True, stable=True)
-    return torch.empty_like(bands, dtype=torch.uint8).scatter_(-1, order, of_rank.expand(bands.shape))
 
 
 FAMILY = Family(
