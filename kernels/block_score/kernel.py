@@ -119,6 +119,7 @@ def distances(k, centre):
 def scored_rows_kernel(
     q_ptr,
     table_ptr,
+    distance_ptr,
     out_ptr,
     stride_qb,
     stride_qh,
@@ -152,8 +153,13 @@ def scored_rows_kernel(
         d = start + tl.arange(0, PIECE)
         q = tl.load(q_rows + d[None, :] * stride_qd, mask=(d < HEAD)[None, :], other=0.0).to(tl.float32)
         distance += distances(q, tl.sum(q, 0) / BLOCK_Q)
+    # Through memory, so that both sides compare the same numbers: the compiler may sum a second time in another order.
+    distance_ptr += (unit * query_blocks + block) * BLOCK_Q
+    tl.store(distance_ptr + i, distance)
+    tl.debug_barrier()
+    own, others = tl.load(distance_ptr + i[:, None]), tl.load(distance_ptr + i[None, :])
     # A row's rank is the number of rows that stand out more; of those level with the last one the first ones count.
-    rank = tl.sum(tl.where(distance[None, :] > distance[:, None], 1.0, 0.0), 1).to(tl.int32)
+    rank = tl.sum(tl.where(others > own, 1.0, 0.0), 1).to(tl.int32)
     standing = rank < OUTSTANDING
     last = tl.max(tl.where(standing, rank, -1), 0)
     level = rank == last

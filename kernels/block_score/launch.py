@@ -14,7 +14,7 @@ from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 LAUNCH, SMALL_HEAD_WARPS, SMALL_HEAD = (128, 64, 8, 3), 4, 64
 # Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
 SHARED_BYTES = 163_840
-FEATURE_WARPS = {1: 2, 2: 1}  # by clusters
+FEATURE_WARPS, SMALL_FEATURE_WARPS = 2, 1  # the latter for two clusters of a small head
 ROWS_WARPS, ROWS_PIECE = 2, 32
 PAIRED = 16  # descriptions of eight KV blocks that are two clusters each
 
@@ -116,6 +116,7 @@ def scored_rows(
     variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(batch * heads, blocks)](
         q,
         out if table is None else table,
+        torch.empty(batch, heads, blocks, geometry.block_q, dtype=torch.float32, device=q.device),
         out,
         *q.stride(),
         heads,
@@ -165,6 +166,6 @@ def descriptions(
         HEAD_PADDED=power_of_two(head_size),
         CLUSTERS=clusters,
         INDIRECT=table is not None,
-        num_warps=FEATURE_WARPS[clusters],
+        num_warps=SMALL_FEATURE_WARPS if clusters == 2 and head_size <= SMALL_HEAD else FEATURE_WARPS,
     )
     return out, counts

@@ -63,6 +63,7 @@ KERNELS = {
 TYPES = {
     "*bf16": ("q", "k", "x", "query", "features"),
     "*fp32": (
+        "distance",
         "lse",
         "column",
         "part",
