@@ -10,6 +10,7 @@ import torch
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import predict as predicting
+from routesparse.engine.evaluation.runner import timing
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
@@ -95,11 +96,57 @@ def test_several_processes_share_one_job(job):
     assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
     found = score(made)
     assert [row["n"] for row in found["suite"]] == [2, 2] and found["about"]["processes"] == 2
-    assert "--processes 1" in found["hypotheses"][0]["why"]
+    assert "--processes 1" in found["hypotheses"][0]["why"] and not found["about"]["timed_alone"]
     # A length that nothing was predicted at yet does not keep the others from their scores.
     longer = job(tasks=("passkey",), lengths=(LENGTH, 800))
     prepare(longer, no_progress)
     assert score(longer)["suite"] == found["suite"]
+
+
+def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictions(job, monkeypatch, capsys):
+    """Of the first prompts of each task, resumable; what was not timed has no part in verdicts and no time."""
+    ran = []
+
+    class Counting(Bench):
+        def timed(self, prompt, method):
+            ran.append((prompt.item.task, prompt.item.index, method.name))
+            # The first run compiles; of the three others the median counts.
+            return dict.fromkeys(timing.NUMBERS, 100.0 if len(ran) % 4 == 1 else float(len(ran) % 4))
+
+    monkeypatch.setattr(timing, "PROMPTS", 1)
+    made = job(tasks=("passkey",), methods=("routesparse=0.5",))
+    prepare(made, no_progress)
+    predicting.predict(made, Bench, processes=2)
+    timing.measure_times(dataclasses.replace(made, methods=()), Counting)
+    assert ran == [("infinitebench/passkey", 0, "dense")] * 4
+    (row,) = read_lines(made.times)
+    assert (row["prefill_ms"], row["first_ms"], row["attention_ms"]) == (2.0, 100.0, 2.0)
+    assert row["spread"] == pytest.approx((3 - 0) / 2) and "remove times.jsonl" in capsys.readouterr().err
+    found = score(made)
+    dense, ours = found["suite"]
+    assert found["about"]["timed_alone"] and dense["medians"]["prefill_ms"] == 2.0
+    assert ours["medians"]["prefill_ms"] is None and ours["medians"]["fallback"] is not None
+    assert "no predictions of routesparse" in found["hypotheses"][0]["why"]
+    timing.measure_times(made, Counting)
+    assert len(ran) == 8 and {one[2] for one in ran[4:]} == {"routesparse"}
+    assert score(made)["suite"][1]["medians"]["prefill_ms"] == 2.0
+    assert "no predictions of minference" in score(made)["hypotheses"][0]["why"]
+
+
+def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, monkeypatch):
+    def fail(view):
+        raise ZeroDivisionError("no blocks")
+
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    made = job(methods=("broken", "window=128"), tasks=("passkey",), n=1)
+    prepare(made, no_progress)
+    timing.measure_times(made, Bench)
+    rows = list(read_lines(made.times))
+    assert [(row["method"], row.get("failed")) for row in rows] == [
+        ("dense", None), ("broken", "ZeroDivisionError: no blocks"), ("window", None)
+    ]  # fmt: skip
+    assert all(row["prefill_ms"] > row["attention_ms"] > 0 for row in rows if "failed" not in row)
+    assert len(timing.read_times(made)) == 2
 
 
 def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
@@ -120,7 +167,7 @@ def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data
         index = prepared.example.index
         text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
         for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
-            label = predicting._label(made, method, prepared, method.name)
+            label = predicting.label(made, method, prepared, method.name)
             numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
             rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
     made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -200,7 +247,7 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     (prepared,) = all_prepared(made)
     found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
     answer = predicting._ids(loaded, prepared.example.answer)
-    prompt = predicting._prompt(made, prepared, loaded, answer)
+    prompt = predicting.prompt_of(made, prepared, loaded)
     with torch.no_grad():
         bench = Bench(loaded)
         out = bench._forward(prompt, method)
