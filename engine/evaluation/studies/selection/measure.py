@@ -92,8 +92,8 @@ class Run:
 
     def read(self) -> dict[str, float]:
         """area: the kept share of the causal area. All layers together, select_ms: of deciding what is read,
-        attention_ms: of making the plan and of the kernel. Of our own policies also the share of heads and segments with
-        a fallback."""
+        attention_ms: of making the plan and of the kernel. Of our own policies also the share of heads and segments
+        with a fallback."""
         if isinstance(self.router, RuleRouter):
             select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
             return {

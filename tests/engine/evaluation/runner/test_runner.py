@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner import timing
@@ -16,11 +17,12 @@ from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import gather, score
 from routesparse.engine.evaluation.studies.selection import methods
-from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.evaluation.studies.selection.measure import Bench, Run
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
-from routesparse.engine.results import evaluations
+from routesparse.engine.results import evaluations, tables
+from routesparse.engine.runtime.transformers import routed_by
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -375,8 +377,11 @@ def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
     assert (code, out) == (2, "") and "--text is for a run" in err
 
 
+SEGMENTS = {"segments_1k": 1_024, "segments": 4_096, "segments_16k": 16_384}
+
+
 @pytest.mark.parametrize(
-    "name", ["pooled_probe", "no_tail", "per_head_launches", "budgeted", "no_uncertainty"]
+    "name", ["pooled_probe", "no_tail", "per_head_launches", "budgeted", "no_uncertainty", *SEGMENTS]
 )
 def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
     method = methods.find(f"routesparse_{name}", 0.5)
@@ -391,12 +396,38 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
         "pooled_probe": {"probe"},
         "no_tail": {"tail_tokens"},
         "per_head_launches": {"launch"},
-        "segments": {"segment_tokens"},
+        **dict.fromkeys(SEGMENTS, {"segment_tokens"}),
     }
+    assert config.segment_tokens == SEGMENTS.get(name, usual.segment_tokens)
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
     assert config_hash(method, loaded, True, 1) != config_hash(
         methods.find("routesparse", 0.5), loaded, True, 1
     )
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_every_variant_of_the_ablation_table_that_names_segments_is_a_method(name):
+    told = {variant.method: variant.told for variant in tables.VARIANTS}
+    assert f"{SEGMENTS[name]:,} tokens" in told[f"routesparse_{name}"]
+
+
+def test_a_prompt_of_several_segments_is_decided_a_segment(loaded, job):
+    """By the bench that evaluates it: as many decisions a layer as the prompt has segments, and another plan."""
+    made = job(tasks=("passkey",), n=1, lengths=(1_024,))
+    prepare(made, no_progress)
+    (prepared,) = all_prepared(made)
+    prompt = predicting.prompt_of(made, prepared, loaded)
+    one, several = methods.find("routesparse", 0.5), methods.find("routesparse_segments", 0.5)
+    several = dataclasses.replace(several, options={**several.options, "segment_tokens": 256})
+    counts = []
+    for method in (one, several):
+        ran = Run(
+            method, extras=True, salt="", seed=0, graphs=Graphs(), device=torch.device("cpu")
+        )  # fmt: skip
+        with routed_by(loaded.model, ran.router), torch.no_grad():
+            loaded.model.model(torch.tensor([prompt.ids]))
+        counts.append([len(p.decisions) for p in ran.router.trace.prompts[-1].passes])
+    assert set(counts[0]) == {1} and set(counts[1]) == {-(-len(prompt.ids) // 256)}
 
 
 @pytest.mark.parametrize(
