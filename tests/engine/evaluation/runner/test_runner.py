@@ -396,7 +396,7 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
         "pooled_probe": {"probe"},
         "no_tail": {"tail_tokens"},
         "per_head_launches": {"launch"},
-        **dict.fromkeys(SEGMENTS, {"segment_tokens"}),
+        **{key: {"segment_tokens"} for key in SEGMENTS},
     }
     assert config.segment_tokens == SEGMENTS.get(name, usual.segment_tokens)
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
