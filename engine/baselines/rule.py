@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.timing import Laps
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.segments import Segment, split
@@ -111,6 +112,7 @@ class RuleRouter(AttentionRouter):
     def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "") -> None:
         self.rule, self.extras, self.salt = rule, extras, salt
         self.densities: dict[int, torch.Tensor] = {}
+        self._attending: dict[int, Laps] = {}  # by layer: making the plan, and the kernel
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``; decoding, chunks after the first, padding and windows run dense."""
@@ -119,12 +121,20 @@ class RuleRouter(AttentionRouter):
             return dense_attention(inputs, window)
         view = View(inputs, layer, self.salt)
         found = self.rule(view)
+        laps = self._attending[layer] = Laps(inputs.q.device)
         if found is None:
             self.densities[layer] = torch.ones(view.heads, dtype=torch.float64)
-            return dense_attention(inputs, window)
-        plan = view.plan(found, self.extras)
-        self.densities[layer] = plan.head_density()[0]
-        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
+            out = dense_attention(inputs, window)
+        else:
+            plan = view.plan(found, self.extras)
+            self.densities[layer] = plan.head_density()[0]
+            out = sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
+        laps.lap()
+        return out
+
+    def attention_us(self) -> float:
+        """Of the last prompt, all layers together: making the plan and the kernel; waits for the device."""
+        return sum(sum(laps.elapsed_us()) for laps in self._attending.values())
 
     def density(self) -> float:
         """Kept share of the causal area of the last prompt, mean over layers and heads."""

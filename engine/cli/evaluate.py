@@ -1,4 +1,4 @@
-"""``routesparse evaluate``: a suite by several methods, in three stages that go on where they were cut off."""
+"""``routesparse evaluate``: a suite by several methods, in stages that go on where they were cut off."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Stage(StrEnum):
     all = "all"
     prepare = "prepare"
     predict = "predict"
+    time = "time"
     score = "score"
 
 
@@ -50,7 +51,12 @@ def evaluate(
         Path | None,
         typer.Option(help="Folder of prompts, predictions and scores; default: <home>/evaluations/SUITE."),
     ] = None,
-    stage: Annotated[Stage, typer.Option(help="One stage alone, or all.")] = Stage.all,
+    stage: Annotated[
+        Stage,
+        typer.Option(
+            help="One stage alone, or all but time: that one times prefills and wants the device to itself."
+        ),
+    ] = Stage.all,
     processes: Annotated[int, typer.Option(help="Processes that predict; GPUs in turn.")] = 1,
     limit_s: Annotated[
         float | None, typer.Option("--limit-s", help="Start no prediction after so many seconds.")
@@ -89,6 +95,12 @@ def evaluate(
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
         predict(job, Bench, processes, float("inf") if limit_s is None else limit_s)
+    if stage is Stage.time:
+        from routesparse.engine.evaluation.runner.timing import measure_times
+        from routesparse.engine.evaluation.studies.selection.measure import Bench
+
+        measure_times(job, Bench, float("inf") if limit_s is None else limit_s)
+        report.line(f"times in {job.times}")
     if stage in (Stage.all, Stage.score):
         from routesparse.engine.evaluation.runner.score import score
 

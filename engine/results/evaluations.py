@@ -107,6 +107,8 @@ class Verdict:
     suites: tuple[str, ...]  # whose prompts were used; () where not tested or not recorded
     strata: int | None  # a suite's task at one length each
     dropped_strata: int | None  # that lack a setting of the test
+    time_ratios: tuple[tuple[float, ...], ...]  # of the rival's settings to ours; () where not recorded
+    unequal: str | None  # "slower" or "faster" than ours is every setting of the rival
     why: str | None
 
 
@@ -121,6 +123,7 @@ class Evaluation:
     created_at: str
     command: str | None
     processes: int | None  # that predicted at once
+    timed_alone: bool  # whether the times are of a stage of its own
     devices: tuple[str, ...]
     commits: tuple[str, ...]  # of the code that predicted
     rows: tuple[MethodRow, ...]
@@ -144,7 +147,9 @@ class Evaluation:
         """n, seed, device and commit in one line."""
         devices = ", ".join(self.devices) or "device not recorded"
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
-        if (self.processes or 1) > 1:
+        if self.timed_alone:
+            devices += f", scores by {self.processes or 1} processes, times by one alone"
+        elif (self.processes or 1) > 1:
             devices += f", {self.processes} processes at once (their times compare nothing)"
         missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
@@ -271,6 +276,8 @@ _VERDICT = fields.record(
         "suites": fields.items(fields.text),
         "strata": fields.whole(1),
         "dropped_strata": fields.whole(),
+        "time_ratios": fields.items(fields.items(fields.number(0))),
+        "unequal": fields.one_of("slower", "faster"),
         "why": fields.text,
     },
 )
@@ -285,6 +292,7 @@ _ABOUT = fields.record(
     {
         "command": fields.text,
         "processes": fields.whole(1),
+        "timed_alone": fields.flag,
         "devices": fields.items(fields.text),
         "predicted_by_commits": fields.items(fields.text),
     },
@@ -310,6 +318,7 @@ def _evaluation(values: Mapping[str, Any]) -> Evaluation:
         created_at=about["created_at"],
         command=about.get("command"),
         processes=about.get("processes"),
+        timed_alone=about.get("timed_alone", False),
         devices=tuple(about.get("devices", ())),
         commits=tuple(about.get("predicted_by_commits", ())),
         rows=tuple(map(_row, values["suite"])),
@@ -368,6 +377,8 @@ def _verdict(values: Mapping[str, Any]) -> Verdict:
         suites=tuple(values.get("suites", ())),
         strata=values.get("strata"),
         dropped_strata=values.get("dropped_strata"),
+        time_ratios=tuple(map(tuple, values.get("time_ratios", ()))),
+        unequal=values.get("unequal"),
         why=values.get("why"),
     )
 

@@ -80,7 +80,13 @@ VARIANTS = (
     ),
     Variant("No tail (ours)", "routesparse_no_tail", "the last rows are sparse too"),
     Variant("No columns of the question (ours)", None, f"{NO_OPTION}: they are part of the family floor"),
-    Variant("Many segments (ours)", "routesparse_segments", "segments of 4,096 tokens in place of one"),
+    Variant(
+        "Segments of 16,384 (ours)", "routesparse_segments_16k", "segments of 16,384 tokens in place of one"
+    ),
+    Variant("Segments of 4,096 (ours)", "routesparse_segments", "segments of 4,096 tokens in place of one"),
+    Variant(
+        "Segments of 1,024 (ours)", "routesparse_segments_1k", "segments of 1,024 tokens in place of one"
+    ),
 )
 # Setting that stands for the variant, where several ran.
 USUAL = {

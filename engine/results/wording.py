@@ -16,6 +16,10 @@ CLAIMS = {
     "H2 both": "that gain grows on prompts of another domain and length",
     "H3": "falling back beats growing all budgets alike, in the mean and in the worst tenth, at equal total time",
 }
+UNEQUAL = {
+    "slower": "its every setting takes longer than ours, so the gain is understated",
+    "faster": "it takes less time than ours and reads nearly all: more time could buy it nothing",
+}
 LOSING = ("window", "random_blocks")
 HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
@@ -95,8 +99,19 @@ def verdict(found: Verdict) -> str:
     if found.dropped_strata:
         whole = found.dropped_strata + (found.strata or 0)
         parts.append(f"{found.dropped_strata} of {whole} strata left out, which lack a setting")
-    parts += [" against ".join((one[0], ", ".join(one[1:]))) for one in found.settings[:1] if len(one) > 1]
+    parts += [_against(found)] if found.settings and len(found.settings[0]) > 1 else []
+    parts += [] if found.unequal is None else [UNEQUAL[found.unequal]]
     return f"{MARKS[found.verdict]} {found.verdict}: {'; '.join(parts)}"
+
+
+def _against(found: Verdict) -> str:
+    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05)"."""
+    ours, *rivals = found.settings[0]
+    ratios = found.time_ratios[0] if found.time_ratios else ()
+    if len(ratios) != len(rivals):
+        return f"{ours} against {', '.join(rivals)}"
+    taken = [f"{rival} ({ratio:.2f} of our time)" for rival, ratio in zip(rivals, ratios, strict=True)]
+    return f"{ours} against {', '.join(taken)}"
 
 
 def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:

@@ -27,15 +27,19 @@ TESTS = ("H1", "H2 domain", "H2 length", "H2 both", "H3")
 
 @dataclass(frozen=True)
 class Contrast:
-    """One set of prompts: our arm, and a rival's one or two settings that bracket our time."""
+    """One set of prompts: our arm, and a rival's one or two settings that bracket our time.
+
+    as_it_is: one setting that stands whatever time it takes.
+    """
 
     draws: Draws
     ours: Arm
     rivals: Sequence[Arm]
+    as_it_is: bool = False
 
     def gain(self) -> np.ndarray:
         """Ours less the rival's mean score at equal time: [1 + B]."""
-        return matched(self.draws, self.ours, self.rivals)
+        return matched(self.draws, self.ours, self.rivals, as_it_is=self.as_it_is)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ def fallback_gains(scores: Contrast, likelihoods: Contrast) -> tuple[np.ndarray,
     likelihoods: the same prompts and times; values are the gold answer's log-likelihood less dense's, in nats.
     """
     draws = likelihoods.draws
-    return scores.gain(), matched(draws, likelihoods.ours, likelihoods.rivals, draws.worst_means)
+    worst = matched(
+        draws, likelihoods.ours, likelihoods.rivals, draws.worst_means, as_it_is=likelihoods.as_it_is
+    )
+    return scores.gain(), worst
 
 
 def verdicts(tests: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Result]:

@@ -233,14 +233,17 @@ def matched(
     rivals: Sequence[Arm],
     statistic: Callable[[Values], np.ndarray] | None = None,
     within: float = 0.02,
+    as_it_is: bool = False,
 ) -> np.ndarray:
     """Ours less a rival's statistic at equal total time, [1 + B]. statistic: ``draws.means`` unless given.
 
     rivals: two settings, the faster first, or one. The nearest is taken where its time is within 2 % of ours; else the
-    statistic is interpolated in time between the two, inside each resample. Errors: ValueError where they do not
-    bracket our time.
+    statistic is interpolated in time between the two, inside each resample. as_it_is: one rival whose time no setting
+    makes equal; the caller says what that means. Errors: ValueError where they do not bracket our time.
     """
     measure = statistic or draws.means
+    if as_it_is and len(rivals) == 1:
+        return measure(ours.values) - measure(rivals[0].values)
     ratios = [total_ratio(draws, rival.times, ours.times) for rival in rivals]
     found = [measure(rival.values) for rival in rivals]
     nearest = min(range(len(ratios)), key=lambda place: abs(ratios[place][0] - 1))

@@ -3,6 +3,7 @@
 job.json                          what was asked for, last
 prompts/<length>/<task>.jsonl     prepared prompts: a header, then one line each
 predictions.jsonl                 one line per configuration and prompt, appended (.0.jsonl, ... of several processes)
+times.jsonl                       times of prefills, by one process alone (timing.py)
 scores.json                       scores, intervals, and where they come from
 """
 
@@ -61,6 +62,10 @@ class Job:
     @property
     def predictions(self) -> Path:
         return self.out / "predictions.jsonl"
+
+    @property
+    def times(self) -> Path:
+        return self.out / "times.jsonl"
 
     @property
     def scores(self) -> Path:

@@ -60,7 +60,7 @@ def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: floa
     wanted = ["dense", *job.methods]
     usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
     mine = all_prepared(job)[place::processes]
-    _check_lengths(mine, loaded)
+    check_lengths(mine, loaded)
     done = {key(row) for row in finished(job)}
     todo = [
         (method, prepared, code)
@@ -83,7 +83,7 @@ def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: floa
                 return
             out.write(
                 {
-                    **_label(job, method, prepared, code),
+                    **label(job, method, prepared, code),
                     "device": device,
                     **_measured(bench, job, method, prepared, loaded),
                 }
@@ -108,7 +108,8 @@ def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segme
     return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:
+def check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:
+    """Errors: InputError for prompts that the model can't read."""
     longest = max((p.tokens + p.example.new_tokens for p in prompts_of_job), default=0)
     if longest > loaded.max_tokens:
         raise InputError(
@@ -117,7 +118,8 @@ def _check_lengths(prompts_of_job: list[Prepared], loaded: LoadedModel) -> None:
         )
 
 
-def _label(job: Job, method: methods.Method, prepared: Prepared, code: str) -> dict[str, Any]:
+def label(job: Job, method: methods.Method, prepared: Prepared, code: str) -> dict[str, Any]:
+    """What names a row of predictions or times: configuration, prompt and commit."""
     return {
         "config_hash": code,
         "sample_id": prepared.sample_id,
@@ -144,9 +146,8 @@ def _measured(
         if job.suite == pg19.SUITE.name:
             return _book(bench, job, method, prepared, loaded)
         suite, example = find(job.suite), prepared.example
-        answer = _ids(loaded, example.answer or "\n")
         text, numbers = bench.answer(
-            _prompt(job, prepared, loaded, answer),
+            prompt_of(job, prepared, loaded),
             method,
             example.new_tokens,
             past_gold=not suite.stops_at_gold,
@@ -162,8 +163,9 @@ def _ids(loaded: LoadedModel, text: str) -> list[int]:
     return loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _prompt(job: Job, prepared: Prepared, loaded: LoadedModel, answer: list[int]) -> prompts.Prompt:
-    """As the selection study takes prompts; its name salts the random rows. Without an answer all tokens are asked."""
+def prompt_of(job: Job, prepared: Prepared, loaded: LoadedModel) -> prompts.Prompt:
+    """As the selection study takes prompts; its name salts the random rows. Of PG-19 all tokens are asked."""
+    answer = [] if job.suite == pg19.SUITE.name else _ids(loaded, prepared.example.answer or "\n")
     begin, ids = loaded.tokenizer.bos_token_id, _ids(loaded, prepared.text)
     ids = ids if begin is None else [begin, *ids]
     item = prompts.Item(
@@ -177,7 +179,7 @@ def _book(
     bench: Bench, job: Job, method: methods.Method, prepared: Prepared, loaded: LoadedModel
 ) -> dict[str, Any]:
     """The sums that PG-19's measures need, of the tokens behind the first."""
-    nats, numbers = bench.losses(_prompt(job, prepared, loaded, []), method)
+    nats, numbers = bench.losses(prompt_of(job, prepared, loaded), method)
     last, text = nats[-pg19.LAST_TOKENS :].double(), prepared.example.prompt
     row = {
         "id": prepared.example.cluster,

@@ -25,6 +25,7 @@ from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, 
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared
+from routesparse.engine.evaluation.runner.timing import NUMBERS, Where, read_times
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
@@ -56,7 +57,9 @@ def score(job: Job) -> dict[str, Any]:
 
 
 def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
+    times = read_times(job)
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
+    found["about"]["timed_alone"] = bool(times)
     for length in job.lengths:
         points = by_length.get(length, {})
         if not points and any(by_length.values()):
@@ -70,8 +73,8 @@ def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str
             for task in job.tasks:
                 if task in rows:
                     found["tasks"].append(_task(job, length, point, task, rows[task]))
-            found["suite"].append(_compared(job, length, point, rows, points[DENSE]))
-    found["hypotheses"] = conclude(_cells(job, by_length), job.seed)
+            found["suite"].append(_compared(job, length, point, rows, points[DENSE], times))
+    found["hypotheses"] = conclude(_cells(job, by_length, times), job.seed)
     return found
 
 
@@ -93,7 +96,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
         by_length = _collected(job)
         scores.append(_scored(job, by_length))
         weights |= dict.fromkeys(_dense_hashes(by_length), folder)
-        prompts += _cells(job, by_length)
+        prompts += _cells(job, by_length, read_times(job))
         seed = job.seed
     if prompts:
         _refuse_several_models(scores, weights)
@@ -130,8 +133,11 @@ def _refuse_several_models(scores: Sequence[Mapping[str, Any]], weights: Mapping
         )
 
 
-def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell]:
-    """PG-19 has none: it counts nats, not points."""
+def _cells(
+    job: Job, by_length: Mapping[int, Mapping[Point, Rows]], times: Mapping[Where, Mapping[str, float]]
+) -> list[Cell]:
+    """PG-19 has none: it counts nats, not points. Where a job has times of one process alone, what was not timed has
+    no part in the tests."""
     if job.suite == pg19.SUITE.name:
         return []
     plain, suite = min(max(job.lengths), SEARCH_TOKENS), find(job.suite)
@@ -140,21 +146,34 @@ def _cells(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> list[Cell
         ordered = _in_order(rows)
         values = suite.score(task, [row["row"] for row in ordered]).values
         return {
-            row["sample_id"]: Seen(float(value), -row["gold_nats"], row["prefill_ms"], row["cluster"])
+            row["sample_id"]: Seen(
+                float(value),
+                -row["gold_nats"],
+                times[_where(row)]["prefill_ms"] if times else row["prefill_ms"],
+                row["cluster"],
+                row["area"],
+            )
             for row, value in zip(ordered, values, strict=True)
             if value is not None
         }
+
+    def usable(task: str, rows: Rows) -> bool:
+        return task in rows and (not times or all(_where(row) in times for row in rows[task].values()))
 
     return [
         Cell(
             (job.suite, length, task),
             length == plain,
-            {point: seen(task, rows[task]) for point, rows in points.items() if task in rows},
-            timed_alone=_processes(job) == 1,
+            {point: seen(task, rows[task]) for point, rows in points.items() if usable(task, rows)},
+            timed_alone=bool(times) or _processes(job) == 1,
         )
         for length, points in by_length.items()
         for task in job.tasks
     ]
+
+
+def _where(row: Mapping[str, Any]) -> Where:
+    return row["length"], row["task"], row["config_hash"]
 
 
 def _processes(job: Job) -> int:
@@ -242,7 +261,14 @@ def _task(
     }
 
 
-def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> dict[str, Any]:
+def _compared(
+    job: Job,
+    length: int,
+    point: Point,
+    rows: Rows,
+    dense: Rows,
+    times: Mapping[Where, Mapping[str, float]],
+) -> dict[str, Any]:
     """One method over all tasks, on the prompts that it and dense both have."""
     common = {
         task: set(rows[task]) & set(dense[task]) for task in job.tasks if task in rows and task in dense
@@ -262,10 +288,20 @@ def _compared(job: Job, length: int, point: Point, rows: Rows, dense: Rows) -> d
     found = {**_named(job, length, point), "n": draws.n, "clusters": draws.clusters, **numbers}
     # A bootstrap within tasks needs enough of them in each.
     found["few_clusters"] = min(counts.shape[1] for counts in draws.counts.values()) < FEWEST_CLUSTERS
-    found["medians"] = {name: _medians(mine, name) for name in MEDIANS}
+    found["medians"] = {name: _medians(_timed(mine, times) if times else mine, name) for name in MEDIANS}
     if job.suite == pg19.SUITE.name:
         return found | _perplexities(draws, mine, base)
     return found | _points(job, draws, mine, base)
+
+
+def _timed(
+    side: Mapping[str, Sequence[Mapping[str, Any]]], times: Mapping[Where, Mapping[str, float]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The predictions with the times of one process alone in place of their own; none where it did not time them."""
+    return {
+        task: [{**row, **dict.fromkeys(NUMBERS), **times.get(_where(row), {})} for row in found]
+        for task, found in side.items()
+    }
 
 
 def _medians(side: Mapping[str, Sequence[Mapping[str, Any]]], name: str) -> float | None:

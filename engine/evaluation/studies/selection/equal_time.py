@@ -69,7 +69,7 @@ class Clock:
                 raise InputError(
                     "the clock's file was written by several processes; run it with --processes 1"
                 )
-            if row.get("attention_ms"):
+            if row.get("attention_ms") and row["method"] in OURS:
                 rows.append(row)
         self.lines: dict[int, tuple[float, float]] = {}
         self.errors: dict[int, float] = {}

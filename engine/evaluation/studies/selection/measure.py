@@ -91,11 +91,16 @@ class Run:
         return found
 
     def read(self) -> dict[str, float]:
-        """area: the kept share of the causal area. select_ms: of deciding what is read, all layers together. Of our own
-        policies also attention_ms, of the kernel, and the share of heads and segments with a fallback."""
+        """area: the kept share of the causal area. All layers together, select_ms: of deciding what is read,
+        attention_ms: of making the plan and of the kernel. Of our own policies also the share of heads and segments
+        with a fallback."""
         if isinstance(self.router, RuleRouter):
             select_us = sum(sum(laps.elapsed_us()) for laps in self._laps)
-            return {"area": self.router.density(), "select_ms": select_us / 1e3}
+            return {
+                "area": self.router.density(),
+                "select_ms": select_us / 1e3,
+                "attention_ms": self.router.attention_us() / 1e3,
+            }
         assert isinstance(self.router, RoutingSession)
         passes = self.router.trace.prompts[-1].passes
         select_us = sum(p.sum_of(name) for p in passes for name in ("probe_us", "index_us", "route_us"))
@@ -187,7 +192,17 @@ class Bench:
             self._forward(prompt, Method("search", 0, search))
         return search.best()
 
-    def _forward(self, prompt: Prompt, method: Method) -> Outcome:
+    @torch.no_grad()
+    def timed(self, prompt: Prompt, method: Method) -> dict[str, float]:
+        """One prefill's area and times, with the cache kept where the prompt has an answer."""
+        return self._prefill(prompt, method)[1]
+
+    def _prefill(self, prompt: Prompt, method: Method) -> tuple[Any, dict[str, float]]:
+        """What the model's body returns, and the run's numbers.
+
+        prefill_ms is what a caller waits for: it ends when the device is done and the session has settled its record,
+        and does not hold the reading of that record, which took as long as the prefill itself.
+        """
         ids = torch.tensor([prompt.ids], device=self._device)
         run = Run(
             method,
@@ -197,14 +212,24 @@ class Bench:
             graphs=self._graphs,
             device=self._device,
         )
+        self._wait()
         started = time.perf_counter()
         # The model's hooks see only whole calls, and its body alone spares the head [n, vocabulary].
         with routed_by(self._model, run.router):
             run.router.start()
             out = self._model.model(ids, use_cache=bool(prompt.answer))
             run.router.finish()
+            self._wait()
+            prefill_ms = 1e3 * (time.perf_counter() - started)
+        return out, {**run.read(), "prefill_ms": prefill_ms}
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _forward(self, prompt: Prompt, method: Method) -> Outcome:
+        out, numbers = self._prefill(prompt, method)
         hidden = out.last_hidden_state[0]
-        numbers = {**run.read(), "prefill_ms": 1e3 * (time.perf_counter() - started)}
         if prompt.answer:
             answer = torch.tensor(prompt.answer, device=self._device)
             hidden = hidden[-1:]
@@ -213,7 +238,8 @@ class Bench:
                 hidden = torch.cat((hidden, rest.last_hidden_state[0]))
             return Outcome(hidden, answer, out.past_key_values, numbers)
         asked = torch.tensor(prompt.asked, device=self._device)
-        return Outcome(hidden[asked - 1], ids[0, asked], None, numbers)
+        targets = torch.tensor(prompt.ids, device=self._device)[asked]
+        return Outcome(hidden[asked - 1], targets, None, numbers)
 
     def compare(self, dense: Tensor, hidden: Tensor, targets: Tensor) -> dict[str, float]:
         """Means over positions: hidden states [R, hidden] of both, targets int64 [R]."""

@@ -70,6 +70,8 @@ OURS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "routesparse_no_tail": ({"policy": "priced", "tail_tokens": 0}, "price", PRICES),
     "routesparse_per_head_launches": ({"policy": "priced", "launch": "per_head"}, "price", PRICES),
     "routesparse_segments": ({"policy": "priced", "segment_tokens": 4_096}, "price", PRICES),
+    "routesparse_segments_1k": ({"policy": "priced", "segment_tokens": 1_024}, "price", PRICES),
+    "routesparse_segments_16k": ({"policy": "priced", "segment_tokens": 16_384}, "price", PRICES),
     "routesparse_budgeted": ({"policy": "budgeted"}, "budget", BUDGETS),
     "routesparse_no_uncertainty": ({"policy": "budgeted", "alpha": 0.0}, "budget", BUDGETS),
 }

@@ -11,13 +11,13 @@ N = 30
 
 
 def cell(task, length, methods, plain=True):
-    """methods: (name, setting) -> (share of right prompts, ms)."""
+    """methods: (name, setting) -> (share of right prompts, ms, and perhaps area)."""
     by_method = {
         (name, setting, True): {
-            f"{length}/{task}/{i}": Seen(float(i < right * N), -1.0 if i < right * N else -5.0, ms, i)
+            f"{length}/{task}/{i}": Seen(float(i < right * N), -1.0 if i < right * N else -5.0, ms, i, *area)
             for i in range(N)
         }
-        for (name, setting), (right, ms) in methods.items()
+        for (name, setting), (right, ms, *area) in methods.items()
     }
     return Cell(("ruler", length, task), plain, by_method)
 
@@ -67,7 +67,6 @@ def test_holm_counts_five_tests_also_where_some_are_not_tested():
     ("without", "said"),
     [
         (("minference", 2.0), "run a slower one"),
-        (("minference", 1.0), "run a faster one"),
         (("routesparse", 0.5), "add --methods routesparse=0.5"),
         (("dense", 1.0), "no prompt has predictions of dense"),
     ],
@@ -75,6 +74,38 @@ def test_holm_counts_five_tests_also_where_some_are_not_tested():
 def test_a_missing_row_is_named_and_nothing_is_claimed(without, said):
     found = by_test([cell("vt", 4096, {name: ALL[name] for name in ALL if name != without})])["H1"]
     assert found["verdict"] == "not tested" and said in found["why"] and "estimates" not in found
+
+
+def with_fixed(*settings):
+    """ALL with other settings of MInference: (setting, share of right prompts, ms, area)."""
+    others = {name: ALL[name] for name in ALL if name[0] != "minference"}
+    fixed = {("minference", setting): rest for setting, *rest in settings}
+    return others | fixed | {("routesparse", 0.5): (0.6, 40.0)}
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict"), [(0.2, "supported"), (0.6, "not resolved"), (1.0, "not resolved")]
+)
+def test_a_rival_that_is_always_slower_keeps_its_time_and_is_never_said_to_win(right, verdict):
+    found = by_test([cell("vt", 4096, with_fixed((1.0, right, 60.0, 0.3), (2.0, right, 70.0, 0.6)))])["H1"]
+    assert found["settings"][0][1:] == ["minference=1"] and found["time_ratios"] == [[1.5]]
+    assert (found["unequal"], found["verdict"]) == ("slower", verdict)
+    assert found["estimates"][0]["value"] == pytest.approx(100 * (0.6 - right))
+
+
+@pytest.mark.parametrize(("right", "verdict"), [(0.2, "supported"), (1.0, "rejected")])
+def test_a_rival_that_reads_all_and_is_faster_may_win(right, verdict):
+    found = by_test([cell("vt", 4096, with_fixed((1.0, 0.1, 20.0, 0.5), (4.0, right, 30.0, 0.99)))])["H1"]
+    assert found["settings"][0][1:] == ["minference=4"] and found["unequal"] == "faster"
+    assert found["verdict"] == verdict
+
+
+def test_a_shift_is_not_tested_where_one_side_has_a_slower_rival():
+    slow = with_fixed((1.0, 0.5, 60.0, 0.3))
+    cells = [cell("niah_single_2", 4096, slow), cell("vt", 4096, ALL)]
+    found = by_test(cells)["H2 domain"]
+    assert found["verdict"] == "not tested"
+    assert "on one side of the shift, 1.500 times our total" in found["why"]
 
 
 def test_times_of_processes_that_shared_a_machine_are_not_made_equal():

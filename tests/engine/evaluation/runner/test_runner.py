@@ -8,18 +8,21 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import predict as predicting
+from routesparse.engine.evaluation.runner import timing
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import gather, score
 from routesparse.engine.evaluation.studies.selection import methods
-from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.evaluation.studies.selection.measure import Bench, Run
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
-from routesparse.engine.results import evaluations
+from routesparse.engine.results import evaluations, tables
+from routesparse.engine.runtime.transformers import routed_by
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -95,11 +98,57 @@ def test_several_processes_share_one_job(job):
     assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
     found = score(made)
     assert [row["n"] for row in found["suite"]] == [2, 2] and found["about"]["processes"] == 2
-    assert "--processes 1" in found["hypotheses"][0]["why"]
+    assert "--processes 1" in found["hypotheses"][0]["why"] and not found["about"]["timed_alone"]
     # A length that nothing was predicted at yet does not keep the others from their scores.
     longer = job(tasks=("passkey",), lengths=(LENGTH, 800))
     prepare(longer, no_progress)
     assert score(longer)["suite"] == found["suite"]
+
+
+def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictions(job, monkeypatch, capsys):
+    """Of the first prompts of each task, resumable; what was not timed has no part in verdicts and no time."""
+    ran = []
+
+    class Counting(Bench):
+        def timed(self, prompt, method):
+            ran.append((prompt.item.task, prompt.item.index, method.name))
+            # The first run compiles; of the three others the median counts.
+            return dict.fromkeys(timing.NUMBERS, 100.0 if len(ran) % 4 == 1 else float(len(ran) % 4))
+
+    monkeypatch.setattr(timing, "PROMPTS", 1)
+    made = job(tasks=("passkey",), methods=("routesparse=0.5",))
+    prepare(made, no_progress)
+    predicting.predict(made, Bench, processes=2)
+    timing.measure_times(dataclasses.replace(made, methods=()), Counting)
+    assert ran == [("infinitebench/passkey", 0, "dense")] * 4
+    (row,) = read_lines(made.times)
+    assert (row["prefill_ms"], row["first_ms"], row["attention_ms"]) == (2.0, 100.0, 2.0)
+    assert row["spread"] == pytest.approx((3 - 0) / 2) and "remove times.jsonl" in capsys.readouterr().err
+    found = score(made)
+    dense, ours = found["suite"]
+    assert found["about"]["timed_alone"] and dense["medians"]["prefill_ms"] == 2.0
+    assert ours["medians"]["prefill_ms"] is None and ours["medians"]["fallback"] is not None
+    assert "no predictions of routesparse" in found["hypotheses"][0]["why"]
+    timing.measure_times(made, Counting)
+    assert len(ran) == 8 and {one[2] for one in ran[4:]} == {"routesparse"}
+    assert score(made)["suite"][1]["medians"]["prefill_ms"] == 2.0
+    assert "no predictions of minference" in score(made)["hypotheses"][0]["why"]
+
+
+def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, monkeypatch):
+    def fail(view):
+        raise ZeroDivisionError("no blocks")
+
+    monkeypatch.setitem(methods.INLINE, "broken", (lambda _: fail, (1.0,)))
+    made = job(methods=("broken", "window=128"), tasks=("passkey",), n=1)
+    prepare(made, no_progress)
+    timing.measure_times(made, Bench)
+    rows = list(read_lines(made.times))
+    assert [(row["method"], row.get("failed")) for row in rows] == [
+        ("dense", None), ("broken", "ZeroDivisionError: no blocks"), ("window", None)
+    ]  # fmt: skip
+    assert all(row["prefill_ms"] > row["attention_ms"] > 0 for row in rows if "failed" not in row)
+    assert len(timing.read_times(made)) == 2
 
 
 def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
@@ -120,7 +169,7 @@ def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data
         index = prepared.example.index
         text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
         for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
-            label = predicting._label(made, method, prepared, method.name)
+            label = predicting.label(made, method, prepared, method.name)
             numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
             rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
     made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -200,7 +249,7 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     (prepared,) = all_prepared(made)
     found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
     answer = predicting._ids(loaded, prepared.example.answer)
-    prompt = predicting._prompt(made, prepared, loaded, answer)
+    prompt = predicting.prompt_of(made, prepared, loaded)
     with torch.no_grad():
         bench = Bench(loaded)
         out = bench._forward(prompt, method)
@@ -328,8 +377,11 @@ def test_a_report_of_evaluations_and_one_of_a_run_are_not_mixed(run, tmp_path):
     assert (code, out) == (2, "") and "--text is for a run" in err
 
 
+SEGMENTS = {"segments_1k": 1_024, "segments": 4_096, "segments_16k": 16_384}
+
+
 @pytest.mark.parametrize(
-    "name", ["pooled_probe", "no_tail", "per_head_launches", "budgeted", "no_uncertainty"]
+    "name", ["pooled_probe", "no_tail", "per_head_launches", "budgeted", "no_uncertainty", *SEGMENTS]
 )
 def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
     method = methods.find(f"routesparse_{name}", 0.5)
@@ -344,12 +396,38 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
         "pooled_probe": {"probe"},
         "no_tail": {"tail_tokens"},
         "per_head_launches": {"launch"},
-        "segments": {"segment_tokens"},
+        **{key: {"segment_tokens"} for key in SEGMENTS},
     }
+    assert config.segment_tokens == SEGMENTS.get(name, usual.segment_tokens)
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
     assert config_hash(method, loaded, True, 1) != config_hash(
         methods.find("routesparse", 0.5), loaded, True, 1
     )
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_every_variant_of_the_ablation_table_that_names_segments_is_a_method(name):
+    told = {variant.method: variant.told for variant in tables.VARIANTS}
+    assert f"{SEGMENTS[name]:,} tokens" in told[f"routesparse_{name}"]
+
+
+def test_a_prompt_of_several_segments_is_decided_a_segment(loaded, job):
+    """By the bench that evaluates it: as many decisions a layer as the prompt has segments, and another plan."""
+    made = job(tasks=("passkey",), n=1, lengths=(1_024,))
+    prepare(made, no_progress)
+    (prepared,) = all_prepared(made)
+    prompt = predicting.prompt_of(made, prepared, loaded)
+    one, several = methods.find("routesparse", 0.5), methods.find("routesparse_segments", 0.5)
+    several = dataclasses.replace(several, options={**several.options, "segment_tokens": 256})
+    counts = []
+    for method in (one, several):
+        ran = Run(
+            method, extras=True, salt="", seed=0, graphs=Graphs(), device=torch.device("cpu")
+        )  # fmt: skip
+        with routed_by(loaded.model, ran.router), torch.no_grad():
+            loaded.model.model(torch.tensor([prompt.ids]))
+        counts.append([len(p.decisions) for p in ran.router.trace.prompts[-1].passes])
+    assert set(counts[0]) == {1} and set(counts[1]) == {-(-len(prompt.ids) // 256)}
 
 
 @pytest.mark.parametrize(
