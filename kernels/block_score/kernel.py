@@ -157,9 +157,9 @@ def scored_rows_kernel(
     distance_ptr += (unit * query_blocks + block) * BLOCK_Q
     tl.store(distance_ptr + i, distance)
     tl.debug_barrier()
-    own, others = tl.load(distance_ptr + i[:, None]), tl.load(distance_ptr + i[None, :])
+    distance = tl.load(distance_ptr + i)
     # A row's rank is the number of rows that stand out more; of those level with the last one the first ones count.
-    rank = tl.sum(tl.where(others > own, 1.0, 0.0), 1).to(tl.int32)
+    rank = tl.sum(tl.where(distance[None, :] > distance[:, None], 1.0, 0.0), 1).to(tl.int32)
     standing = rank < OUTSTANDING
     last = tl.max(tl.where(standing, rank, -1), 0)
     level = rank == last
