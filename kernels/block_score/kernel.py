@@ -116,10 +116,9 @@ def distances(k, centre):
 
 
 @triton.jit
-def scored_rows_kernel(
+def row_distances_kernel(
     q_ptr,
     table_ptr,
-    distance_ptr,
     out_ptr,
     stride_qb,
     stride_qh,
@@ -130,14 +129,11 @@ def scored_rows_kernel(
     rows,
     query_blocks,
     BLOCK_Q: tl.constexpr,
-    PICKED: tl.constexpr,
     HEAD: tl.constexpr,
     PIECE: tl.constexpr,
     INDIRECT: tl.constexpr,
 ):
-    """The PICKED rows of one query block that are scored, in order. PIECE: components of a head at a time."""
-    OUTSTANDING: tl.constexpr = PICKED // 2
-    STRIDE: tl.constexpr = (BLOCK_Q - OUTSTANDING) // (PICKED - OUTSTANDING)
+    """Squared distances of one query block's rows from their mean, PIECE components at a time: registers are few."""
     if INDIRECT:
         q_ptr = pointer_from(table_ptr, 0, q_ptr)
     # Heads first: a token's lie side by side in memory.
@@ -147,28 +143,44 @@ def scored_rows_kernel(
     i = tl.arange(0, BLOCK_Q)
     row = tl.minimum(block * BLOCK_Q + i, rows - 1)
     q_rows = q_ptr + batch * stride_qb + head * stride_qh + (row + first).to(tl.int64)[:, None] * stride_qn
-    # Piece by piece: a whole query block in float32 would not fit the registers.
     distance = tl.zeros([BLOCK_Q], dtype=tl.float32)
     for start in tl.static_range(0, HEAD, PIECE):
         d = start + tl.arange(0, PIECE)
         q = tl.load(q_rows + d[None, :] * stride_qd, mask=(d < HEAD)[None, :], other=0.0).to(tl.float32)
         distance += distances(q, tl.sum(q, 0) / BLOCK_Q)
-    # Through memory, so that both sides compare the same numbers: the compiler may sum a second time in another order.
-    distance_ptr += (unit * query_blocks + block) * BLOCK_Q
-    tl.store(distance_ptr + i, distance)
-    tl.debug_barrier()
-    distance = tl.load(distance_ptr + i)
-    # A row's rank is the number of rows that stand out more; of those level with the last one the first ones count.
-    rank = tl.sum(tl.where(distance[None, :] > distance[:, None], 1.0, 0.0), 1).to(tl.int32)
-    standing = rank < OUTSTANDING
-    last = tl.max(tl.where(standing, rank, -1), 0)
-    level = rank == last
-    standing = standing & ((level == 0) | (tl.cumsum(level.to(tl.int32), 0) <= OUTSTANDING - last))
+    tl.store(out_ptr + (unit * query_blocks + block) * BLOCK_Q + i, distance)
+
+
+@triton.jit
+def scored_rows_kernel(
+    distance_ptr, out_ptr, rows, query_blocks, BLOCK_Q: tl.constexpr, PICKED: tl.constexpr
+):
+    """The PICKED rows of one query block that are scored, in order.
+
+    The least distance of those that stand out is found bit by bit: as many rows as stand out have it or more. That a
+    program has PICKED rows must not hang on how it rounds, so nothing here is computed but counts.
+    """
+    OUTSTANDING: tl.constexpr = PICKED // 2
+    STRIDE: tl.constexpr = (BLOCK_Q - OUTSTANDING) // (PICKED - OUTSTANDING)
+    block = tl.program_id(0)
+    at = tl.program_id(1).to(tl.int64) * query_blocks + block
+    i = tl.arange(0, BLOCK_Q)
+    # As whole numbers, which are in the same order; NaN, whatever its sign, is one of them.
+    bits = tl.maximum(tl.load(distance_ptr + at * BLOCK_Q + i).to(tl.int32, bitcast=True), 0)
+    least = tl.full([], 0, tl.int32)
+    for bit in tl.static_range(31):
+        higher = least | (1 << (30 - bit))
+        least = tl.where(tl.sum((bits >= higher).to(tl.int32), 0) >= OUTSTANDING, higher, least)
+    above = bits > least
+    # Of those level with the least the first ones count.
+    level = bits == least
+    room = OUTSTANDING - tl.sum(above.to(tl.int32), 0)
+    standing = above | (level & (tl.cumsum(level.to(tl.int32), 0) <= room))
     place = tl.cumsum((standing == 0).to(tl.int32), 0) - 1
     other = (place % STRIDE == block % STRIDE) & (place // STRIDE < PICKED - OUTSTANDING)
     chosen = standing | ((standing == 0) & other)
     slot = tl.cumsum(chosen.to(tl.int32), 0) - 1
-    tl.store(out_ptr + (unit * query_blocks + block) * PICKED + slot, row, mask=chosen)
+    tl.store(out_ptr + at * PICKED + slot, tl.minimum(block * BLOCK_Q + i, rows - 1), mask=chosen)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Block scores by three kernels: KV blocks are described, rows are chosen, then the rows meet the descriptions."""
+"""Block scores by four kernels: KV blocks are described, rows told apart and chosen, then they meet the descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAUNCH, SMALL_HEAD_WARPS, SMALL_HEAD = (128, 64, 8, 3), 4, 64
 # Of a program's rows, their squares and the stages of descriptions: what smaller GPUs' shared memory holds.
 SHARED_BYTES = 163_840
 FEATURE_WARPS, SMALL_FEATURE_WARPS = 2, 1  # the latter for two clusters of a small head
-ROWS_WARPS, ROWS_PIECE = 2, 32
+ROW_WARPS, ROW_PIECE = 2, 64
 PAIRED = 16  # descriptions of eight KV blocks that are two clusters each
 
 
@@ -108,27 +108,29 @@ def scored_rows(
     q: torch.Tensor, first: int, geometry: SegmentGeometry, rows: int, table: torch.Tensor | None
 ) -> torch.Tensor:
     """The rows of each query block that are scored, in order: int32 [B, H, M, R]."""
-    from routesparse.kernels.block_score.kernel import scored_rows_kernel
+    from routesparse.kernels.block_score.kernel import row_distances_kernel, scored_rows_kernel
 
     batch, heads, _, head_size = q.shape
     blocks, picked = geometry.query_blocks, min(rows, geometry.block_q)
-    out = torch.empty(batch, heads, blocks, picked, dtype=torch.int32, device=q.device)
-    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(batch * heads, blocks)](
+    distance = torch.empty(batch, heads, blocks, geometry.block_q, dtype=torch.float32, device=q.device)
+    variant(row_distances_kernel, rows=geometry.rows, query_blocks=blocks)[(batch * heads, blocks)](
         q,
-        out if table is None else table,
-        torch.empty(batch, heads, blocks, geometry.block_q, dtype=torch.float32, device=q.device),
-        out,
+        distance if table is None else table,
+        distance,
         *q.stride(),
         heads,
         first,
         geometry.rows,
         blocks,
         BLOCK_Q=geometry.block_q,
-        PICKED=picked,
         HEAD=head_size,
-        PIECE=min(ROWS_PIECE, power_of_two(head_size)),
+        PIECE=min(ROW_PIECE, power_of_two(head_size)),
         INDIRECT=table is not None,
-        num_warps=ROWS_WARPS,
+        num_warps=ROW_WARPS,
+    )
+    out = torch.empty(batch, heads, blocks, picked, dtype=torch.int32, device=q.device)
+    variant(scored_rows_kernel, rows=geometry.rows, query_blocks=blocks)[(blocks, batch * heads)](
+        distance, out, geometry.rows, blocks, BLOCK_Q=geometry.block_q, PICKED=picked, num_warps=1
     )
     return out
 

@@ -35,12 +35,8 @@ KERNELS = {
         {"WEIGHT": 0.375, "MOST": 3e38, "BLOCK": 64, "CLUSTERS": 2},
         1,
     ),
-    "scored-rows": (
-        "block_score.kernel",
-        "scored_rows_kernel",
-        {"BLOCK_Q": 128, "PICKED": 32, "PIECE": 32},
-        2,
-    ),
+    "row-distances": ("block_score.kernel", "row_distances_kernel", {"BLOCK_Q": 128, "PIECE": 64}, 2),
+    "scored-rows": ("block_score.kernel", "scored_rows_kernel", {"BLOCK_Q": 128, "PICKED": 32}, 1),
     "block-score": (
         "block_score.kernel",
         "block_score_kernel",
