@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import platform
 import subprocess
@@ -39,14 +40,26 @@ def git_commit() -> str | None:
 
 
 def kernels_sha256(folder: Path | None = None) -> str:
-    """Sixteen hex digits that change with any Python file of kernels/: its name below the folder, or its text.
+    """Sixteen hex digits that change with any Python file of kernels/: its name below the folder, or its code.
 
-    Line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell whether these
+    Docstrings and line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell whether these
     are about the kernels as they are. folder: the repository's kernels/ unless named.
     """
     folder = paths.REPOSITORY / "kernels" if folder is None else folder
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
-        text = "\n".join(path.read_text("utf-8").splitlines())
+        text = "\n".join(_without_docstrings(path.read_text("utf-8")))
         digest.update(f"{path.relative_to(folder).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _without_docstrings(code: str) -> list[str]:
+    """The lines of a Python file that are not part of a docstring."""
+    lines = code.splitlines()
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, described) and ast.get_docstring(node, clean=False) is not None:
+            docstring = node.body[0]
+            for line in range(docstring.lineno - 1, docstring.end_lineno or docstring.lineno):
+                lines[line] = ""
+    return [line for line in lines if line]

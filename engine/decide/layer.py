@@ -6,11 +6,12 @@ GPU; on a GPU nothing in it waits for the host to read a value. The record leave
 when the prompt has ended. That includes NaN and Inf: the error is raised after the prefill, and nothing is recorded.
 Whether all is finite is read off the log-sum-exp and the sum of v, not off the output.
 
-Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): 3,863 replayed as a
-graph, 4,068 launched one by one (``studies/deciding.py``). The probe takes 788; indices and scores 2,579, of which
-block scores 1,880 and the description of KV blocks 191; router and certificates 353, then as some ninety small
-launches under the policy "priced", which now has two kernels as the policy "certified" has (26). What is left to try: a
-score whose normaliser needs no pass of its own.
+Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): some 3,280 replayed as a
+graph (``studies/deciding.py``), of which block scores 1,240, block log-sum-exps 485, the rows to be scored some 300,
+recent rows 215, levels of scores 190, masses of candidates 200, the description of KV blocks 90; router, certificates
+and row plan some 200. Tried without gain: scoring beside the probe, because either fills the device; products of scores
+twice as wide, or issued one tile ahead. What is left to try: a score with a producer warpgroup, whose products run while
+the shares are taken.
 """
 
 from __future__ import annotations

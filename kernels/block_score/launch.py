@@ -1,4 +1,4 @@
-"""Block scores by four kernels: KV blocks are described, rows told apart and chosen, then they meet the descriptions."""
+"""Block scores by four kernels: KV blocks are described, rows told apart and chosen, then both meet."""
 
 from __future__ import annotations
 

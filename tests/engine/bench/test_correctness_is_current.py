@@ -19,7 +19,7 @@ def test_every_kernel_was_checked_on_a_gpu_as_it_stands() -> None:
     assert [row["case"] for row in found["findings"] if not row["passed"]] == []
 
 
-def test_the_hash_changes_with_names_and_text_but_not_with_line_ends(tmp_path: Path) -> None:
+def test_the_hash_changes_with_names_and_code_but_not_with_words_and_line_ends(tmp_path: Path) -> None:
     folder = tmp_path / "kernels" / "attention"
     folder.mkdir(parents=True)
     (folder / "kernel.py").write_bytes(b"a = 1\nb = 2\n")
@@ -27,6 +27,14 @@ def test_the_hash_changes_with_names_and_text_but_not_with_line_ends(tmp_path: P
     (folder / "kernel.py").write_bytes(b"a = 1\r\nb = 2\r\n")
     (folder / "notes.txt").write_text("not code")
     assert kernels_sha256(tmp_path / "kernels") == first
+    (folder / "kernel.py").write_bytes(b'"""Some\nwords."""\na = 1\nb = 2\n')
+    assert kernels_sha256(tmp_path / "kernels") == first
+    (folder / "kernel.py").write_bytes(b"def f():\n    'words'\n    return 'code'\n")
+    said = kernels_sha256(tmp_path / "kernels")
+    (folder / "kernel.py").write_bytes(b"def f():\n    'other words'\n    return 'code'\n")
+    assert kernels_sha256(tmp_path / "kernels") == said
+    (folder / "kernel.py").write_bytes(b"def f():\n    'words'\n    return 'other code'\n")
+    assert kernels_sha256(tmp_path / "kernels") != said
     (folder / "kernel.py").write_bytes(b"a = 1\nb = 3\n")
     assert kernels_sha256(tmp_path / "kernels") != first
     (folder / "kernel.py").write_bytes(b"a = 1\nb = 2\n")
