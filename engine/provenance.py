@@ -42,8 +42,8 @@ def git_commit() -> str | None:
 def kernels_sha256(folder: Path | None = None) -> str:
     """Sixteen hex digits that change with any Python file of kernels/: its name below the folder, or its code.
 
-    Docstrings and line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell whether these
-    are about the kernels as they are. folder: the repository's kernels/ unless named.
+    Docstrings and line ends do not count. bench/correctness.py writes it beside its findings, so that a test can tell
+    whether these are about the kernels as they are. folder: the repository's kernels/ unless named.
     """
     folder = paths.REPOSITORY / "kernels" if folder is None else folder
     digest = hashlib.sha256()

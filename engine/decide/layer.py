@@ -9,9 +9,9 @@ Whether all is finite is read off the log-sum-exp and the sum of v, not off the 
 Where the time goes on an H200 (131,072 tokens, one segment, 32 heads of 128, microseconds): some 3,280 replayed as a
 graph (``studies/deciding.py``), of which block scores 1,240, block log-sum-exps 485, the rows to be scored some 300,
 recent rows 215, levels of scores 190, masses of candidates 200, the description of KV blocks 90; router, certificates
-and row plan some 200. Tried without gain: scoring beside the probe, because either fills the device; products of scores
-twice as wide, or issued one tile ahead. What is left to try: a score with a producer warpgroup, whose products run while
-the shares are taken.
+and row plan some 200. Tried without gain: scoring beside the probe, because either fills the device; products of
+scores twice as wide, or issued one tile ahead. Left to try: a score with a producer warpgroup, whose products run
+while the shares are taken.
 """
 
 from __future__ import annotations
