@@ -106,14 +106,17 @@ Rule = Callable[[View], Selection | None]  # None: this layer runs dense
 
 
 class RuleRouter(AttentionRouter):
-    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt."""
+    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt; ``plan``: what the
+    layer that ran last read, None where it ran dense."""
 
     def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "") -> None:
         self.rule, self.extras, self.salt = rule, extras, salt
         self.densities: dict[int, torch.Tensor] = {}
+        self.plan: RowPlan | None = None
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``; decoding, chunks after the first, padding and windows run dense."""
+        self.plan = None
         whole = inputs.q.shape[2] == inputs.k.shape[2] and len(inputs.q) == 1
         if not whole or window is not None or inputs.key_start is not None:
             return dense_attention(inputs, window)
@@ -122,7 +125,7 @@ class RuleRouter(AttentionRouter):
         if found is None:
             self.densities[layer] = torch.ones(view.heads, dtype=torch.float64)
             return dense_attention(inputs, window)
-        plan = view.plan(found, self.extras)
+        self.plan = plan = view.plan(found, self.extras)
         self.densities[layer] = plan.head_density()[0]
         return sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
 
