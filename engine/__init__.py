@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from routesparse.engine.certify.certify import certify as certify
-    from routesparse.engine.certify.certify import certify_attention as certify_attention
+    from routesparse.engine.certification.certify import certify as certify
+    from routesparse.engine.certification.certify import certify_attention as certify_attention
     from routesparse.engine.config import LatencyBudget as LatencyBudget
     from routesparse.engine.config import RouterConfig as RouterConfig
     from routesparse.engine.runtime.route import route as route
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "LatencyBudget": "routesparse.engine.config",
     "RouterConfig": "routesparse.engine.config",
-    "certify": "routesparse.engine.certify.certify",
-    "certify_attention": "routesparse.engine.certify.certify",
+    "certify": "routesparse.engine.certification.certify",
+    "certify_attention": "routesparse.engine.certification.certify",
     "route": "routesparse.engine.runtime.route",
 }
 

@@ -15,7 +15,7 @@ from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
 
 if TYPE_CHECKING:
-    from routesparse.engine.certify.report import Certified
+    from routesparse.engine.certification.report import Certified
 
 _OWN = "routesparse"
 
@@ -70,7 +70,7 @@ def certify(
     from routesparse.engine.prompts import read_prompt, tokenize
 
     text = read_prompt(prompt)
-    from routesparse.engine.certify.report import Settings
+    from routesparse.engine.certification.report import Settings
 
     Settings(confidence, mass_level, tolerance, most_beyond)
     plan = _plan(mask, block_q, block_k, minference, method)
@@ -87,7 +87,7 @@ def certify(
     )
     import torch
 
-    from routesparse.engine.certify.certify import certify as certified
+    from routesparse.engine.certification.certify import certify as certified
 
     ids = torch.as_tensor(tokens.token_ids, dtype=torch.long, device=loaded.device)[None]
     watching = certified(
@@ -143,9 +143,9 @@ def _plan(
 ) -> _Plan:
     """Errors: ConfigError."""
     if mask is not None:
-        from routesparse.engine.certify.mask_files import read_masks
-        from routesparse.engine.certify.mask_router import MaskRouter
-        from routesparse.engine.certify.reads import BLOCK
+        from routesparse.engine.certification.mask_files import read_masks
+        from routesparse.engine.certification.mask_router import MaskRouter
+        from routesparse.engine.certification.reads import BLOCK
 
         masks = read_masks(mask)
         return _Plan(masks.name, MaskRouter(masks, masks.block(block_q, block_k, BLOCK)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from routesparse.engine.certify.mask_files import BlockMasks
-from routesparse.engine.certify.reads import BLOCK, reads_of
+from routesparse.engine.certification.mask_files import BlockMasks
+from routesparse.engine.certification.reads import BLOCK, reads_of
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs

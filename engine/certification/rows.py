@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
-from routesparse.engine.certify.reads import Reads
+from routesparse.engine.certification.reads import Reads
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from routesparse.engine.certify.reads import BLOCK, Plan, reads_of
-from routesparse.engine.certify.report import Certified, Settings
-from routesparse.engine.certify.rows import ROWS, RowScores, draw_rows, score_rows
+from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
+from routesparse.engine.certification.report import Certified, Settings
+from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE

@@ -54,7 +54,9 @@ def least_mean(x: np.ndarray, error: float) -> float:
     Errors: ValueError with fewer than two rows or values outside [0, 1].
     """
     x = np.asarray(x, dtype=np.float64)
-    return float(betting_lower_bound(x[0], error) if len(x) == 1 else layer_lower_mass(x, error))
+    bound = betting_lower_bound(x[0], error) if len(x) == 1 else layer_lower_mass(x, error)
+    # It may have been reached by the first rows alone and exceed what all of them show: no news for a reader.
+    return min(float(bound), float(x.mean()))
 
 
 def most_mean(x: np.ndarray, error: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from routesparse.engine.certify.bounds import least_mean, most_mean, most_share, share_within_largest
+from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 
