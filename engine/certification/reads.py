@@ -118,7 +118,7 @@ def reads_of(
     if hasattr(plan, "kv_num_blocks") and hasattr(plan, "mask_mod"):
         return _flex(plan, layer, shape)
     if isinstance(plan, np.ndarray | torch.Tensor):
-        return _block_mask(torch.as_tensor(plan), layer, shape, block, device)
+        return _block_mask(plan, layer, shape, block, device)
     raise ConfigError(
         f"layer {layer}: {type(plan).__name__} is no plan; pass a RowPlan, a bool block mask [heads, query blocks, "
         "key blocks], a BlockMask of FlexAttention, or one of these by layer"
@@ -126,17 +126,19 @@ def reads_of(
 
 
 def _block_mask(
-    mask: torch.Tensor,
+    masks: np.ndarray | torch.Tensor,
     layer: int,
     shape: tuple[int, int, int],
     block: tuple[int, int],
     device: torch.device | str,
 ) -> BlockReads:
     """Errors: ConfigError."""
-    if mask.ndim == 4:
-        if layer >= len(mask):
-            raise ConfigError(f"the mask has {len(mask)} layers; the model's layer {layer} is not in it")
-        mask = mask[layer]
+    if masks.ndim == 4:
+        if layer >= len(masks):
+            raise ConfigError(f"the mask has {len(masks)} layers; the model's layer {layer} is not in it")
+        masks = masks[layer]
+    # A copy: torch takes no NumPy array that must not be written.
+    mask = torch.from_numpy(np.array(masks)) if isinstance(masks, np.ndarray) else masks
     heads, n_q, n_k = shape
     wanted = (-(-n_q // block[0]), -(-n_k // block[1]))
     if mask.dtype != torch.bool or mask.ndim != 3 or len(mask) not in (1, heads) or mask.shape[1:] != wanted:

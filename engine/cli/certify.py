@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -127,8 +128,6 @@ class _Plan:
 
         with ExitStack() as stack:
             if self._routed:
-                import dataclasses
-
                 from routesparse.engine.runtime.route import default_config, route
 
                 config = default_config(on_gpu=next(model.parameters()).is_cuda)
