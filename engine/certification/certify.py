@@ -27,7 +27,7 @@ from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, sc
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE
-from routesparse.engine.runtime.transformers import attention_modules
+from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched
 
 FEWEST_ROWS = 2
@@ -124,9 +124,10 @@ def certify(
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
     request = Request(settings, rows, seed, plan, plan_name, block, every)
     report = Report()
-    if isinstance(what, torch.nn.Module):
-        listener = _Listener(request, report, len(attention_modules(what)) if hasattr(what, "config") else 0)
-        with watched(what, listener):  # type: ignore[arg-type]
+    if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
+        model: Any = what
+        check_supported(model)
+        with watched(model, _Listener(request, report, len(attention_modules(model)))):
             yield report
     elif callable(what):
         report.attention = _wrapped(what, request, report)

@@ -83,7 +83,7 @@ class _Listener:
 
     def __init__(self, model: PreTrainedModel, modules: list[Any], watcher: Watcher) -> None:
         self.watcher, self._modules = watcher, modules
-        self._key_start: torch.Tensor | None = None
+        self._key_start: tuple[torch.Tensor, int] | None = None
         self._shell: str | None = None
         self.listening = False
 
