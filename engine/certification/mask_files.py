@@ -11,9 +11,11 @@ import io
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,11 @@ from routesparse.engine.errors import ConfigError, shortened
 
 MAX_BYTES = 4 << 30
 _LAYER = re.compile(r"(?:layers?\.)?([0-9]{1,4})")
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_NO_HEADER = (
+    *(ValueError, TypeError, KeyError, EOFError, SyntaxError, TokenError),
+    *(RecursionError, MemoryError, Warning),
+)
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,20 @@ def _array(content: bytes, path: Path) -> np.ndarray:
     handle = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(handle)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(handle)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(handle)
-        else:
+        if version not in _HEADERS:
             raise ValueError(f"format {version} of .npy")
-    except (ValueError, EOFError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"mask {shortened(path.name)} is no .npy file: {error}") from error
-    if dtype != np.bool_ or len(shape) not in (3, 4) or math.prod(shape) != len(content) - handle.tell():
+        with warnings.catch_warnings():
+            # NumPy warns of headers that it has to guess at.
+            warnings.simplefilter("error")
+            shape, fortran, dtype = _HEADERS[version](handle)
+    except _NO_HEADER as error:
+        raise ConfigError(f"mask {shortened(path.name)} is no .npy file: {shortened(error)}") from error
+    if (
+        dtype != np.bool_
+        or len(shape) not in (3, 4)
+        or min(shape) < 1
+        or math.prod(shape) != len(content) - handle.tell()
+    ):
         raise ConfigError(
             f"mask {shortened(path.name)} is {dtype} {list(shape)} in {len(content):,} bytes; save a whole bool array "
             "[layers, heads, query blocks, key blocks]"
@@ -84,7 +96,9 @@ def _tensors(content: bytes, path: Path) -> BlockMasks:
         size = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + size]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"mask {shortened(path.name)} is no safetensors file: {error}") from error
+        raise ConfigError(
+            f"mask {shortened(path.name)} is no safetensors file: {shortened(error)}"
+        ) from error
     if set(tensors) == {"mask"}:
         layers = _by_layer(tensors["mask"], path)
     else:
