@@ -10,6 +10,8 @@ layer's), the function's output o~, and a plan's kept keys K where there is one:
     plan_error     ||o - o_K|| / ||o||                       of the plan in float32, o_K its renormalised output
     disagreement   ||o_K - o~|| / sum over K of a_j ||v_j|| / mass: whether the function computes this plan at all
 
+"Exactly" is float32 products: where TF32 was switched on, they are only as exact as that.
+
 Rows of different heads are drawn apart, uniformly and with replacement, from seeds that nothing else uses.
 """
 
@@ -95,6 +97,9 @@ def score_rows(
                 for name in names:
                     found[name][b, index] = scored[name].float()
     shaped = {name: value.view(batch, heads, count) for name, value in found.items()}
+    for name, value in shaped.items():
+        # NaN in Q, K or V leaves nothing to compare with: the worst is said, never the best.
+        value.nan_to_num_(nan=0.0 if name in ("mass", "hit", "finite") else torch.inf, posinf=torch.inf)
     for name in ("finite", "hit"):
         if name in shaped:
             shaped[name] = shaped[name] > 0

@@ -150,6 +150,18 @@ def test_nan_is_an_infinite_error_and_breaks_the_verdict(oracle):
     assert found.worst_heads(1)[0].head == 1 and found.worst_heads(1)[0].worst_position >= 200
 
 
+def test_nan_in_the_inputs_is_said_to_be_the_worst(oracle):
+    inputs = oracle.draw_inputs(0, n_q=300)
+    inputs.v[0, 0, 100] = torch.nan
+    out = torch.nn.functional.scaled_dot_product_attention(
+        inputs.q, inputs.k, inputs.v, is_causal=True, enable_gqa=True
+    )
+    request = Request(rows=40, plan=np.ones((HEADS, 3, 5), bool))
+    found = certify_attention(inputs.q, inputs.k, inputs.v, out, request=request)
+    assert found.verdict.level == "broken" and found.run.output.nonfinite > 20
+    assert found.worst_heads(1)[0].head in (0, 1) and np.isfinite(found.run.plan.mass_bound)
+
+
 def test_a_mask_that_reads_nothing_has_no_mass(oracle):
     inputs = oracle.draw_inputs(0, n_q=300)
     out = torch.zeros_like(inputs.q)
