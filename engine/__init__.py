@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from routesparse.engine.certification.certify import certify as certify
+    from routesparse.engine.certification.certify import certify_attention as certify_attention
     from routesparse.engine.config import LatencyBudget as LatencyBudget
     from routesparse.engine.config import RouterConfig as RouterConfig
     from routesparse.engine.runtime.route import route as route
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "LatencyBudget": "routesparse.engine.config",
     "RouterConfig": "routesparse.engine.config",
+    "certify": "routesparse.engine.certification.certify",
+    "certify_attention": "routesparse.engine.certification.certify",
     "route": "routesparse.engine.runtime.route",
 }
 
-__all__ = ["LatencyBudget", "RouterConfig", "route"]
+__all__ = ["LatencyBudget", "RouterConfig", "certify", "certify_attention", "route"]
 
 
 def __getattr__(name: str) -> Any:

@@ -106,6 +106,7 @@ _STUDYING = (
     "engine/baselines",
     "engine/bench",
     "engine/calibrate",
+    "engine/certification",
     "engine/demo_model",
     "engine/export",
     "engine/jobs",
@@ -148,6 +149,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/runtime": _ROUTING,
     "engine/audit/dense_forward.py": (*_ROUTING, "engine/runtime"),
     "engine/calibrate": _RUNNING,
+    "engine/certification": (*_DECIDING, "engine/runtime"),
     "engine/baselines": _RUNNING,
     "engine/analyze.py": _RUNNING,
     "engine/deep_check.py": _RUNNING,
@@ -270,6 +272,7 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
     # The decision recorder makes its models by transformers alone: it must run beside any version of this project.
     homes = (
         "engine/runtime/transformers.py",
+        "engine/runtime/watching.py",
         "engine/models/load.py",
         "engine/evaluation/studies/decisions.py",
     )

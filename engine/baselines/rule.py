@@ -107,15 +107,18 @@ Rule = Callable[[View], Selection | None]  # None: this layer runs dense
 
 
 class RuleRouter(AttentionRouter):
-    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt."""
+    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt; ``plan``: what the
+    layer that ran last read, None where it ran dense."""
 
     def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "") -> None:
         self.rule, self.extras, self.salt = rule, extras, salt
         self.densities: dict[int, torch.Tensor] = {}
         self._attending: dict[int, Laps] = {}  # by layer: making the plan, and the kernel
+        self.plan: RowPlan | None = None
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """See ``AttentionRouter.attend``; decoding, chunks after the first, padding and windows run dense."""
+        self.plan = None
         whole = inputs.q.shape[2] == inputs.k.shape[2] and len(inputs.q) == 1
         if not whole or window is not None or inputs.key_start is not None:
             return dense_attention(inputs, window)
@@ -126,7 +129,7 @@ class RuleRouter(AttentionRouter):
             self.densities[layer] = torch.ones(view.heads, dtype=torch.float64)
             out = dense_attention(inputs, window)
         else:
-            plan = view.plan(found, self.extras)
+            self.plan = plan = view.plan(found, self.extras)
             self.densities[layer] = plan.head_density()[0]
             out = sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
         laps.lap()

@@ -24,6 +24,7 @@ from routesparse.engine.cli import analyze as cli_analyze
 from routesparse.engine.cli import bench as cli_bench
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.cli import calibrate as cli_calibrate
+from routesparse.engine.cli import certify as cli_certify
 from routesparse.engine.cli import doctor as cli_doctor
 from routesparse.engine.cli import evaluate as cli_evaluate
 from routesparse.engine.cli import operations as cli_operations
@@ -49,6 +50,7 @@ app.command()(cli_bundles.ingest)
 app.command()(cli_bundles.runs)
 app.command()(cli_bundles.export)
 app.command()(cli_bundles.report)
+app.command()(cli_certify.certify)
 app.command()(cli_evaluate.evaluate)
 app.command()(cli_score.score)
 app.command()(cli_bench.bench)

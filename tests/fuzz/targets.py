@@ -28,11 +28,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
+from safetensors.numpy import save
 
 from routesparse.engine import errors, paths
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.certification.mask_files import read_masks
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.evaluation.runner.job import Job
@@ -320,6 +322,16 @@ def _parquet(name: str) -> bytes:
     return buffer.getvalue()
 
 
+def _mask_array() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ones((2, 1, 2, 3), bool))
+    return buffer.getvalue()
+
+
+def _mask_tensors() -> bytes:
+    return save({"layer.0": np.ones((1, 2, 3), bool)}, metadata={"block_q": "128", "block_k": "64"})
+
+
 def _zipped() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -477,6 +489,10 @@ TARGETS: dict[str, Target] = {
         st.lists(st.sampled_from(_COLUMNS).flatmap(lambda place: _any_value(*place)), min_size=1, max_size=3),
         _values,
         (FieldError,),
+    ),
+    "mask, NumPy": Target(bytes_like(_mask_array()), _written("x.npy", read_masks), (errors.ConfigError,)),
+    "mask, safetensors": Target(
+        bytes_like(_mask_tensors()), _written("x.safetensors", read_masks), (errors.ConfigError,)
     ),
     "model config": Target(json_bytes(CONFIG), _model("config.json"), (errors.ModelError,), _copy_model),
     "model tokenizer": Target(

@@ -1,0 +1,269 @@
+"""``with certify(model) as report: model(ids)``: what the model's attention does to this prompt, whoever wrote it.
+
+    with certify(model) as report:                     # a transformers model with sdpa, a foreign kernel, route(), ...
+        model(ids)
+    with certify(attention) as report:                 # a function (q, k, v) -> out
+        report.attention(q, k, v)
+    certify_attention(q, k, v, out)                    # nothing to wrap: the inputs and the output
+
+In random rows of every layer and head the output is compared with exact attention of the same Q, K and V, so kernel and
+number format are covered, and with a plan, where one is given, what that keeps (``rows.py``, ``bounds.py``). The rows
+are placed by the prompt's hash and the seed, after which they decide nothing: no error is split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
+from routesparse.engine.certification.report import Certified, Settings
+from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
+from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.rows import EXECUTED_TOLERANCE
+from routesparse.engine.runtime.transformers import attention_modules, check_supported
+from routesparse.engine.runtime.watching import Call, watched
+
+FEWEST_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to certify, and how."""
+
+    settings: Settings = field(default_factory=Settings)
+    rows: int = ROWS  # of each head
+    seed: int = 0
+    plan: Plan = None  # see ``reads.py``
+    plan_name: str | None = None
+    block: tuple[int, int] = BLOCK  # of a bare block mask
+    every: int = 1  # one forward pass in so many is certified
+
+    def __post_init__(self) -> None:
+        """Errors: ConfigError."""
+        if self.rows < FEWEST_ROWS:
+            raise ConfigError(f"{self.rows} rows a head give no bound; pass at least {FEWEST_ROWS}")
+        if self.every < 1 or min(self.block) < 1:
+            raise ConfigError(f"every {self.every} and block {self.block}: pass numbers of at least 1")
+
+    @property
+    def named(self) -> str | None:
+        """What the plan is called; None without one."""
+        return None if self.plan is None else self.plan_name or type(self.plan).__name__
+
+    def scored(
+        self, inputs: AttentionInputs, out: torch.Tensor, salt: str, layer: int, window: int | None
+    ) -> RowScores:
+        """The rows of one layer. Errors: ConfigError where plan and layer do not fit."""
+        rows = draw_rows(inputs, self.rows, salt, self.seed, layer)
+        shape = (inputs.q.shape[1], inputs.q.shape[2], inputs.k.shape[2])
+        reads = None
+        if self.plan is not None:
+            reads = reads_of(self.plan, layer, shape, self.block, inputs.q.device)
+        return score_rows(inputs, out, rows, window, reads, planned=self.plan is not None)
+
+
+@dataclass
+class Report:
+    """What ``certify`` found: one ``Certified`` a pass. The other names speak of the last one."""
+
+    passes: list[Certified] = field(default_factory=list)
+    skipped: int = 0  # forward passes left alone by ``every``
+    attention: Callable[..., Any] | None = None  # the wrapped function, where a function was given
+
+    @property
+    def last(self) -> Certified:
+        """Errors: PromptError before any pass was certified."""
+        if not self.passes:
+            raise PromptError(
+                "nothing was certified yet; run a prompt of two or more tokens inside the block"
+            )
+        return self.passes[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("run", "by_layer", "by_head", "worst_heads", "verdict", "as_dict"):
+            return getattr(self.last, name)
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        """The last pass in a few lines."""
+        verdict = self.last.verdict
+        return "\n".join([f"{self.last.name}: {verdict.level}: {verdict.sentence}", *verdict.findings])
+
+
+@contextmanager
+def certify(
+    what: Any,
+    *,
+    plan: Plan = None,
+    plan_name: str | None = None,
+    block: tuple[int, int] = BLOCK,
+    rows: int = ROWS,
+    confidence: float = Settings.confidence,
+    mass_level: float = Settings.mass_level,
+    tolerance: float | None = None,
+    most_beyond: float = Settings.most_beyond,
+    seed: int = 0,
+    every: int = 1,
+) -> Iterator[Report]:
+    """Certify every prefill that a model runs, or every call of a function, inside the block.
+
+    what: a transformers model, or attention(q [B, H, n_q, D], k [B, Hkv, n_k, D], v, ...) -> out [B, H, n_q, D] (or a
+    tuple that begins with it), causal and bottom-right aligned; inside the block call ``report.attention``.
+    plan: what is said to be read (``reads.py``); it is judged, not executed. tolerance, most_beyond: relative output
+    error that a row may have, and the share of rows that may have more; None: the verdict asks for rounding only.
+    every: 1 forward pass in so many, for servers.
+    Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified.
+    """
+    settings = Settings(confidence, mass_level, tolerance, most_beyond)
+    request = Request(settings, rows, seed, plan, plan_name, block, every)
+    report = Report()
+    if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
+        model: Any = what
+        check_supported(model)
+        with watched(model, _Listener(request, report, len(attention_modules(model)))):
+            yield report
+    elif callable(what):
+        report.attention = _wrapped(what, request, report)
+        yield report
+    else:
+        raise UnsupportedModelError(f"{type(what).__name__} is neither a model nor an attention function")
+    if not report.passes and not report.skipped:
+        raise PromptError("nothing was certified: no prefill of two or more tokens ran inside the block")
+
+
+def certify_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    key_start: torch.Tensor | None = None,
+    salt: str = "",
+    layer: int = 0,
+    name: str = "attention",
+    request: Request | None = None,
+) -> Certified:
+    """Certify one causal attention call from its inputs and its output.
+
+    q, out [B, H, n_q, D]; k, v [B, Hkv, n_k, D], bottom-right aligned; scale None: D^-1/2; window: each query reads its
+    last so many keys; sinks [H]; key_start int [B], left padding; salt: places the rows, with the seed and the layer.
+    Errors: ConfigError.
+    """
+    request = request or Request()
+    if out.shape != (*q.shape[:-1], v.shape[-1]) or k.shape[:-1] != v.shape[:-1] or q.shape[2] > k.shape[2]:
+        raise ConfigError(
+            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)} and out {list(out.shape)} do not fit; pass "
+            "[batch, heads, tokens, size] each, out like q"
+        )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+    scores = request.scored(inputs, out, salt, layer, window)
+    return _certified(request, name, salt, inputs, (layer,), [scores])
+
+
+class _Listener:
+    """Scores the layers of a model's forward passes; hands the report one Certified a prefill."""
+
+    def __init__(self, request: Request, report: Report, layers: int) -> None:
+        self._request, self._report, self._layers = request, report, layers
+        self._scores: dict[int, RowScores] = {}
+        self._name, self._salt, self._prefills = "", "", 0
+        self._inputs: AttentionInputs | None = None
+
+    def start(self, name: str, tokens: torch.Tensor | None) -> bool:
+        """See ``Watcher.start``: decoded tokens are left alone, and all but one prefill in ``every``."""
+        self._scores.clear()
+        if tokens is not None and tokens.shape[-1] < 2:
+            return False
+        self._prefills += 1
+        if (self._prefills - 1) % self._request.every:
+            self._report.skipped += 1
+            return False
+        self._name, self._salt = name, hash_of(tokens)
+        return True
+
+    def heard(self, call: Call) -> None:
+        """See ``Watcher.heard``."""
+        if call.inputs.q.shape[2] < 2:
+            return
+        self._inputs = call.inputs
+        self._scores[call.layer] = self._request.scored(
+            call.inputs, call.out, self._salt, call.layer, call.window
+        )
+
+    def finish(self) -> None:
+        """See ``Watcher.finish``. Errors: UnsupportedModelError where a layer was not heard."""
+        if not self._scores or self._inputs is None:
+            return
+        if len(self._scores) != self._layers:
+            raise UnsupportedModelError(
+                f"{len(self._scores)} of {self._layers} attention layers were heard; this model computes the others "
+                "without transformers' attention functions"
+            )
+        layers = tuple(sorted(self._scores))
+        found = [self._scores[layer] for layer in layers]
+        self._report.passes.append(
+            _certified(self._request, self._name, self._salt, self._inputs, layers, found)
+        )
+        self._scores.clear()
+        self._inputs = None
+
+
+def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> Callable[..., Any]:
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        """The function under test; every call is certified."""
+        result = function(q, k, v, *rest, **named)
+        out = result[0] if isinstance(result, tuple) else result
+        call = len(report.passes)
+        found = certify_attention(
+            q, k, v, out, scale=named.get("scale"), salt=str(call), layer=call, name=name, request=request
+        )
+        report.passes.append(found)
+        return result
+
+    return attention
+
+
+def _certified(
+    request: Request,
+    name: str,
+    salt: str,
+    inputs: AttentionInputs,
+    layers: tuple[int, ...],
+    scores: list[RowScores],
+) -> Certified:
+    dtype = str(inputs.q.dtype).removeprefix("torch.")
+    if dtype not in EXECUTED_TOLERANCE:
+        raise ConfigError(f"attention in {dtype} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}")
+    return Certified(
+        name=name,
+        plan=request.named,
+        prompt=salt,
+        queries=inputs.q.shape[2],
+        keys=inputs.k.shape[2],
+        dtype=dtype,
+        seed=request.seed,
+        settings=request.settings,
+        layers=layers,
+        scores=tuple(found.numpy() for found in scores),
+    )
+
+
+def hash_of(tokens: torch.Tensor | None) -> str:
+    """Sixteen hex digits of the token ids; empty where the model was given embeddings."""
+    if tokens is None:
+        return ""
+    return hashlib.sha256(tokens.detach().long().cpu().numpy().tobytes()).hexdigest()[:16]

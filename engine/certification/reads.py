@@ -1,0 +1,171 @@
+"""What a plan reads at single rows: row plans, block masks and FlexAttention's BlockMask behind one question.
+
+``reads_of`` takes what a caller has; nothing of the size [n, n] is ever built. Causality, the window and padding are
+the attention's, not the plan's: whoever asks cuts the answer by them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from routesparse.engine.errors import ConfigError
+from routesparse.kernels.interface import RowPlan
+
+BLOCK = (128, 64)  # query rows and keys of a block, where the caller does not say
+# RowPlan; bool [L, H, M, N] or [H, M, N] (NumPy or torch); FlexAttention's BlockMask; by layer any of these, where a
+# missing layer or None reads everything; or a function of the layer that gives one.
+Plan: TypeAlias = Any
+
+
+class Reads(ABC):
+    """Which keys one layer's plan reads."""
+
+    @abstractmethod
+    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
+        """bool [P, keys]: heads and rows int64 [P], rows counted from the first query; the first ``keys`` keys."""
+
+
+@dataclass(frozen=True)
+class PlanReads(Reads):
+    """The lists of a row plan."""
+
+    plan: RowPlan
+
+    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
+        """See ``Reads.at``."""
+        plan = self.plan
+        place = (batch, heads, rows // plan.block_q)
+        blocks = _listed(plan.blocks[place], plan.block_count[place], plan.key_blocks)
+        kept = blocks.repeat_interleave(plan.block_k, -1)[:, :keys]
+        columns = _listed(plan.columns[place], plan.column_count[place], plan.n_k)[:, :keys]
+        return kept | columns | plan.dense_rows[place].unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class BlockReads(Reads):
+    """A block mask, bool [1 or H, M, N]."""
+
+    mask: torch.Tensor
+    block_q: int
+    block_k: int
+
+    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
+        """See ``Reads.at``."""
+        head = heads if len(self.mask) > 1 else torch.zeros_like(heads)
+        blocks = self.mask[head, rows // self.block_q]
+        return blocks.repeat_interleave(self.block_k, -1)[:, :keys]
+
+
+@dataclass(frozen=True)
+class FlexReads(Reads):
+    """FlexAttention's BlockMask: its full blocks whole, its partial ones where mask_mod says so."""
+
+    mask: Any
+
+    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
+        """See ``Reads.at``."""
+        mask = self.mask
+        block_q, block_k = mask.BLOCK_SIZE
+        b = min(batch, mask.kv_indices.shape[0] - 1)
+        head = heads if mask.kv_indices.shape[1] > 1 else torch.zeros_like(heads)
+        place = (b, head, rows // block_q)
+        count = mask.kv_indices.shape[-1]
+
+        def listed(indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+            blocks = _listed(indices[place], counts[place], count)
+            return blocks.repeat_interleave(block_k, -1)[:, :keys]
+
+        partial = listed(mask.kv_indices, mask.kv_num_blocks)
+        key = torch.arange(partial.shape[-1], device=rows.device)
+        which = torch.full_like(heads, batch).unsqueeze(-1)
+        kept = partial & mask.mask_mod(which, heads.unsqueeze(-1), rows.unsqueeze(-1), key)
+        if mask.full_kv_indices is not None:
+            kept = kept | listed(mask.full_kv_indices, mask.full_kv_num_blocks)
+        return kept
+
+
+def reads_of(
+    plan: Plan,
+    layer: int,
+    shape: tuple[int, int, int],
+    block: tuple[int, int] = BLOCK,
+    device: torch.device | str = "cpu",
+) -> Reads | None:
+    """What ``plan`` reads in a layer; None where it reads everything there.
+
+    shape: query heads, n_q and n_k. block: sizes of a bare mask's blocks. Errors: ConfigError.
+    """
+    if callable(plan):
+        plan = plan(layer)
+    if isinstance(plan, Mapping):
+        plan = plan.get(layer)
+    if plan is None:
+        return None
+    heads, n_q, n_k = shape
+    if isinstance(plan, RowPlan):
+        if (plan.heads, plan.n_q, plan.n_k) != shape:
+            raise ConfigError(
+                f"layer {layer} has {heads} heads, {n_q} queries and {n_k} keys, its row plan {plan.heads}, "
+                f"{plan.n_q} and {plan.n_k}; pass the plan of this prompt"
+            )
+        return PlanReads(plan)
+    if hasattr(plan, "kv_num_blocks") and hasattr(plan, "mask_mod"):
+        return _flex(plan, layer, shape)
+    if isinstance(plan, np.ndarray | torch.Tensor):
+        return _block_mask(plan, layer, shape, block, device)
+    raise ConfigError(
+        f"layer {layer}: {type(plan).__name__} is no plan; pass a RowPlan, a bool block mask [heads, query blocks, "
+        "key blocks], a BlockMask of FlexAttention, or one of these by layer"
+    )
+
+
+def _block_mask(
+    masks: np.ndarray | torch.Tensor,
+    layer: int,
+    shape: tuple[int, int, int],
+    block: tuple[int, int],
+    device: torch.device | str,
+) -> BlockReads:
+    """Errors: ConfigError."""
+    if masks.ndim == 4:
+        if layer >= len(masks):
+            raise ConfigError(f"the mask has {len(masks)} layers; the model's layer {layer} is not in it")
+        masks = masks[layer]
+    # A copy: torch takes no NumPy array that must not be written.
+    mask = torch.from_numpy(np.array(masks)) if isinstance(masks, np.ndarray) else masks
+    heads, n_q, n_k = shape
+    wanted = (-(-n_q // block[0]), -(-n_k // block[1]))
+    if mask.dtype != torch.bool or mask.ndim != 3 or len(mask) not in (1, heads) or mask.shape[1:] != wanted:
+        raise ConfigError(
+            f"layer {layer}: a mask of {str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}; {n_q} queries and "
+            f"{n_k} keys in blocks of {block[0]} x {block[1]} need bool [{heads}, {wanted[0]}, {wanted[1]}]; "
+            "pass the block sizes that the mask was made with"
+        )
+    return BlockReads(mask.to(device), *block)
+
+
+def _flex(mask: Any, layer: int, shape: tuple[int, int, int]) -> FlexReads:
+    """Errors: ConfigError."""
+    heads, n_q, n_k = shape
+    block_q, block_k = mask.BLOCK_SIZE
+    rows, columns = mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]
+    fits = mask.kv_indices.shape[1] in (1, heads) and rows * block_q >= n_q and columns * block_k >= n_k
+    if not fits:
+        raise ConfigError(
+            f"layer {layer}: the BlockMask has {mask.kv_indices.shape[1]} heads and {rows} x {columns} blocks of "
+            f"{block_q} x {block_k}; {heads} heads, {n_q} queries and {n_k} keys need more; make it for this prompt"
+        )
+    return FlexReads(mask)
+
+
+def _listed(indices: torch.Tensor, count: torch.Tensor, size: int) -> torch.Tensor:
+    """bool [P, size]: which numbers are among the first ``count`` of ``indices`` [P, capacity]."""
+    live = torch.arange(indices.shape[-1], device=indices.device) < count.unsqueeze(-1)
+    found = torch.zeros((len(indices), size + 1), dtype=torch.bool, device=indices.device)
+    return found.scatter_(-1, torch.where(live, indices, size).long(), True)[:, :size]

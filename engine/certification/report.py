@@ -1,0 +1,279 @@
+"""What a certification says: claims by head, by layer and of the whole pass, and one verdict.
+
+Every claim is about this pass's own Q, K and V, layer by layer: what earlier layers lost has already changed them, and
+the model's answer is not looked at. It is about means, or about all rows but a small share: a rare row may lose
+everything. Each claim holds at the stated confidence for itself; the verdict reads the pass's alone. Worst heads are
+the worst of those that were seen, picked after the fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.rows import EXECUTED_TOLERANCE
+
+Level = Literal["broken", "differs", "within", "exact"]
+WORST_HEADS = 5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of a certification."""
+
+    confidence: float = 0.95
+    mass_level: float = 0.5  # rows whose retained mass is below it are counted
+    tolerance: float | None = None  # relative output error that a row may have; None: rounding only
+    most_beyond: float = 0.01  # share of rows that may exceed the tolerance
+
+    def __post_init__(self) -> None:
+        """Errors: ConfigError."""
+        shares = {
+            "confidence": self.confidence,
+            "mass_level": self.mass_level,
+            "most_beyond": self.most_beyond,
+        }
+        for name, value in shares.items():
+            if not 0.0 < value < 1.0:
+                raise ConfigError(
+                    f"{name} {value:g} is no share; pass a number between 0 and 1, such as 0.95"
+                )
+        if self.tolerance is not None and not self.tolerance > 0.0:
+            raise ConfigError(
+                f"tolerance {self.tolerance:g} is not above 0; pass a relative error, such as 0.05"
+            )
+
+
+@dataclass(frozen=True)
+class OutputClaims:
+    """The output-error certificate of some rows, at the settings' confidence each."""
+
+    rows: int
+    mean: float  # of min(error, 1), as seen
+    mean_bound: float  # at most this over all rows
+    largest: float
+    share_within: float  # at least this share of all rows has at most the largest error seen
+    nonfinite: int  # drawn rows with NaN or Inf
+    beyond_rounding: int
+    beyond_rounding_bound: float  # at most this share of all rows is
+    beyond_tolerance: int | None
+    beyond_tolerance_bound: float | None
+
+
+@dataclass(frozen=True)
+class PlanClaims:
+    """What a plan keeps of some rows' attention, at the settings' confidence each."""
+
+    mass: float  # mean retained mass, as seen
+    mass_bound: float  # at least this over all rows
+    low_rows: int  # drawn rows with a mass below mass_level
+    low_rows_bound: float  # at most this share of all rows is
+    hit_rate: float  # of the largest key, as seen
+    hit_rate_bound: float  # at least this over all rows
+    error: float  # mean of the plan's own relative output error, in float32
+    disagreement: (
+        float  # largest distance between the function's output and the plan's, rows, see ``rows.py``
+    )
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Of one head (layer and head set), of a layer (layer set), or of the whole pass."""
+
+    output: OutputClaims
+    plan: PlanClaims | None
+    batch_index: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    worst_position: int | None = None  # of a head: the token whose output is farthest off
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """level: broken (NaN or Inf), differs, within (the tolerance), exact (up to rounding)."""
+
+    level: Level
+    sentence: str
+    findings: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the output is finite and within what was asked."""
+        return self.level in ("exact", "within")
+
+
+@dataclass(frozen=True)
+class Certified:
+    """One certified pass: a prefill, a chunk of one, or one call of a function."""
+
+    name: str  # the attention function, as transformers or its author calls it
+    plan: str | None  # what the plan is called; None without one
+    prompt: str  # hash of the token ids, which placed the rows
+    queries: int
+    keys: int
+    dtype: str
+    seed: int
+    settings: Settings
+    layers: tuple[int, ...]
+    scores: tuple[dict[str, np.ndarray], ...]  # of each layer, RowScores.numpy()
+
+    @cached_property
+    def run(self) -> Claims:
+        """Pooled over all rows, heads and layers."""
+        return self._claims(_pooled(self.scores))
+
+    @cached_property
+    def by_layer(self) -> tuple[Claims, ...]:
+        """Pooled over the heads of each layer (and the prompts of a batch)."""
+        return tuple(
+            self._claims(_pooled([scores]), layer=layer)
+            for layer, scores in zip(self.layers, self.scores, strict=True)
+        )
+
+    @cached_property
+    def by_head(self) -> tuple[Claims, ...]:
+        """Of each head alone."""
+        return tuple(self._heads())
+
+    def worst_heads(self, count: int = WORST_HEADS) -> tuple[Claims, ...]:
+        """By mean output error, the largest first."""
+        return tuple(sorted(self.by_head, key=lambda claims: -claims.output.mean)[:count])
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The pass in one sentence."""
+        return _verdict(self)
+
+    def as_dict(self, heads: bool = True) -> dict[str, Any]:
+        """For JSON: everything but the single rows."""
+        found = {
+            "function": self.name,
+            "plan": self.plan,
+            "prompt": self.prompt,
+            "queries": self.queries,
+            "keys": self.keys,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "settings": asdict(self.settings),
+            "verdict": {**asdict(self.verdict), "passed": self.verdict.passed},
+            "run": asdict(self.run),
+            "layers": [asdict(claims) for claims in self.by_layer],
+        }
+        return {**found, "heads": [asdict(claims) for claims in self.by_head]} if heads else found
+
+    def _heads(self) -> Iterable[Claims]:
+        for layer, scores in zip(self.layers, self.scores, strict=True):
+            batch, heads, _ = scores["error"].shape
+            for b in range(batch):
+                for h in range(heads):
+                    mine = {name: values[b, h][None] for name, values in scores.items()}
+                    worst = int(mine["positions"][0, mine["error"][0].argmax()])
+                    yield self._claims(mine, batch_index=b, layer=layer, head=h, worst_position=worst)
+
+    def _claims(self, scores: dict[str, np.ndarray], **where: int) -> Claims:
+        output = output_claims(scores, self.dtype, self.settings)
+        plan = plan_claims(scores, self.settings) if "mass" in scores else None
+        return Claims(output, plan, **where)
+
+
+def output_claims(scores: dict[str, np.ndarray], dtype: str, settings: Settings) -> OutputClaims:
+    """scores: [H, C] by name, heads of one pool."""
+    error = 1.0 - settings.confidence
+    clipped = np.minimum(scores["error"].astype(np.float64), 1.0)
+    rows = clipped.size
+    beyond = int((scores["deviation"] > EXECUTED_TOLERANCE[dtype]).sum())
+    over = None if settings.tolerance is None else int((scores["error"] > settings.tolerance).sum())
+    return OutputClaims(
+        rows=rows,
+        mean=float(clipped.mean()),
+        mean_bound=most_mean(clipped, error),
+        largest=float(scores["error"].max()),
+        share_within=share_within_largest(rows, error),
+        nonfinite=int((~scores["finite"]).sum()),
+        beyond_rounding=beyond,
+        beyond_rounding_bound=most_share(beyond, rows, error),
+        beyond_tolerance=over,
+        beyond_tolerance_bound=None if over is None else most_share(over, rows, error),
+    )
+
+
+def plan_claims(scores: dict[str, np.ndarray], settings: Settings) -> PlanClaims:
+    """scores: [H, C] by name, heads of one pool."""
+    error = 1.0 - settings.confidence
+    mass, hit = np.clip(scores["mass"].astype(np.float64), 0.0, 1.0), scores["hit"]
+    low = int((mass < settings.mass_level).sum())
+    return PlanClaims(
+        mass=float(mass.mean()),
+        mass_bound=least_mean(mass, error),
+        low_rows=low,
+        low_rows_bound=most_share(low, mass.size, error),
+        hit_rate=float(hit.mean()),
+        hit_rate_bound=1.0 - most_share(int((~hit).sum()), hit.size, error),
+        error=float(scores["plan_error"].astype(np.float64).mean()),
+        disagreement=float(scores["disagreement"].max()),
+    )
+
+
+def _pooled(layers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """[B, H, C] of every layer as [all heads, C]."""
+    names = layers[0]
+    return {
+        name: np.concatenate([scores[name].reshape(-1, scores[name].shape[-1]) for scores in layers])
+        for name in names
+    }
+
+
+def _verdict(found: Certified) -> Verdict:
+    output, settings = found.run.output, found.settings
+    at = f"at {settings.confidence:.0%} confidence"
+    findings = _findings(found)
+    if output.nonfinite:
+        told = f"{output.nonfinite} of {output.rows:,} sampled rows hold NaN or Inf: this attention is broken"
+        return Verdict("broken", told, findings)
+    if not output.beyond_rounding:
+        return Verdict(
+            "exact",
+            f"equal to exact attention up to {found.dtype} rounding in all {output.rows:,} sampled rows; {at} at most "
+            f"{output.beyond_rounding_bound:.2%} of all rows differ",
+            findings,
+        )
+    if settings.tolerance is not None:
+        told = (
+            f"{output.beyond_tolerance} of {output.rows:,} sampled rows are off by more than {settings.tolerance:g}; "
+            f"{at} at most {output.beyond_tolerance_bound:.2%} of all rows are, and {settings.most_beyond:.2%} may be"
+        )
+        within = (output.beyond_tolerance_bound or 0.0) <= settings.most_beyond
+        return Verdict("within" if within else "differs", told, findings)
+    return Verdict(
+        "differs",
+        f"{output.beyond_rounding} of {output.rows:,} sampled rows differ from exact attention by more than "
+        f"{found.dtype} rounding; {at} the mean relative output error is at most {output.mean_bound:.3g}",
+        findings,
+    )
+
+
+def _findings(found: Certified) -> tuple[str, ...]:
+    """What stands beside the verdict."""
+    output, plan, settings = found.run.output, found.run.plan, found.settings
+    told = [
+        f"at least {output.share_within:.3%} of all rows have a relative output error of at most {output.largest:.3g}"
+    ]
+    if plan is None:
+        return tuple(told)
+    told.append(
+        f"the plan keeps a mean mass of {plan.mass:.3f} (at least {plan.mass_bound:.3f}), and the largest key in "
+        f"{plan.hit_rate:.1%} of rows (at least {plan.hit_rate_bound:.1%}); at most {plan.low_rows_bound:.2%} of rows "
+        f"keep less than {settings.mass_level:g}"
+    )
+    if plan.disagreement > EXECUTED_TOLERANCE[found.dtype]:
+        told.append(
+            "the function does not compute this plan: mass and hit rate are the plan's, the output error is the "
+            f"function's, and they lie up to {plan.disagreement:.2g} apart"
+        )
+    return tuple(told)

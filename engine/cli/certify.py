@@ -1,0 +1,223 @@
+"""``routesparse certify``: what an attention function or a foreign plan does to a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.output import Reporter, out_console, print_json
+from routesparse.engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from routesparse.engine.certification.report import Certified
+
+_OWN = "routesparse"
+
+
+def certify(
+    prompt: Annotated[Path, typer.Option("--prompt", help="A text file in UTF-8: the prompt.")],
+    model: ModelName = "demo",
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            help="transformers' name of the attention function: sdpa, eager, flash_attention_2, ..."
+        ),
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(help="Run and certify a block mask: .npy [layers, heads, M, N], or .safetensors."),
+    ] = None,
+    block_q: Annotated[int | None, typer.Option(help="Query rows of the mask's blocks; default 128.")] = None,
+    block_k: Annotated[int | None, typer.Option(help="Keys of the mask's blocks; default 64.")] = None,
+    minference: Annotated[
+        Path | None, typer.Option(help="Run and certify MInference with the head patterns of this JSON file.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Run and certify a published rule, NAME or NAME=SETTING, such as xattention=0.9."),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Random rows of each head that are scored exactly.")] = 64,
+    confidence: Annotated[float, typer.Option(help="Confidence of each claim.")] = 0.95,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Relative output error that a row may have; without: rounding, as information."),
+    ] = None,
+    most_beyond: Annotated[float, typer.Option(help="Share of rows that may exceed the tolerance.")] = 0.01,
+    mass_level: Annotated[
+        float, typer.Option(help="Of a plan: rows whose retained mass is below it are counted.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Places the rows, with the prompt's hash.")] = 0,
+    json_output: JsonFlag = False,
+) -> None:
+    """Certify any attention on a prompt: output error, and of a plan retained mass and largest keys.
+
+    Exit code 1 where the output holds NaN or Inf, or --tolerance is not kept.
+    """
+    report = Reporter()
+    plans = {"--attention": attention, "--mask": mask, "--minference": minference, "--method": method}
+    given = [name for name, value in plans.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} are different attentions; pass one of them")
+    if mask is None and (block_q or block_k):
+        raise ConfigError("--block-q and --block-k belong to --mask; pass a mask, or leave them out")
+    report.line(f"reading {prompt.name}")
+    from routesparse.engine.prompts import read_prompt, tokenize
+
+    text = read_prompt(prompt)
+    from routesparse.engine.certification.report import Settings
+
+    Settings(confidence, mass_level, tolerance, most_beyond)
+    plan = _plan(mask, block_q, block_k, minference, method)
+    from routesparse.engine.models.token_count import refuse_before_loading
+
+    refuse_before_loading(model, text)
+    report.line(f"loading model {model}")
+    from routesparse.engine.models.load import load_model
+
+    loaded = load_model(model)
+    tokens = tokenize(text, loaded.tokenizer, loaded.max_tokens)
+    report.line(
+        f"{tokens.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
+    )
+    import torch
+
+    from routesparse.engine.certification.certify import certify as certified
+
+    ids = torch.as_tensor(tokens.token_ids, dtype=torch.long, device=loaded.device)[None]
+    watching = certified(
+        loaded.model,
+        plan=plan.of_layer,
+        plan_name=plan.name,
+        rows=rows,
+        confidence=confidence,
+        mass_level=mass_level,
+        tolerance=tolerance,
+        most_beyond=most_beyond,
+        seed=seed,
+    )
+    with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
+        loaded.model(ids, logits_to_keep=1, use_cache=False)
+    if json_output:
+        print_json({"model": loaded.name, "device": loaded.device, **found.last.as_dict()})
+    else:
+        _print(found.last)
+    verdict = found.last.verdict
+    if verdict.level == "broken" or (tolerance is not None and not verdict.passed):
+        raise typer.Exit(1)
+
+
+class _Plan:
+    """What serves the model and what it reads; nothing of either where the model's own attention is certified."""
+
+    def __init__(self, name: str | None = None, router: Any = None, routed: bool = False) -> None:
+        self.name, self._router, self._routed = name, router, routed
+        # A router knows the row plan of the layer that it has just served.
+        self.of_layer = None if router is None else lambda layer: router.plan
+
+    @contextmanager
+    def serving(self, model: Any) -> Iterator[None]:
+        """The model is served by this plan inside the block."""
+        from routesparse.engine.runtime.transformers import routed_by
+
+        with ExitStack() as stack:
+            if self._routed:
+                from routesparse.engine.runtime.route import default_config, route
+
+                config = default_config(on_gpu=next(model.parameters()).is_cuda)
+                stack.enter_context(route(model, dataclasses.replace(config, break_even_tokens=0)))
+            elif self._router is not None:
+                stack.enter_context(routed_by(model, self._router))
+            yield
+
+
+def _plan(
+    mask: Path | None, block_q: int | None, block_k: int | None, minference: Path | None, method: str | None
+) -> _Plan:
+    """Errors: ConfigError."""
+    if mask is not None:
+        from routesparse.engine.certification.mask_files import read_masks
+        from routesparse.engine.certification.mask_router import MaskRouter
+        from routesparse.engine.certification.reads import BLOCK
+
+        masks = read_masks(mask)
+        return _Plan(masks.name, MaskRouter(masks, masks.block(block_q, block_k, BLOCK)))
+    if minference is None and method is None:
+        return _Plan()
+    if method == _OWN:
+        return _Plan(_OWN, routed=True)
+    from routesparse.engine.baselines.rule import RuleRouter
+
+    if minference is not None:
+        from routesparse.engine.baselines.minference import MInference, heads_from_json
+
+        return _Plan(minference.name, RuleRouter(MInference(heads_from_json(minference)), extras=False))
+    return _Plan(method, RuleRouter(_rule(str(method)), extras=False))
+
+
+def _rule(method: str) -> Any:
+    """A published rule by name, at its first setting where none is given. Errors: ConfigError."""
+    from routesparse.engine.evaluation.studies.selection import methods
+
+    name, _, value = method.partition("=")
+    if name not in methods.RULES:
+        raise ConfigError(f"method {name!r} is unknown; use {_OWN} or one of {', '.join(methods.RULES)}")
+    try:
+        setting = float(value) if value else methods.settings(name)[0]
+    except ValueError:
+        raise ConfigError(f"method {method!r} has no number behind '='; write {name}=0.9") from None
+    return methods.find(name, setting).rule
+
+
+@contextmanager
+def _attention(model: Any, name: str | None) -> Iterator[None]:
+    """The model with another attention function of transformers. Errors: ConfigError."""
+    before = model.config._attn_implementation
+    if name is not None:
+        try:
+            model.set_attn_implementation(name)
+        except (ValueError, ImportError, KeyError) as error:
+            raise ConfigError(
+                f"attention {name!r} can't be used here: {str(error).splitlines()[0]}"
+            ) from error
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _print(found: Certified) -> None:
+    console = out_console()
+    planned = found.plan is not None
+    names = ["layer", "mean error", "at most", "largest", "beyond rounding"]
+    names += ["mass", "at least", "largest key hit", "at least"] if planned else []
+    table = Table(*names)
+    for claims in (*found.by_layer, found.run):
+        output, plan = claims.output, claims.plan
+        cells = ["all" if claims.layer is None else str(claims.layer)]
+        cells += [f"{output.mean:.2g}", f"{output.mean_bound:.2g}", f"{output.largest:.2g}"]
+        cells.append(f"{output.beyond_rounding} of {output.rows:,}")
+        if plan is not None:
+            cells += [f"{plan.mass:.3f}", f"{plan.mass_bound:.3f}"]
+            cells += [f"{plan.hit_rate:.1%}", f"{plan.hit_rate_bound:.1%}"]
+        table.add_row(*cells)
+    console.print(table)
+    if found.run.output.beyond_rounding:
+        console.print(
+            "worst heads: " + "; ".join(_head(claims) for claims in found.worst_heads()), markup=False
+        )
+    for line in found.verdict.findings:
+        console.print(line, markup=False, soft_wrap=True)
+    subject = f"attention {found.name!r}" + (f" by {found.plan}" if planned else "")
+    console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", markup=False, soft_wrap=True)
+
+
+def _head(claims: Any) -> str:
+    told = f"layer {claims.layer} head {claims.head} mean error {claims.output.mean:.2g}"
+    return told + ("" if claims.plan is None else f", mass {claims.plan.mass:.3f}")

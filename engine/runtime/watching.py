@@ -1,0 +1,238 @@
+"""Hear every attention call of a transformers model, whatever function serves it: ``with watched(model, watcher):``.
+
+For the length of each forward pass the model's own attention function (sdpa, eager, a kernel that somebody
+registered, our own) is called through a shell, which hands the watcher what went in and what came out. Its mask
+function stays as it is, and so does what other models call: the shell passes their calls on untouched.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from routesparse.engine.errors import PromptError, UnsupportedModelError
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.runtime.refusals import check_family
+from routesparse.engine.runtime.transformers import attention_modules, check_supported
+
+_ATTRIBUTE = "_routesparse_watch"
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One layer's attention call: what it received and the output that it gave, [B, H, n_q, D]."""
+
+    layer: int
+    inputs: AttentionInputs
+    window: int | None
+    out: torch.Tensor
+
+
+class Watcher(Protocol):
+    """Told of forward passes and, inside, of attention calls; a pass that raised is not finished."""
+
+    def start(self, name: str, tokens: torch.Tensor | None) -> bool:
+        """A forward pass of the attention function ``name`` begins; tokens int [B, n]. False: leave it alone."""
+
+    def heard(self, call: Call) -> None:
+        """One layer ran."""
+
+    def finish(self) -> None:
+        """The forward pass ended well."""
+
+
+@contextmanager
+def watched(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
+    """Tell the watcher of the model's forward passes inside the block. Errors: UnsupportedModelError.
+
+    One block at a time on a model; route() blocks may be opened and left inside or around it.
+    """
+    check_supported(model)
+    modules = attention_modules(model)
+    if any(_ATTRIBUTE in module.__dict__ for module in modules):
+        raise UnsupportedModelError("this model is being certified already; leave that block first")
+    listener = _Listener(model, modules, watcher)
+    for module in modules:
+        module.__dict__[_ATTRIBUTE] = listener
+    hooks = [
+        model.register_forward_pre_hook(listener.before, with_kwargs=True),
+        model.register_forward_hook(listener.after),
+        model.register_forward_hook(listener.always, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        listener.always()
+        for hook in hooks:
+            hook.remove()
+        for module in modules:
+            module.__dict__.pop(_ATTRIBUTE, None)
+
+
+class _Listener:
+    """The hooks of one block."""
+
+    def __init__(self, model: PreTrainedModel, modules: list[Any], watcher: Watcher) -> None:
+        self.watcher, self._modules = watcher, modules
+        self._key_start: tuple[torch.Tensor, int] | None = None
+        self._shell: str | None = None
+        self.listening = False
+
+    @torch.compiler.disable(reason="rows are drawn on the host")
+    def before(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Open the shell around this pass's attention function."""
+        name = self._modules[0].config._attn_implementation or "eager"
+        tokens = next((t for t in (*arguments[:1], named.get("input_ids")) if torch.is_tensor(t)), None)
+        self.listening = self.watcher.start(name, tokens)
+        if not self.listening:
+            return
+        _check_forward(named)
+        self._key_start = _first_keys(named.get("attention_mask"))
+        _open_shell(name, self._modules[0])
+        self._shell = name
+
+    @torch.compiler.disable(reason="rows are drawn on the host")
+    def after(self, *_: Any) -> None:
+        """The pass ended well."""
+        if self.listening:
+            self.watcher.finish()
+
+    @torch.compiler.disable(reason="rows are drawn on the host")
+    def always(self, *_: Any) -> None:
+        """The pass ended."""
+        self.listening = False
+        if self._shell is not None:
+            _close_shell(self._shell)
+            self._shell = None
+
+    def hear(
+        self,
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        out: torch.Tensor,
+        named: dict[str, Any],
+    ) -> None:
+        """Hand one layer's call to the watcher; out [B, n_q, H, D], as transformers has it."""
+        check_family(module.config)
+        if not getattr(module, "is_causal", True) or named.get("is_causal") is False or named.get("dropout"):
+            raise UnsupportedModelError(
+                "only causal attention without dropout is certified; call model.eval()"
+            )
+        n_q, n_k, start = query.shape[2], key.shape[2], self._key_start
+        if start is not None and start[1] != n_k:
+            raise PromptError(
+                f"a left-padded batch of {start[1]} tokens over {n_k} keys can't be certified; pass unpadded prompts"
+            )
+        scale, window = named.get("scaling"), named.get("sliding_window")
+        inputs = AttentionInputs(
+            query,
+            key,
+            value,
+            scale=query.shape[-1] ** -0.5 if scale is None else scale,
+            key_start=None if start is None else start[0].to(query.device),
+            softcap=named.get("softcap") or None,
+            sinks=named.get("s_aux"),
+        )
+        covers = window is None or window >= n_k
+        if n_q > n_k:
+            raise UnsupportedModelError(f"{n_q} queries over {n_k} keys are no causal attention")
+        self.watcher.heard(Call(module.layer_idx, inputs, None if covers else window, out.transpose(1, 2)))
+
+
+@dataclass
+class _Shell:
+    """A function of transformers' table that calls go through: what it stands for, and how many passes need it."""
+
+    replaced: Any  # the table's local entry before; _NOTHING: there was none
+    passes: int = 1
+
+
+_NOTHING = object()
+_shells: dict[str, _Shell] = {}
+
+
+def _open_shell(name: str, module: Any) -> None:
+    with _lock:
+        if name in _shells:
+            _shells[name].passes += 1
+            return
+        replaced = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name, _NOTHING)
+        inner = ALL_ATTENTION_FUNCTIONS.get(name)
+        if inner is None and _eager(module) is None:
+            raise UnsupportedModelError(
+                f"the attention function {name!r} of {type(module).__name__} is not known to transformers; register it"
+            )
+        _shells[name] = _Shell(replaced)
+        ALL_ATTENTION_FUNCTIONS[name] = _through(inner)
+
+
+def _close_shell(name: str) -> None:
+    with _lock:
+        shell = _shells[name]
+        shell.passes -= 1
+        if shell.passes:
+            return
+        del _shells[name]
+        if shell.replaced is _NOTHING:
+            del ALL_ATTENTION_FUNCTIONS[name]
+        else:
+            ALL_ATTENTION_FUNCTIONS[name] = shell.replaced
+
+
+def _eager(module: Any) -> Callable[..., Any] | None:
+    """A model's own eager attention: transformers' table has no entry for it, every model's file has its own."""
+    return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+
+
+def _through(inner: Callable[..., Any] | None) -> Callable[..., Any]:
+    @torch.compiler.disable(reason="rows are drawn on the host")
+    def attention(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **named: Any
+    ) -> Any:
+        serve: Any = inner or _eager(module)
+        result = serve(module, query, key, value, *rest, **named)
+        listener = module.__dict__.get(_ATTRIBUTE)
+        if listener is not None and listener.listening:
+            listener.hear(module, query, key, value, result[0], named)
+        return result
+
+    return attention
+
+
+def _check_forward(named: dict[str, Any]) -> None:
+    """Errors: UnsupportedModelError for a static cache, PromptError for packed sequences."""
+    if getattr(named.get("past_key_values"), "is_compileable", False):
+        raise UnsupportedModelError(
+            "a StaticCache can't be certified: its keys outlast the prompt; use the default DynamicCache"
+        )
+    positions = named.get("position_ids")
+    padded = _first_keys(named.get("attention_mask")) is not None
+    if torch.is_tensor(positions) and not padded and bool((positions.diff(dim=-1) != 1).any()):
+        raise PromptError("packed sequences can't be certified; pass one prompt per batch row")
+
+
+def _first_keys(mask: Any) -> tuple[torch.Tensor, int] | None:
+    """int32 [B], each prompt's first real key, and the mask's length; None without padding. Errors: PromptError."""
+    if mask is None:
+        return None
+    if not torch.is_tensor(mask) or mask.dim() != 2:
+        raise PromptError(
+            "only padding masks [batch, tokens] can be certified; pass prompts without a mask of your own"
+        )
+    keys = mask.bool()
+    if bool(keys.all()):
+        return None
+    if not bool((keys[:, 1:] >= keys[:, :-1]).all()):
+        raise PromptError("padding right of or inside a prompt can't be certified; pad on the left")
+    return (keys.shape[-1] - keys.sum(-1)).int(), keys.shape[-1]

@@ -1,0 +1,306 @@
+"""``with certify(...)``: models of every family, foreign attention functions, broken ones. CPU, tiny models."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from routesparse.engine import RouterConfig, certify, certify_attention, route
+from routesparse.engine.baselines.rule import RuleRouter
+from routesparse.engine.baselines.xattention import XAttention
+from routesparse.engine.certification.certify import Request
+from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
+from routesparse.engine.evaluation.studies import certify_trials
+from routesparse.engine.profiles.measure import free_profile
+from routesparse.engine.runtime.transformers import routed_by
+
+TOKENS = 320
+WINDOW = 48
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ALTERNATING = ["sliding_attention", "full_attention"]
+# What makes each family's attention special: windows, soft caps, sinks.
+FAMILIES = {
+    "Llama": {},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "Qwen3": {},
+    "Mistral": {"sliding_window": WINDOW},
+    "Phi3": {"sliding_window": WINDOW},
+    "Glm4": {},
+    "Gemma2": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    "Gemma3": {"sliding_window": WINDOW, "layer_types": ALTERNATING, "query_pre_attn_scalar": 16},
+    "Cohere2": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "GptOss": {
+        "sliding_window": WINDOW,
+        "layer_types": ALTERNATING,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
+}
+
+
+def build(family="Llama", attention="eager"):
+    name = "Gemma3Text" if family == "Gemma3" else family
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **FAMILIES[family]})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval().requires_grad_(False)
+    model.set_attn_implementation(attention)
+    return model
+
+
+def prompt(tokens=TOKENS, batch=1, seed=1):
+    return torch.randint(3, 97, (batch, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def nothing_left_behind():
+    """Afterwards transformers' table has no entry of ours."""
+    before = dict(ALL_ATTENTION_FUNCTIONS._local_mapping)
+    yield
+    assert ALL_ATTENTION_FUNCTIONS._local_mapping == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_s_own_attention_is_exact(family, nothing_left_behind):
+    model, ids = build(family), prompt()
+    wanted = model(ids).logits
+    with certify(model, rows=24) as report:
+        found = model(ids).logits
+    assert torch.equal(found, wanted)
+    assert report.verdict.level == "exact" and report.last.name == "eager"
+    assert [claims.layer for claims in report.by_layer] == [0, 1] and len(report.by_head) == 8
+    assert report.run.output.rows == 2 * 4 * 24
+    assert torch.equal(model(ids).logits, wanted)
+
+
+@pytest.mark.parametrize("family", ["Gemma2", "Mistral", "GptOss"])
+def test_a_function_that_forgets_soft_cap_window_or_sinks_is_found(family):
+    def forgetful(module, query, key, value, attention_mask, scaling=None, **kwargs):
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return out.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("forgetful", forgetful)
+    try:
+        model = build(family, "forgetful")
+        with certify(model, rows=24) as report:
+            with pytest.raises(PromptError, match="nothing was certified yet"):
+                print(report.verdict)
+            model(prompt())
+    finally:
+        del AttentionInterface._global_mapping["forgetful"]
+    assert report.verdict.level == "differs" and report.run.output.mean > 0.02
+
+
+def test_a_foreign_attention_function_is_certified_beside_its_plan(nothing_left_behind):
+    """A function that somebody registered: a band of 64 keys and the first 16. Its mask is given as a plan."""
+    near = torch.arange(TOKENS).view(-1, 1) - torch.arange(TOKENS)
+    read = ((near < 64) | (torch.arange(TOKENS) < 16)) & (near >= 0)
+
+    def banded(module, query, key, value, attention_mask, scaling=None, **kwargs):
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=read, scale=scaling, enable_gqa=True
+        )
+        return out.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("banded", banded)
+    try:
+        model = build(attention="banded")
+        mask = create_block_mask(
+            lambda b, h, q, k: ((q - k < 64) | (k < 16)) & (q >= k),
+            1,
+            1,
+            TOKENS,
+            TOKENS,
+            device="cpu",
+            BLOCK_SIZE=(32, 32),
+        )
+        with certify(model, plan=mask, plan_name="band", rows=32, tolerance=0.01) as report:
+            model(prompt())
+    finally:
+        del AttentionInterface._global_mapping["banded"]
+    kept = report.run.plan
+    assert (report.last.name, report.last.plan, report.verdict.level) == ("banded", "band", "differs")
+    assert kept.disagreement < 1e-4 and 0 < kept.mass < 1
+    assert kept.error == pytest.approx(report.run.output.mean, rel=0.2)
+    assert not any("does not compute this plan" in told for told in report.verdict.findings)
+    assert report.worst_heads(1)[0].output.mean == max(c.output.mean for c in report.by_head)
+
+
+def test_a_plan_that_the_function_does_not_compute_is_said_to_be_another(nothing_left_behind):
+    model = build(attention="sdpa")
+    plan = torch.ones(4, 3, 5, dtype=torch.bool)
+    plan[:, 2, 1] = False
+    with certify(model, plan=plan) as report:
+        model(prompt())
+    assert report.verdict.level == "exact" and report.run.plan.mass < 1
+    assert any("does not compute this plan" in told for told in report.verdict.findings)
+
+
+@pytest.mark.parametrize("outside", ["route", "certify"])
+def test_our_own_routed_attention_is_certified_in_either_order(outside, nothing_left_behind):
+    model, ids = build(attention="sdpa"), prompt(900)
+    config = RouterConfig(break_even_tokens=0, price=4.0)
+    blocks = {
+        "route": lambda: route(model, config, profile=free_profile(config)),
+        "certify": lambda: certify(model),
+    }
+    inside = "certify" if outside == "route" else "route"
+    with blocks[outside]() as one, blocks[inside]() as other:
+        model(ids)
+    report, trace = (other, one) if outside == "route" else (one, other)
+    assert report.last.name == "routesparse" and len(trace.prompts) == 1
+    assert report.run.output.rows == 2 * 4 * 64
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_rule_is_certified_with_the_plan_that_it_made(nothing_left_behind):
+    model, router = build(attention="sdpa"), RuleRouter(XAttention(0.6), extras=False)
+    with routed_by(model, router), certify(model, plan=lambda layer: router.plan) as report:
+        model(prompt(700))
+    kept = report.run.plan
+    assert kept.disagreement < 1e-4 and 0.5 < kept.mass < 1.0
+    assert report.run.output.mean == pytest.approx(kept.error, rel=1e-2)
+
+
+def test_only_prefills_are_certified_and_one_in_so_many(nothing_left_behind):
+    model = build(attention="sdpa")
+    with certify(model, rows=8, every=2) as report:
+        for seed in range(3):
+            model.generate(prompt(40, seed=seed), max_new_tokens=3, do_sample=False)
+    assert [one.queries for one in report.passes] == [40, 40] and report.skipped == 1
+
+
+def test_left_padding_is_neither_drawn_nor_read(nothing_left_behind):
+    model, ids = build(attention="sdpa"), prompt(200, batch=2)
+    real = torch.ones_like(ids)
+    real[1, :70] = 0
+    with certify(model) as report:
+        model(ids, attention_mask=real)
+    assert report.verdict.level == "exact"
+    for claims, scores in zip(report.by_layer, report.last.scores, strict=True):
+        assert scores["positions"][1].min() >= 70 and claims.output.rows == 2 * 4 * 64
+
+
+def test_chunks_of_a_prompt_are_certified_one_by_one(nothing_left_behind):
+    model, ids = build(attention="sdpa"), prompt(200)
+    with certify(model, rows=16) as report:
+        cache = model(ids[:, :120], use_cache=True).past_key_values
+        model(ids[:, 120:], past_key_values=cache)
+    assert [(one.queries, one.keys, one.verdict.level) for one in report.passes] == [
+        (120, 120, "exact"),
+        (80, 200, "exact"),
+    ]
+
+
+def test_rows_are_placed_by_the_prompt_and_the_seed():
+    model = build(attention="sdpa")
+
+    def positions(seed, ids):
+        with certify(model, rows=8, seed=seed) as report:
+            model(ids)
+        return report.last.scores[0]["positions"].tolist()
+
+    first = positions(0, prompt())
+    assert first == positions(0, prompt())
+    assert first != positions(1, prompt()) and first != positions(0, prompt(seed=2))
+
+
+def test_other_models_and_later_passes_are_left_alone(nothing_left_behind):
+    model = build()
+    other = copy.deepcopy(model)
+    with certify(model, rows=8) as report:
+        model(prompt())
+        other(prompt())
+        with pytest.raises(UnsupportedModelError, match="certified already"), certify(model):
+            pass
+    assert len(report.passes) == 1
+
+
+def test_an_error_in_a_pass_leaves_nothing_behind(nothing_left_behind):
+    model = build()
+    with pytest.raises(PromptError, match="pad on the left"), certify(model):
+        right = torch.ones(1, TOKENS, dtype=torch.long)
+        right[0, -5:] = 0
+        model(prompt(), attention_mask=right)
+    with pytest.raises(ConfigError, match="block sizes"), certify(model, plan=torch.ones(4, 1, 1).bool()):
+        model(prompt())
+    with pytest.raises(PromptError, match="nothing was certified"), certify(model):
+        pass
+    with certify(model, rows=8) as report:
+        model(prompt())
+    assert report.verdict.passed
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"rows": 1}, "at least 2"),
+        ({"confidence": 1.0}, "confidence 1"),
+        ({"tolerance": 0.0}, "tolerance 0"),
+        ({"every": 0}, "every 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(named, told):
+    with pytest.raises(ConfigError, match=told), certify(certify_trials.dense, **named):
+        pass
+    with pytest.raises(UnsupportedModelError, match="neither a model nor"), certify(3):
+        pass
+
+
+def test_a_function_is_certified_call_by_call():
+    def half(q, k, v, scale=None):
+        return 0.5 * certify_trials.dense(q, k, v, 0)
+
+    q, k, v = certify_trials.problem(0, torch.float32)
+    with certify(half, rows=8, tolerance=0.6) as report:
+        report.attention(q, k, v)
+        report.attention(q, k, v)
+    assert [one.name for one in report.passes] == ["half", "half"]
+    assert report.run.output.mean == pytest.approx(0.5, abs=1e-4)
+    assert report.verdict.level == "differs"  # 32 rows can't promise 1 % at 95 %
+    with certify(half, rows=128, tolerance=0.6) as report:
+        report.attention(q, k, v)
+    assert report.verdict.level == "within" and "half: within" in str(report)
+
+
+@pytest.mark.parametrize("case", certify_trials.CASES)
+def test_broken_attention_is_found_and_whole_attention_is_not_accused(case):
+    """Ten trials of each; 200 are counted in data/results/CERTIFY.md."""
+    found = certify_trials.counted(case, 10)
+    if found["whole"]:
+        assert found["alarms"] == 0 and found["spoiled_share"] == 0.0
+    else:
+        assert found["claimed"] >= 3 and found["claimed_alarms"] >= found["claimed"] - 1
+
+
+def test_the_record_is_json_with_claims_of_run_layers_and_heads():
+    q, k, v = certify_trials.problem(0, torch.float32)
+    out = certify_trials.dense(q, k, v, 0)
+    told = certify_attention(q, k, v, out, request=Request(rows=8), layer=3).as_dict()
+    assert told["verdict"]["passed"] is True and told["layers"][0]["layer"] == 3
+    assert len(told["heads"]) == 4 and told["run"]["output"]["rows"] == 32 and told["run"]["plan"] is None
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    q, k, v = certify_trials.problem(0, torch.float32)
+    with pytest.raises(ConfigError, match="do not fit"):
+        certify_attention(q, k, v, q[:, :, :5])

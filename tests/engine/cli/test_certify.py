@@ -1,0 +1,116 @@
+"""``routesparse certify``: the model's own attention, three foreign plans, and one line per error. CPU, tiny model."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+TOKENS = 600
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("certify")
+    tiny_model.save(root / "tiny")
+    (root / "prompt.txt").write_text("the lazy dog sees a fox " * 25)
+    return root / "tiny"
+
+
+@pytest.fixture
+def told(run, model, home):
+    """Run certify with --json: exit code, the object and stderr."""
+
+    def call(*arguments):
+        code, out, err = run(
+            "certify", "--model", model, "--prompt", model.parent / "prompt.txt", *arguments, "--json"
+        )
+        return code, json.loads(out) if out else None, err
+
+    return call
+
+
+def test_the_model_s_own_attention_is_exact(told, run, model, home):
+    code, found, err = told("--rows", 16)
+    assert code == 0, err
+    assert found["function"] == "sdpa" and found["plan"] is None and found["verdict"]["level"] == "exact"
+    assert found["run"]["output"]["rows"] == 2 * 2 * 16 and len(found["heads"]) == 4
+    code, out, _ = run("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
+    assert code == 0 and "attention 'sdpa': exact" in out and "beyond rounding" in out
+    assert told("--attention", "eager")[1]["function"] == "eager"
+
+
+def masks(folder):
+    """A .npy of all layers in blocks of 128 x 64, and a .safetensors of one layer in smaller ones."""
+    blocks = np.tri(5, 10, 1, dtype=bool)
+    blocks[:, 3:5] = False
+    np.save(folder / "mask.npy", np.broadcast_to(blocks, (2, 2, 5, 10)))
+    fine = np.random.default_rng(0).random((1, 19, 38)) < 0.3
+    save_file({"layer.1": fine}, folder / "mask.safetensors", metadata={"block_q": "32", "block_k": "16"})
+    heads = {str(h): ["vertical_and_slash", 30, 50, 0.9] for h in range(2)}
+    (folder / "heads.json").write_text(json.dumps([heads, heads]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--mask", "mask.npy"),
+        ("--mask", "mask.safetensors"),
+        ("--minference", "heads.json"),
+        ("--method", "window=128"),
+    ],
+    ids=lambda arguments: arguments[1],
+)
+def test_a_foreign_plan_is_run_and_certified(told, tmp_path, arguments):
+    masks(tmp_path)
+    option, value = arguments
+    given = value if option == "--method" else tmp_path / value
+    code, found, err = told(option, given, "--rows", 32)
+    assert code == 0, err
+    kept = found["run"]["plan"]
+    assert found["plan"] == value and found["verdict"]["level"] == "differs"
+    assert 0 < kept["mass_bound"] <= kept["mass"] < 1 and kept["hit_rate_bound"] <= kept["hit_rate"]
+    # The kernel computes the plan: what the function's output is off by is the plan's own error.
+    assert kept["disagreement"] < 1e-4
+    if value == "mask.safetensors":
+        assert (
+            found["layers"][0]["plan"]["mass"] == pytest.approx(1.0)
+            and found["layers"][1]["plan"]["mass"] < 1.0
+        )
+
+
+def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
+    masks(tmp_path)
+    code, found, _ = told("--mask", tmp_path / "mask.npy", "--tolerance", 1e-3)
+    assert code == 1 and found["verdict"]["level"] == "differs" and not found["verdict"]["passed"]
+    code, found, _ = told("--mask", tmp_path / "mask.npy", "--tolerance", 5, "--most-beyond", 0.05)
+    assert code == 0 and found["verdict"]["level"] == "within"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--attention", "nobody"), "attention 'nobody' can't be used here"),
+        (("--method", "nobody"), "method 'nobody' is unknown"),
+        (("--method", "xattention=much"), "no number behind '='"),
+        (("--mask", "absent.npy"), "can't be read"),
+        (("--minference", "absent.json"), "holds no MInference heads"),
+        (("--method", "window", "--attention", "sdpa"), "pass one of them"),
+        (("--block-q", 64), "belong to --mask"),
+        (("--rows", 1), "at least 2"),
+        (("--confidence", 2), "confidence 2"),
+    ],
+    ids=lambda value: str(value[1]) if isinstance(value, tuple) else "",
+)
+def test_wrong_input_is_one_line_and_exit_code_2(told, arguments, line):
+    code, found, err = told(*arguments)
+    assert code == 2 and found is None and line in err.splitlines()[-1]
+
+
+def test_a_mask_of_another_prompt_is_refused(told, tmp_path):
+    np.save(tmp_path / "mask.npy", np.ones((2, 2, 3, 3), bool))
+    code, _, err = told("--mask", tmp_path / "mask.npy")
+    assert code == 2 and "need bool [2, 5, 10]" in err
+    np.save(tmp_path / "mask.npy", np.ones((5, 2, 5, 10), bool))
+    code, _, err = told("--mask", tmp_path / "mask.npy")
+    assert code == 2 and "the model's layers are 0 to 1" in err
