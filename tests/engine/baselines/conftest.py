@@ -34,8 +34,11 @@ def view(request, make_view):
 
 @pytest.fixture
 def needle(make_view):
-    """(view, row, key): a key far behind that one row of each head reads above all, and every row a little."""
-    view, row, key = make_view(560, 32, 16), 501, 205
+    """(view, row, key): a key far behind that one row of each head reads above all, and every row a little.
+
+    Little else is alike among neighbours: what is, a mean over them prefers to a single key.
+    """
+    view, row, key = make_view(560, 32, 16, sharpness=0.25), 501, 205
     direction = torch.nn.functional.normalize(
         torch.randn(16, generator=torch.Generator().manual_seed(5)), dim=0
     )
