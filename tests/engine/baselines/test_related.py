@@ -31,7 +31,7 @@ SCORERS = {
     "sparq": SparQ(6, dimensions=8),
     "dynamic_sparse": DynamicSparse(6),
     "dhsa": Dhsa(6),
-    "infllm": InfLLM(units=3, initial_tokens=16, local_tokens=64),
+    "infllm": InfLLM(units=2, initial_tokens=16, local_tokens=64),
 }
 PATTERNS = {
     "sparse_transformer_strided": StridedPattern(200),
@@ -98,7 +98,8 @@ def test_a_scorer_holds_more_attention_than_random_blocks_of_its_area(make_view,
     assert mass > max(masses) + 0.02
 
 
-@pytest.mark.parametrize("name", SCORERS)
+# InfLLM asks what a whole block of queries wants; its own tests have a needle for one.
+@pytest.mark.parametrize("name", sorted(SCORERS.keys() - {"infllm"}))
 def test_a_scorer_finds_a_far_key_that_one_row_reads_above_all(needle, name) -> None:
     view, row, key = needle
     assert float(view.row_softmax(torch.tensor([row]))[..., key].min()) > 0.99

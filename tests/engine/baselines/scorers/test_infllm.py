@@ -41,6 +41,14 @@ def test_reads_the_units_whose_representatives_match(make_view, slow, units, rep
     slow.same(view, rule(view), slow.halves(view, chosen))
 
 
+def test_finds_a_far_key_that_a_whole_query_block_reads_above_all(needle) -> None:
+    view, row, key = needle
+    first = row // view.block_q * view.block_q
+    view.inputs.q[:, :, first : first + view.block_q] += 0.2 * view.inputs.q[:, :, row : row + 1]
+    blocks = InfLLM(units=1, initial_tokens=16, local_tokens=64)(view).blocks
+    assert blocks[0, :, row // view.block_q, key // view.block_k].all()
+
+
 def test_a_short_last_unit_has_no_more_representatives_than_tokens(make_view) -> None:
     view = make_view(32 * 9 + 2, 32, 16)
     chosen = InfLLM(representatives=4, local_tokens=40).chosen(view)[0]
