@@ -17,7 +17,7 @@ from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection.methods import find, rounds
 from routesparse.engine.models.load import load_model
-from routesparse.engine.prompts import read_prompt
+from routesparse.engine.prompts import read_prompt, tokenize
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,8 +34,9 @@ def main(argv: list[str] | None = None) -> None:
     if rule is None:
         raise ConfigError(f"{name} is no selection rule; use one of engine/baselines/README.md")
     loaded = load_model(arguments.model)
-    ids = loaded.tokenizer(read_prompt(arguments.prompt).text)["input_ids"][: arguments.tokens]
-    mask = block_masks(loaded.model, ids, rule, salt=arguments.prompt.name)
+    prompt = tokenize(read_prompt(arguments.prompt), loaded.tokenizer, loaded.max_tokens)
+    ids = list(prompt.token_ids[: arguments.tokens])
+    mask = block_masks(loaded.model, ids, rule, salt=prompt.sha256)
     save_mask(arguments.out, mask, about=study.command())
     layers, heads, rows, keys = mask.shape
     study.note(
