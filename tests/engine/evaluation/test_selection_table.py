@@ -120,3 +120,10 @@ def test_a_page_says_its_note_and_that_it_was_given_one(tmp_path):
         pages.append((tmp_path / "page.md").read_text())
     assert "note" not in pages[0] and "with --out; do not edit" in pages[0]
     assert "\n\nOne prompt a task.\n" in pages[1] and "with --out and --note; do not edit" in pages[1]
+
+
+@pytest.mark.parametrize(("prompts", "text"), [(1, "-20.0"), (2, "-15.0 [-20.0, -10.0]")])
+def test_one_prompt_has_no_interval(prompts, text):
+    dense = {"relay": {(1, i): {"score": 0.9} for i in range(prompts)}}
+    rows = {"relay": {(1, i): {"score": 0.7 + 0.1 * i} for i in range(prompts)}}
+    assert table.difference(rows, dense) == text

@@ -161,7 +161,7 @@ def loss_table(found: dict[Point, Rows]) -> Iterator[str]:
 
 
 def difference(rows: Rows, dense: Rows) -> str:
-    """Points of score less dense's on the prompts that both have."""
+    """Points of score less dense's on the prompts that both have; one prompt a task has no interval."""
     changes = {
         task: np.array(
             [100 * (row["score"] - dense[task][at]["score"]) for at, row in r.items() if at in dense[task]]
@@ -173,6 +173,8 @@ def difference(rows: Rows, dense: Rows) -> str:
     if not changes:
         return ""
     found = curves.means(changes, curves.draws({task: len(values) for task, values in changes.items()}))
+    if max(map(len, changes.values())) < 2:
+        return f"{found[0]:+.1f}"
     low, high = curves.interval(found)
     return f"{found[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
 
