@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from routesparse.engine.baselines.pieces import ranks
 from routesparse.engine.baselines.rule import Selection, View, token_means
+from routesparse.engine.baselines.scorers.row_shares import best_blocks
 
 
 @dataclass(frozen=True)
@@ -23,8 +21,6 @@ class PooledTopK:
     blocks: int = 100  # k, KV blocks a query block
 
     def __call__(self, view: View) -> Selection:
-        forced, causal = view.forced_and_causal
         keys = token_means(view.inputs.k, view.block_k).repeat_interleave(view.inputs.groups, 1)
         scores = token_means(view.inputs.q, view.block_q) @ keys.transpose(-1, -2)
-        scores.masked_fill_(forced, torch.inf).masked_fill_(~causal, -torch.inf)
-        return Selection((ranks(scores) < self.blocks) & causal)
+        return best_blocks(view, scores, self.blocks)

@@ -10,10 +10,19 @@ from routesparse.engine.baselines.flexprefill import FlexPrefill
 from routesparse.engine.baselines.global_router import GlobalRouter
 from routesparse.engine.baselines.minference import HeadBudget, MInference
 from routesparse.engine.baselines.oracle import OracleFloor, OracleLargest, OracleTopP
+from routesparse.engine.baselines.patterns.bigbird import BigBird
+from routesparse.engine.baselines.patterns.longformer import Longformer
+from routesparse.engine.baselines.patterns.reformer import Reformer
+from routesparse.engine.baselines.patterns.sparse_transformer import FixedPattern, StridedPattern
 from routesparse.engine.baselines.pooled_top_k import PooledTopK
 from routesparse.engine.baselines.prism import Prism
 from routesparse.engine.baselines.random_blocks import RandomBlocks
 from routesparse.engine.baselines.rule import RuleRouter, View
+from routesparse.engine.baselines.scorers.dhsa import Dhsa
+from routesparse.engine.baselines.scorers.dynamic_sparse import DynamicSparse
+from routesparse.engine.baselines.scorers.infllm import InfLLM
+from routesparse.engine.baselines.scorers.quest import Quest
+from routesparse.engine.baselines.scorers.sparq import SparQ
 from routesparse.engine.baselines.static_a_shape import StaticAShape, Window
 from routesparse.engine.baselines.stem import Stem
 from routesparse.engine.baselines.trianglemix import TriangleMix
@@ -36,6 +45,17 @@ RULES = {
     "window": Window(100),
     "stem": Stem(least_blocks=2, edge_blocks=1),
     "trianglemix": TriangleMix(dense_layers=2),
+    "bigbird": BigBird(),
+    "dhsa": Dhsa(3),
+    "dynamic_sparse": DynamicSparse(3),
+    "infllm": InfLLM(1, local_tokens=64),
+    "longformer": Longformer(100),
+    "longformer-ends": Longformer(40, global_last=50),
+    "quest": Quest(3),
+    "reformer": Reformer(),
+    "sparq": SparQ(3),
+    "sparse_transformer_fixed": FixedPattern(4, 64),
+    "sparse_transformer_strided": StridedPattern(128),
     "xattention-8": XAttention(stride=8),
     "xattention-16": XAttention(stride=16),
 }

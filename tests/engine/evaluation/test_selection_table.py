@@ -109,3 +109,21 @@ def test_what_extras_change_nothing_of_stands_in_the_table_without_them(tmp_path
     ]
     text = "\n".join(table.tables(written(tmp_path / "s.jsonl", found), "ours", False))
     assert "| dense | 1 |" in text and "| window | 512 | 1 | 0.200 |" in text and "0.300" not in text
+
+
+def test_a_page_says_its_note_and_that_it_was_given_one(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    pages = []
+    for more in ([], ["--note", "One prompt a task."]):
+        table.main([str(rows), "--out", str(tmp_path / "page.md"), *more])
+        pages.append((tmp_path / "page.md").read_text())
+    assert "note" not in pages[0] and "with --out; do not edit" in pages[0]
+    assert "\n\nOne prompt a task.\n" in pages[1] and "with --out and --note; do not edit" in pages[1]
+
+
+@pytest.mark.parametrize(("prompts", "text"), [(1, "-20.0"), (2, "-15.0 [-20.0, -10.0]")])
+def test_one_prompt_has_no_interval(prompts, text):
+    dense = {"relay": {(1, i): {"score": 0.9} for i in range(prompts)}}
+    rows = {"relay": {(1, i): {"score": 0.7 + 0.1 * i} for i in range(prompts)}}
+    assert table.difference(rows, dense) == text

@@ -20,6 +20,7 @@ from routesparse.engine.evaluation import study
 BASELINES = "routesparse.engine.baselines"
 TRIALS = "routesparse.engine.evaluation.studies.selection.trials"
 SHARES = (0.9, 0.95, 0.8, 0.7, 0.98)
+BLOCKS = (32, 64, 16, 128, 8)
 # method: module of the baselines, class, the setting's parameter, settings (int: the parameter counts something)
 RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
     "flexprefill": ("flexprefill", "FlexPrefill", "gamma", SHARES),
@@ -28,11 +29,27 @@ RULES: dict[str, tuple[str, str, str, tuple[float, ...]]] = {
     "trianglemix": ("trianglemix", "TriangleMix", "dense_layers", (4, 2, 6)),
     "static_a_shape": ("static_a_shape", "StaticAShape", "local_tokens", (3_968, 1_920, 896, 7_936)),
     "window": ("static_a_shape", "Window", "tokens", (2_048, 1_024, 4_096, 512)),
-    "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", (32, 64, 16, 128, 8)),
+    "pooled_top_k": ("pooled_top_k", "PooledTopK", "blocks", BLOCKS),
     "flashprefill": ("flashprefill", "FlashPrefill", "alpha", (0.18, 0.1, 0.3, 0.05, 0.5)),
     "stem": ("stem", "Stem", "start_share", (0.1, 0.2, 0.4, 0.05)),
     "prism": ("prism", "Prism", "share", (0.95, 0.9, 0.8, 0.98, 0.7)),
     "global_router": ("global_router", "GlobalRouter", "tau", (0.9, 0.8, 0.95, 0.7)),
+    "quest": ("scorers.quest", "Quest", "blocks", BLOCKS),
+    "sparq": ("scorers.sparq", "SparQ", "blocks", BLOCKS),
+    "dynamic_sparse": ("scorers.dynamic_sparse", "DynamicSparse", "blocks", BLOCKS),
+    "dhsa": ("scorers.dhsa", "Dhsa", "blocks", BLOCKS),
+    "infllm": ("scorers.infllm", "InfLLM", "units", (16, 8, 32, 4)),
+    "indexer": ("scorers.indexer", "Indexer", "blocks", BLOCKS),
+    "sparse_transformer_strided": (
+        "patterns.sparse_transformer",
+        "StridedPattern",
+        "stride",
+        (1_024, 512, 2_048),
+    ),
+    "sparse_transformer_fixed": ("patterns.sparse_transformer", "FixedPattern", "summary", (16, 8, 32)),
+    "longformer": ("patterns.longformer", "Longformer", "window", (1_024, 512, 2_048, 4_096)),
+    "bigbird": ("patterns.bigbird", "BigBird", "random_blocks", (16, 3, 32, 64)),
+    "reformer": ("patterns.reformer", "Reformer", "rounds", (4, 8, 2)),
     "random_blocks": ("random_blocks", "RandomBlocks", "density", (0.2, 0.4, 0.1)),
     "oracle_top_p": ("oracle", "OracleTopP", "share", SHARES),
     "oracle_floor": ("oracle", "OracleFloor", "theta", (0.002, 0.001, 0.004, 0.0005, 0.008)),

@@ -73,15 +73,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--base", default="routesparse")
     parser.add_argument("--no-extras", action="store_true", help="the rules as published")
     parser.add_argument("--out", type=Path, help="Markdown file")
+    parser.add_argument("--note", default="", help="a paragraph of the file: what these rows do not show")
     arguments = parser.parse_args(argv)
     text = "\n".join(tables(arguments.files, arguments.base, not arguments.no_extras)) + "\n"
     if arguments.out:
-        arguments.out.write_text("\n".join([*introduction(arguments.files, not arguments.no_extras), text]))
+        arguments.out.write_text(
+            "\n".join([*introduction(arguments.files, not arguments.no_extras, arguments.note), text])
+        )
     else:
         print(text, end="")
 
 
-def introduction(files: list[Path], extras: bool) -> Iterator[str]:
+def introduction(files: list[Path], extras: bool, note: str = "") -> Iterator[str]:
     """What a page of these tables is, and where its numbers come from."""
     read = (
         "Every plan also reads the sink, the diagonal and the block before it, and has the last 128 rows dense."
@@ -89,10 +92,11 @@ def introduction(files: list[Path], extras: bool) -> Iterator[str]:
         else "Here the rivals' plans are **as published**, without the sink, the block before the diagonal and the "
         "dense last 128 rows that all plans of SELECTION.md read; ours have them, and their area counts."
     )
+    options = f"{'' if extras else ' --no-extras'}` with --out{' and --note' if note else ''}"
     yield "# What attention is spent on, and what that costs: every rule on the same prompts and kernel\n"
     yield (
         "Written by `python -m routesparse.engine.evaluation.studies.selection.table "
-        f"{' '.join(study.portable(str(path)) for path in files)}{'' if extras else ' --no-extras'}` with --out; do "
+        f"{' '.join(study.portable(str(path)) for path in files)}{options}; do "
         "not edit by hand. *routesparse* is the default policy, its setting the price; *routesparse_per_head* is the "
         "policy `certified`, its setting tau. Rules and constants were chosen on documents of the calibration split; "
         "reported prompts come from the test split, and their seed was drawn after the rule was frozen. "
@@ -100,6 +104,8 @@ def introduction(files: list[Path], extras: bool) -> Iterator[str]:
         "*window* is the control that must fail there. "
         "*select ms* includes compiling and other processes on the same GPU: it is no measurement of speed.\n"
     )
+    if note:
+        yield f"{note}\n"
     heads = [row for path in files for row in read_lines(path) if "command" in row]
     yield from dict.fromkeys(
         f"- `{h['command']}`: {h['device']}, {h['dtype']}, torch {h['versions']['torch']}, commit {h['git_commit'][:7]}"
@@ -155,7 +161,7 @@ def loss_table(found: dict[Point, Rows]) -> Iterator[str]:
 
 
 def difference(rows: Rows, dense: Rows) -> str:
-    """Points of score less dense's on the prompts that both have."""
+    """Points of score less dense's on the prompts that both have; one prompt a task has no interval."""
     changes = {
         task: np.array(
             [100 * (row["score"] - dense[task][at]["score"]) for at, row in r.items() if at in dense[task]]
@@ -167,6 +173,8 @@ def difference(rows: Rows, dense: Rows) -> str:
     if not changes:
         return ""
     found = curves.means(changes, curves.draws({task: len(values) for task, values in changes.items()}))
+    if max(map(len, changes.values())) < 2:
+        return f"{found[0]:+.1f}"
     low, high = curves.interval(found)
     return f"{found[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
 
