@@ -11,8 +11,8 @@ transformers computes the angles. Here the request is checked, because transform
 
 Another scaling is another model as far as evidence goes: attention masses change with it. So the revision changes
 (``load.py``), and a calibration or a tuned price made without it, or with another one, is refused.
-LongRoPE chooses its list by the tokens of a forward pass: a prompt that decoding carries over the original context keeps
-keys of the short list, with dense attention as with routed.
+LongRoPE chooses its list by the tokens of a forward pass: a prompt that decoding carries over the original context
+keeps keys of the short list, with dense attention as with routed.
 """
 
 from __future__ import annotations
