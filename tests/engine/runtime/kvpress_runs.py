@@ -1,11 +1,13 @@
 """What test_kvpress.py asks of kvpress, in a process of its own: importing kvpress changes transformers for good.
 
-Prints one JSON object: for each model and press the tokens and kept keys after a dense prefill with the press alone,
-after a routed one at full budget and after one at a price; and what was refused, in which words.
+Its arguments are cases such as "Llama snapkv". Prints one JSON object: for each of them the tokens and kept keys after a
+dense prefill with the press alone, after a routed one at full budget and after one at a price; and what was refused,
+in which words.
 """
 
 import importlib
 import json
+import sys
 from dataclasses import replace
 
 import torch
@@ -150,18 +152,18 @@ def refusals():
 
 def main():
     found = {}
-    for family, overrides in {"Llama": {}, "Qwen3": {}, "Phi3": {}}.items():
-        for name, make in PRESSES.items():
-            made = model(family, **overrides)
-            reference = alone(made, make())
-            made.set_attn_implementation("sdpa")
-            found[f"{family} {name}"] = {
-                "alone": reference,
-                "full": after_route(made, make(), DENSE),
-                "priced": after_route(made, make(), CONFIG),
-                "generated": generated(made, make()),
-                "hooks_left": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in made.modules()),
-            }
+    for case in sys.argv[1:]:
+        family, name = case.split()
+        make, made = PRESSES[name], model(family)
+        reference = alone(made, make())
+        made.set_attn_implementation("sdpa")
+        found[case] = {
+            "alone": reference,
+            "full": after_route(made, make(), DENSE),
+            "priced": after_route(made, make(), CONFIG),
+            "generated": generated(made, make()),
+            "hooks_left": sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in made.modules()),
+        }
     print(json.dumps({"runs": found, "refused": refusals()}))
 
 

@@ -19,11 +19,9 @@ needs_kvpress = pytest.mark.skipif(
     importlib.util.find_spec("kvpress") is None and not Path(sys.prefix, "kvpress", ".installed").exists(),
     reason="kvpress is not installed; `make kvpress` does it",
 )
-CASES = [
-    f"{family} {press}"
-    for family in ("Llama", "Qwen3", "Phi3")
-    for press in ("streaming_llm", "snapkv", "observed")
-]
+CASES = [f"Llama {press}" for press in ("streaming_llm", "snapkv", "observed")]
+# How these two make their queries is their own.
+CASES += [f"{family} {press}" for family in ("Qwen3", "Phi3") for press in ("snapkv", "observed")]
 cases = pytest.mark.parametrize("case", CASES)
 
 
@@ -65,7 +63,11 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kvpress")
     env = {**os.environ, "ROUTESPARSE_HOME": str(folder), "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, HERE / "kvpress_runs.py"], env=env, capture_output=True, text=True, timeout=500
+        [sys.executable, HERE / "kvpress_runs.py", *CASES],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     return json.loads(done.stdout.splitlines()[-1])
