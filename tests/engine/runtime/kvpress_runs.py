@@ -1,6 +1,6 @@
 """What test_kvpress.py asks of kvpress, in a process of its own: importing kvpress changes transformers for good.
 
-Its arguments are cases such as "Llama snapkv". Prints one JSON object: for each of them the tokens and kept keys after a
+Its arguments are cases such as "Llama snapkv". Prints one JSON object: for each case the tokens and kept keys after a
 dense prefill with the press alone, after a routed one at full budget and after one at a price; and what was refused,
 in which words.
 """
