@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -43,6 +43,9 @@ sbom: .venv/.installed .venv/tools/.installed
 # EleutherAI's harness, in a folder that only engine/evaluation/lm_eval.py looks into: nothing else changes.
 lm-eval: .venv/lm-eval/.installed
 
+# Presses for the KV cache, in a folder that only engine/runtime/kvpress.py looks into; the harness brings the rest.
+kvpress: .venv/kvpress/.installed
+
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache routesparse.egg-info
 
@@ -58,6 +61,11 @@ clean:
 	$(BIN)/python -m venv --clear .venv/tools
 	.venv/tools/bin/python -m pip install --quiet --disable-pip-version-check \
 		pip==26.3 uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+.venv/kvpress/.installed: .ci/kvpress.lock | .venv/.installed .venv/lm-eval/.installed
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
 	touch $@
 
 .venv/lm-eval/.installed: .ci/lm-eval.lock | .venv/.installed

@@ -141,6 +141,7 @@ def analyze_prompt(
         dense_ms=None if dense is None else dense.total_ms,
         calibration_mismatch=mismatch,
         run_id=run_id,
+        rope=loaded.rope,
         probe_bytes=probe_bytes,
         **compared,
     )

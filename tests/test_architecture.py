@@ -39,6 +39,7 @@ HEAVY = (
     "duckdb",
     "huggingface_hub",
     "jieba",
+    "kvpress",
     "pandas",
     "plotly",
     "psutil",

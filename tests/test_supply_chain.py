@@ -43,9 +43,10 @@ def test_every_locked_package_has_hashes():
     assert not [name for name, entry in LOCKED.items() if not lock.hashes(entry)]
 
 
-def test_the_harness_brings_hashed_packages_and_no_other_version_of_a_locked_one():
-    brought = lock.entries((ROOT / ".ci" / "lm-eval.lock").read_text())
-    assert "lm-eval" in brought
+@pytest.mark.parametrize("name", ["lm-eval", "kvpress"])
+def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name):
+    brought = lock.entries((ROOT / ".ci" / f"{name}.lock").read_text())
+    assert name in brought
     assert not [
         n for n in brought.keys() & LOCKED.keys() if lock.hashes(brought[n]) != lock.hashes(LOCKED[n])
     ]
@@ -55,7 +56,7 @@ def test_the_harness_brings_hashed_packages_and_no_other_version_of_a_locked_one
 def test_no_file_of_the_supply_chain_names_a_host():
     files = (
         *("requirements.txt", "requirements.lock", "Makefile"),
-        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock"),
+        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock"),
     )
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())

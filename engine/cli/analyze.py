@@ -14,7 +14,7 @@ from rich.table import Table
 from routesparse.engine import paths
 from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.options import JsonFlag, ModelName, RopeJson
 from routesparse.engine.cli.output import Reporter, analysis_object, out_console, print_json
 from routesparse.engine.config import (
     AuditDepth,
@@ -28,6 +28,7 @@ from routesparse.engine.config import (
 )
 from routesparse.engine.errors import InputError
 from routesparse.engine.method import families
+from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.profiles.here import measure_here
 from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
 from routesparse.engine.verdict import of_record
@@ -98,6 +99,7 @@ def analyze(
     force: Annotated[
         bool, typer.Option("--force", help="Use a calibration that does not fit; the record tells.")
     ] = False,
+    rope: RopeJson = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Prefill one prompt with routing and write its run bundle: every choice, and why."""
@@ -106,6 +108,7 @@ def analyze(
     from routesparse.engine.prompts import check_domain, read_prompt, tokenize
 
     check_domain(domain)
+    scaling = None if rope is None else RopeScaling.parse(rope)
     text = read_prompt(file)
     config = RouterConfig(
         policy=policy,
@@ -135,11 +138,11 @@ def analyze(
         load_profile(profile)
     from routesparse.engine.models.token_count import refuse_before_loading
 
-    refuse_before_loading(model, text)
+    refuse_before_loading(model, text, scaling)
     report.line(f"loading model {model}")
     from routesparse.engine.models.load import load_model
 
-    loaded = load_model(model)
+    loaded = load_model(model, rope=scaling)
     if segment is None:
         config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)

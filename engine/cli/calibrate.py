@@ -14,9 +14,11 @@ from rich.table import Table
 from routesparse.engine import paths
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.cli.checks import writable_folder
+from routesparse.engine.cli.options import RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
 from routesparse.engine.errors import InputError
+from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration
@@ -57,6 +59,7 @@ def calibrate(
         Path | None, typer.Option(help="File to write; default: <home>/calibrations/DOMAIN.json.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of folds, windows and random rows.")] = 0,
+    rope: RopeJson = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
@@ -77,6 +80,7 @@ def calibrate(
         seed=seed,
     )
     config.check_runnable()
+    scaling = None if rope is None else RopeScaling.parse(rope)
     lengths = length_buckets(*tokens)
     if fold_a < 1 or fold_b < 1:
         raise InputError(
@@ -93,7 +97,7 @@ def calibrate(
     report.line(f"loading model {model}")
     from routesparse.engine.models.load import load_model
 
-    loaded = load_model(model, device=device)
+    loaded = load_model(model, device=device, rope=scaling)
     if segment is None:
         config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
     if tokens[1] > loaded.max_tokens:

@@ -7,4 +7,12 @@ from typing import Annotated
 import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+RopeJson = Annotated[
+    str | None,
+    typer.Option(
+        "--rope",
+        help='Rescale rotary positions for prompts beyond the model\'s context: {"rope_type": "yarn", "factor": 4.0}, '
+        "or linear (Position Interpolation) or longrope.",
+    ),
+]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]

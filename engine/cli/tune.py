@@ -18,12 +18,13 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.options import JsonFlag, ModelName, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import InputError
+from routesparse.engine.models.rope import RopeScaling
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
-_MEASURING = ("model", "windows", "tokens", "seed")  # options that only measuring reads
+_MEASURING = ("model", "windows", "tokens", "seed", "rope")  # options that only measuring reads
 
 
 def tune(
@@ -62,6 +63,7 @@ def tune(
         Path | None, typer.Option(help="File to write; default: <home>/calibrations/tuned/NAME.json.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
+    rope: RopeJson = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Choose the cheapest price that keeps a loss against dense attention below a target."""
@@ -77,7 +79,8 @@ def tune(
     command = _command(context)
     drawn = None
     if prompts:
-        drawn, grid = _measure(report, prompts, domain, files[0], model, windows, tokens, grid, seed, command)
+        load = _Loading(model, None if rope is None else RopeScaling.parse(rope))
+        drawn, grid = _measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
     elif unread := [f"--{one}" for one in _MEASURING if _is_given(context, one)]:
         raise InputError(
             f"{', '.join(unread)} can't change what was measured; leave it out, or pass --prompts"
@@ -161,12 +164,20 @@ def _target(out: Path | None, name: str) -> Path:
     return writable_folder(out.parent) / out.name
 
 
+@dataclasses.dataclass(frozen=True)
+class _Loading:
+    """Which model, and with which positions."""
+
+    model: str
+    rope: RopeScaling | None
+
+
 def _measure(
     report: Reporter,
     prompts: Sequence[Path],
     domain: str,
     file: Path,
-    model: str,
+    wanted: _Loading,
     windows: int,
     tokens: int,
     prices: Sequence[float] | None,
@@ -190,8 +201,8 @@ def _measure(
     from routesparse.engine.models.load import load_model
 
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
-    report.line(f"loading model {model}")
-    loaded = load_model(model)
+    report.line(f"loading model {wanted.model}")
+    loaded = load_model(wanted.model, rope=wanted.rope)
     if tokens > loaded.max_tokens:
         raise InputError(
             f"windows of {tokens:,} tokens are longer than the model reads, {loaded.max_tokens:,}"

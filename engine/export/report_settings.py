@@ -149,6 +149,7 @@ def command(record: RunRecord) -> str:
         "--seed": run.seed,
         "--bound": config.get("bound"),
         "--beta": config.get("beta"),
+        "--rope": config.get("rope"),
     }
     # A name that begins with a dash would be read as an option.
     parts = [

@@ -15,6 +15,7 @@ from typing import Any
 
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import DEMO, HUB_ID, check_folder, first_line, resolve, revision_of
+from routesparse.engine.models.rope import RopeScaling, revision_with
 from routesparse.engine.runtime.refusals import check_family
 
 
@@ -25,7 +26,7 @@ class LoadedModel:
     model: Any  # PreTrainedModel in eval mode, no gradients
     tokenizer: Any  # a fast tokenizer
     name: str  # "demo", the folder's name, or the hub id
-    revision: str  # 16 hex digits: config, safetensors headers, sizes and sampled weights
+    revision: str  # 16 hex digits: config, safetensors headers, sizes and sampled weights, and rope
     tokenizer_hash: str  # 16 hex digits
     max_tokens: int
     layers: int
@@ -34,6 +35,7 @@ class LoadedModel:
     head_dim: int
     device: str  # "cpu" or "cuda:0"
     dtype: str  # "float32" or "bfloat16"
+    rope: str | None = None  # the JSON of the RopeScaling that it was loaded with
 
     @property
     def on_gpu(self) -> bool:
@@ -55,15 +57,18 @@ class LoadedModel:
         )
 
 
-def load_model(name_or_path: str = DEMO, *, device: str = "auto") -> LoadedModel:
+def load_model(
+    name_or_path: str = DEMO, *, device: str = "auto", rope: RopeScaling | None = None
+) -> LoadedModel:
     """Load "demo", a folder with config.json and *.safetensors, or a hub id (org/name).
 
-    device: "auto" is the first GPU, else the CPU. The dtype is float32 on a CPU and bfloat16 on a GPU.
-    Errors: ModelError, UnsupportedModelError.
+    device: "auto" is the first GPU, else the CPU. The dtype is float32 on a CPU and bfloat16 on a GPU. rope: rescales
+    the positions for longer prompts (rope.py); the revision is then another one.
+    Errors: ModelError, UnsupportedModelError, ConfigError for a rope that does not fit the model.
     """
     folder, name = resolve(name_or_path)
     check_folder(folder)
-    return _load(folder, name, device)
+    return _load(folder, name, device, rope)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def revision_of_model(model: Any) -> str:
         folder = Path(config).parent if isinstance(config, str) else folder
     if not (folder / "config.json").is_file():
         raise ModelError(f"the files of this model are not known ({source!r}); load it with from_pretrained")
-    return revision_of(folder)
+    return revision_with(revision_of(folder), model.config, _config_of(folder, source))
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,22 @@ class ModelShape:
 
 def shape_of(name_or_path: str = DEMO) -> ModelShape:
     """The attention shape of a model that load_model would accept. Errors: ModelError, UnsupportedModelError."""
-    from transformers import AutoConfig
-
     folder, name = resolve(name_or_path)
     check_folder(folder)
-    return _shape(name, AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
+    return _shape(name, _config_of(folder, name))
+
+
+def _config_of(folder: Path, name: str) -> Any:
+    """transformers' configuration of a folder. Errors: ModelError."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except StrictDataclassError as error:
+        raise ModelError(f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"model {name!r} cannot be loaded: {first_line(error)}; check its files") from error
 
 
 def _shape(name: str, config: Any) -> ModelShape:
@@ -150,24 +166,24 @@ def _shape(name: str, config: Any) -> ModelShape:
     )
 
 
-def _load(folder: Path, name: str, device: str) -> LoadedModel:
+def _load(folder: Path, name: str, device: str, rope: RopeScaling | None) -> LoadedModel:
     import torch
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     local: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    config = _config_of(folder, name)
+    if rope is not None:
+        rope.extend(config, name)
     try:
         with _no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder, **local)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
+                folder, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **local
             )
     # A folder that does not fit together ends in many types; each of them is the folder's fault.
-    except StrictDataclassError as error:
-        raise ModelError(f"{name}/config.json is wrong: {first_line(error.__cause__ or error)}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
@@ -191,7 +207,7 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
         model=model,
         tokenizer=tokenizer,
         name=name,
-        revision=revision_of(folder),
+        revision=revision_with(revision_of(folder), model.config, _config_of(folder, name)),
         tokenizer_hash=_tokenizer_hash(folder),
         max_tokens=model.config.max_position_embeddings,
         layers=model.config.num_hidden_layers,
@@ -200,6 +216,7 @@ def _load(folder: Path, name: str, device: str) -> LoadedModel:
         head_dim=shape.head_dim,
         device=device,
         dtype=str(dtype).removeprefix("torch."),
+        rope=None if rope is None else rope.text,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from routesparse.engine import fields
 from routesparse.engine.errors import ModelError
 from routesparse.engine.models.files import check_folder, first_line, resolve
+from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.prompts import LIKELY_CHARACTERS, PromptText, refuse_too_long
 
@@ -130,15 +131,18 @@ def holds(model: str, text: str, tokens: int) -> bool:
     return len(beginning) < len(text) and _tokens(tokenizer, text) >= tokens
 
 
-def refuse_before_loading(model: str, prompt: PromptText) -> None:
-    """Refuse a prompt that can't fit before torch and the weights are loaded. Errors: ModelError, PromptError."""
+def refuse_before_loading(model: str, prompt: PromptText, rope: RopeScaling | None = None) -> None:
+    """Refuse a prompt that can't fit before torch and the weights are loaded.
+
+    Errors: ModelError, PromptError, ConfigError for a rope that counts from more tokens than the model reads.
+    """
     folder = resolve(model)[0]
     max_tokens = check_folder(folder).get("max_position_embeddings")
     if isinstance(max_tokens, int):
         refuse_too_long(
             f"prompt {prompt.name!r}",
             prompt.text,
-            max_tokens,
+            max_tokens if rope is None else rope.longest(max_tokens),
             lambda piece: _tokens(_files(folder)[1], piece),
         )
 

@@ -154,6 +154,7 @@ class RunInfo:
     kl_nats: float | None = None
     calibration_mismatch: str | None = None
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
+    rope: str | None = None  # the JSON of the RopeScaling that the model was loaded with
     probe_bytes: int | None = None  # of heatmaps before compression; None: to_rows.PROBE_BYTES
 
 

@@ -152,6 +152,11 @@ def _drift(settings: RunSettings, prompt: PromptTrace, choices: list[HeadChoiceR
     return {"drift_distance": found.distance, "drift_p": found.p, "drift_alarm": found.alarm}
 
 
+def _asked_for(config: RouterConfig, info: RunInfo) -> dict[str, Any]:
+    """The router's settings, and where the model's positions were rescaled, how."""
+    return config.to_dict() | ({} if info.rope is None else {"rope": info.rope})
+
+
 def _run(
     settings: RunSettings,
     run_id: str,
@@ -183,7 +188,7 @@ def _run(
         budget=None if config.budget is None else str(config.budget),
         probe_mode=config.probe,
         seed=config.seed,
-        config_json=json.dumps(config.to_dict(), sort_keys=True),
+        config_json=json.dumps(_asked_for(config, info), sort_keys=True),
         prompt_name=info.prompt_name,
         prompt_sha256=info.prompt_sha256,
         domain=info.domain,

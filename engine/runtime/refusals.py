@@ -13,14 +13,47 @@ from routesparse.engine.errors import PromptError, UnsupportedModelError
 if TYPE_CHECKING:
     from torch import Tensor
 MODEL_FAMILIES: frozenset[str] = frozenset(
-    ("llama", "qwen2", "qwen3", "mistral", "phi3", "glm4", "gemma2", "gemma3_text", "cohere2", "gpt_oss")
+    (
+        *("llama", "arcee", "smollm3", "minimax_m2", "seed_oss", "stablelm", "helium", "apertus", "nemotron"),
+        *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        *("mistral", "ministral", "ministral3", "mixtral"),
+        *("phi", "phi3", "phimoe"),
+        *("glm", "glm4", "glm4_moe"),
+        *("gemma", "gemma2", "gemma3_text", "vaultgemma"),
+        *("cohere", "cohere2", "ernie4_5", "exaone4", "gpt_oss", "granite", "hunyuan_v1_dense"),
+        *("olmo2", "olmo3", "starcoder2"),
+    )
 )
-_CHUNKED = "its chunked attention reaches only the mask, so routing would be silently wrong"
-_WHY_REFUSED = {
-    "llama4": _CHUNKED,
-    "llama4_text": _CHUNKED,
-    "gemma3": "its image tokens attend both ways; load the text model, Gemma3ForCausalLM",
+# Families that their users may expect here, by what stands against them.
+_REFUSED = {
+    "its chunked attention reaches only the mask, so routing would be silently wrong": (
+        "llama4",
+        "llama4_text",
+    ),
+    "its image tokens attend both ways; load the text model, Gemma3ForCausalLM": ("gemma3",),
+    "its values have another head size than its keys, as in latent attention, which no row plan's kernel takes": (
+        *("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "mimo_v2_flash"),
+        *("minicpm3", "mistral4", "youtu"),
+    ),
+    "it was trained with sparse attention of its own, which routing would take the place of": (
+        *("deepseek_v32", "deepseek_v4", "glm_moe_dsa"),
+    ),
+    "most of its layers keep a recurrent state in the place of keys, and no prompt of it was ever compared": (
+        *("bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "minimax"),
+        *("nemotron_h", "olmo_hybrid", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "recurrent_gemma"),
+        *("zamba2",),
+    ),
+    "some of its layers read the keys of others and its kinds of layers have different head sizes": (
+        *("gemma3n_text", "gemma4_text"),
+    ),
+    "it reads images or sound, too; only text models are routed": (
+        *("gemma3n", "gemma4", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl"),
+    ),
+    "its attention does not go through transformers' attention interface as the others' does": (
+        *("falcon", "gpt_neox", "modernbert-decoder", "mpt", "persimmon"),
+    ),
 }
+_WHY_REFUSED = {family: why for why, families in _REFUSED.items() for family in families}
 _PACKED = "packed sequences are not supported; pass one prompt per batch row, padded on the left"
 # Keyword arguments that change attention in ways a row plan cannot express.
 _UNSUPPORTED_ARGUMENTS = {

@@ -7,6 +7,7 @@ from transformers import StaticCache
 
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.runtime import refusals
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
 
@@ -52,25 +53,47 @@ def test_llama4_is_refused_before_anything_runs():
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Mixtral", "Cohere"])
+@pytest.mark.parametrize("name", ["GPT2", "Olmoe", "Bloom"])
 def test_a_family_off_the_list_is_refused_and_the_list_is_shown(name):
     if name == "GPT2":
         config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=97)
         model = transformers.GPT2LMHeadModel(config)
     else:
         model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**SHAPE))
-    with pytest.raises(
-        UnsupportedModelError, match=r"never compared.*\(supported: cohere2, gemma2"
-    ) as caught:
+    with pytest.raises(UnsupportedModelError, match=r"never compared.*\(supported: apertus, ") as caught:
         hf.check_supported(model)
     assert "\n" not in str(caught.value)
 
 
+def test_every_refusal_by_name_is_about_a_family_that_transformers_has_and_we_do_not_route():
+    known = set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+    named = set(refusals._WHY_REFUSED)
+    assert named and not named & refusals.MODEL_FAMILIES
+    assert sorted(named - known) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("deepseek_v3", "another head size than its keys"),
+        ("glm_moe_dsa", "sparse attention of its own"),
+        ("qwen3_next", "recurrent state"),
+        ("gemma4_text", "read the keys of others"),
+        ("qwen3_vl", "images or sound"),
+    ],
+)
+def test_a_newer_family_is_refused_by_name_with_its_reason(name, why):
+    config = transformers.AutoConfig.for_model(name)
+    with pytest.raises(UnsupportedModelError, match=f"'{name}' is not supported: .*{why}") as caught:
+        refusals.check_family(config)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_refused_family_is_also_refused_without_route():
-    config = transformers.MixtralConfig(**SHAPE, num_local_experts=2)
-    model = transformers.MixtralForCausalLM(config).eval()
+    config = transformers.OlmoeConfig(**SHAPE, num_experts=2, num_experts_per_tok=1)
+    model = transformers.OlmoeForCausalLM(config).eval()
     model.set_attn_implementation(hf.NAME)
-    with pytest.raises(UnsupportedModelError, match="'mixtral'"), torch.no_grad():
+    with pytest.raises(UnsupportedModelError, match="'olmoe'"), torch.no_grad():
         model(IDS)
 
 

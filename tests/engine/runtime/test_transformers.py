@@ -12,6 +12,7 @@ from transformers import AttentionInterface, DynamicCache
 from routesparse.engine.errors import RouteSparseError, UnsupportedModelError
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.refusals import MODEL_FAMILIES
 from routesparse.kernels.interface import RowPlan, sparse_attention
 
 TOKENS = 320
@@ -33,6 +34,12 @@ SHAPE = {
     "eos_token_id": 2,
 }
 ALTERNATING = ["sliding_attention", "full_attention"] * 2
+MIXTURE = {
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 FAMILIES = {
     "Llama": {},
     "Qwen2": {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": ALTERNATING},
@@ -40,6 +47,33 @@ FAMILIES = {
     "Mistral": {"sliding_window": WINDOW},
     "Phi3": {"sliding_window": WINDOW},
     "Glm4": {},
+    "Glm": {},
+    "Glm4Moe": {**MIXTURE, "n_routed_experts": 4, "first_k_dense_replace": 1},
+    "Phi": {"qk_layernorm": True},
+    "Phimoe": MIXTURE,
+    "Gemma": {},
+    "VaultGemma": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    "Qwen2Moe": {**MIXTURE, "shared_expert_intermediate_size": 32},
+    "Qwen3Moe": MIXTURE,
+    "Mixtral": MIXTURE,
+    "Ministral": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "Ministral3": {},
+    "Arcee": {},
+    "SmolLM3": {"no_rope_layers": [1, 1, 1, 0]},
+    "MiniMaxM2": MIXTURE,
+    "SeedOss": {},
+    "StableLm": {"partial_rotary_factor": 0.25},
+    "Helium": {},
+    "Apertus": {},
+    "Nemotron": {},
+    "Cohere": {"use_qk_norm": True},
+    "Ernie4_5": {},
+    "Exaone4": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "Granite": {"attention_multiplier": 0.25},
+    "HunYuanDenseV1": {},
+    "Olmo2": {},
+    "Olmo3": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
+    "Starcoder2": {"sliding_window": WINDOW},
     "Gemma2": {"sliding_window": WINDOW, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
     "Gemma3": {"sliding_window": WINDOW, "layer_types": ALTERNATING, "query_pre_attn_scalar": 16},
     "Cohere2": {"sliding_window": WINDOW, "layer_types": ALTERNATING},
@@ -58,6 +92,11 @@ FEATURES = {
     "Gemma3": ("window",),
     "Cohere2": ("window",),
     "GptOss": ("window", "sinks"),
+    "VaultGemma": ("window", "softcap"),
+    "Ministral": ("window",),
+    "Exaone4": ("window",),
+    "Olmo3": ("window",),
+    "Starcoder2": ("window",),
 }
 
 
@@ -153,6 +192,11 @@ def masked_eager(module, query, key, value, attention_mask, **kwargs):
 AttentionInterface.register("test_masked_eager", masked_eager)
 
 families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def test_every_family_on_the_list_is_compared_here():
+    names = {f"{family}{'Text' if family == 'Gemma3' else ''}Config" for family in FAMILIES}
+    assert {getattr(transformers, name).model_type for name in names} == MODEL_FAMILIES
 
 
 @families

@@ -1,0 +1,153 @@
+"""Contexts beyond what a model was trained on, by rescaled rotary positions (RoPE). No torch.
+
+A rotary pair i turns by theta_i = b^(-2i/d) a token (b: rope_theta, d: rotary dimensions). With a factor s:
+    linear    Position Interpolation (Chen et al. 2023): every theta_i / s
+    yarn      YaRN (Peng et al. 2024): theta_i / s where the pair turns less than beta_slow times within the original
+              context, theta_i where it turns more than beta_fast times, a ramp between; queries and keys times
+              attention_factor, by default 0.1 ln s + 1
+    longrope  LongRoPE (Ding et al. 2024): theta_i / long_factor[i] for prompts longer than the original context,
+              theta_i / short_factor[i] for others; the lists come from that paper's search, for one model
+transformers computes the angles. Here the request is checked, because transformers only warns of wrong numbers.
+
+Another scaling is another model as far as evidence goes: attention masses change with it. So the revision changes
+(``load.py``), and a calibration or a tuned price made without it, or with another one, is refused.
+LongRoPE chooses its list by the tokens of a forward pass: a prompt that decoding carries over the original context
+keeps keys of the short list, with dense attention as with routed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from routesparse.engine import fields
+from routesparse.engine.errors import ConfigError, ModelError, shortened
+
+MOST_FACTOR = 1024.0
+MOST_TOKENS = 1 << 31
+_WHY_REFUSED = {
+    "default": "it changes nothing; leave it out",
+    "dynamic": "its angles change with the prompt's length, so that cached keys no longer fit; pass yarn",
+    "llama3": "it belongs to models trained with it, and their own configuration has it",
+    "proportional": "it belongs to models trained with it, and their own configuration has it",
+}
+_ABOVE_0 = fields.number(fields.POSITIVE, wanted="a finite number above 0")
+_REQUIRED = {
+    "rope_type": fields.text,
+    "factor": fields.number(1.0, MOST_FACTOR, f"a number from 1 to {MOST_FACTOR:g}"),
+}
+_OPTIONAL = {"original_max_position_embeddings": fields.whole(1, MOST_TOKENS)}
+_LIST = fields.items(_ABOVE_0, least=1)
+_YARN = dict.fromkeys(("attention_factor", "beta_fast", "beta_slow"), _ABOVE_0)
+_CHECKS = {
+    "linear": fields.record(_REQUIRED, _OPTIONAL),
+    "yarn": fields.record(_REQUIRED, {**_OPTIONAL, **_YARN}),
+    "longrope": fields.record(
+        {**_REQUIRED, "short_factor": _LIST, "long_factor": _LIST},
+        {**_OPTIONAL, "attention_factor": _ABOVE_0},
+    ),
+}
+KINDS = tuple(_CHECKS)
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """A checked request: what transformers calls rope_parameters, without the model's own rope_theta."""
+
+    text: str  # canonical JSON, as records keep it and --rope takes it
+
+    @classmethod
+    def parse(cls, text: str) -> RopeScaling:
+        """From JSON such as {"rope_type": "yarn", "factor": 4.0}. Errors: ConfigError."""
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f'rope {shortened(text)!r} is no JSON object; pass one such as {{"rope_type": "yarn", "factor": 4.0}}'
+            )
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> RopeScaling:
+        """From its fields. Errors: ConfigError for an unknown kind or field, or a number outside its meaning."""
+        kind = values.get("rope_type")
+        if not isinstance(kind, str) or kind not in _CHECKS:
+            why = _WHY_REFUSED.get(str(kind), "it is unknown")
+            raise ConfigError(f"rope_type {shortened(kind)!r}: {why} (supported: {', '.join(KINDS)})")
+        try:
+            _CHECKS[kind](values, "rope")
+        except fields.FieldError as error:
+            raise ConfigError(str(error)) from None
+        fast, slow = values.get("beta_fast", 32.0), values.get("beta_slow", 1.0)
+        if fast <= slow:
+            raise ConfigError(f"rope.beta_fast {fast:g} must be above beta_slow, {slow:g}")
+        return cls(json.dumps(values, sort_keys=True))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields."""
+        return dict(json.loads(self.text))
+
+    def longest(self, trained: int) -> int:
+        """Tokens that a model reads with it. trained: without it. Errors: ConfigError."""
+        original = self.values.get("original_max_position_embeddings", trained)
+        if original > trained:
+            raise ConfigError(
+                f"rope.original_max_position_embeddings {original:,} is more than the model reads, {trained:,}"
+            )
+        return int(self.values["factor"] * original)
+
+    def extend(self, config: Any, name: str) -> None:
+        """Put it into a transformers configuration before the model is made. name: the model's, for messages.
+
+        Errors: ModelError where the model rescales its positions already or has none of one kind; ConfigError.
+        """
+        own = getattr(config, "rope_parameters", None) or {}
+        if "rope_theta" not in own:
+            raise ModelError(
+                f"model {name!r} has no rotary positions, or several kinds by layer; load it without rope"
+            )
+        if own.get("rope_type", "default") != "default":
+            raise ModelError(
+                f"model {name!r} has rotary positions of the kind {own['rope_type']!r} already, which a second scaling "
+                "would undo; load it without rope"
+            )
+        _check_lists(self.values, config, own, name)
+        trained = int(config.max_position_embeddings)
+        original = self.values.get("original_max_position_embeddings", trained)
+        config.max_position_embeddings = self.longest(trained)
+        made = {**own, **self.values}
+        if made["rope_type"] == "linear":
+            made.pop("original_max_position_embeddings", None)
+        else:
+            made["original_max_position_embeddings"] = original
+            if hasattr(config, "original_max_position_embeddings"):
+                # Where a family has this field of its own, transformers prefers it.
+                config.original_max_position_embeddings = original
+        config.rope_parameters = made
+
+
+def revision_with(revision: str, config: Any, config_of_files: Any) -> str:
+    """The revision of weights with the positions of ``config``: the files' own where nothing was changed.
+
+    revision: 16 hex digits of the files (``files.revision_of``). Both configurations are transformers'.
+    """
+    here, there = (getattr(one, "rope_parameters", None) or {} for one in (config, config_of_files))
+    if here == there:
+        return revision
+    told = f"{revision} {json.dumps(here, sort_keys=True)}"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    pairs = int(head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
+    for field in ("short_factor", "long_factor"):
+        if field in values and len(values[field]) != pairs:
+            raise ConfigError(
+                f"rope.{field} has {len(values[field])} numbers, model {name!r} has {pairs} rotary pairs; pass {pairs}"
+            )

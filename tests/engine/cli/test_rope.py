@@ -1,0 +1,79 @@
+"""``--rope``: prompts beyond the model's context, and calibrations that know of it. CPU, a tiny model."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.models.files import revision_of
+from routesparse.engine.profiles.measure import measure
+
+YARN = '{"rope_type": "yarn", "factor": 2.0}'
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("rope")
+    tiny_model.save(root / "tiny")
+    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
+    measured = measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings)
+    # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
+    costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
+    replace(measured, **costs).save(root / "profiles")
+    return root / "tiny"
+
+
+def words(seed, characters):
+    drawn = random.Random(seed).choices(("the", "quick", "brown", "fox", "jumps", "over"), k=characters)
+    return " ".join(drawn)[:characters]
+
+
+def test_a_longer_prompt_is_read_with_a_calibration_made_with_the_same_rope_only(run, model, home, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(4):
+        (texts / f"{number}.txt").write_text(words(number, 2_000))
+    small = ("--fold-a", 20, "--fold-b", 22, "--tokens", 520, 600, "--tau", 0.2, "--audit-rows", 64)
+    code, _, err = run("calibrate", model, texts, "--domain", "scaled", *small, "--rope", YARN)
+    assert code == 0, err
+    made = load_calibration("scaled")
+    assert made.model_revision != revision_of(model)
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(words("prompt", 1_400))
+    command = ("analyze", prompt, "--model", model, "--break-even", 0, "--no-answer-check")
+    code, _, err = run(*command)
+    assert code == 2 and "1,000" in err, "the model itself reads 1,000 tokens"
+    code, out, err = run(*command, "--rope", YARN, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["tokens"] > 1_000
+    manifest = json.loads((paths.spool() / found["run_id"] / "manifest.json").read_text())
+    assert json.loads(manifest["config"]["rope"]) == json.loads(YARN)
+    assert manifest["model"]["revision"] == made.model_revision
+    prompt.write_text(words("prompt", 560))
+    fits = (*command, "--tau", 0.2, "--calibration", "scaled")
+    code, _, err = run(*fits)
+    assert code == 2 and "pass a calibration of this model" in err
+    code, _, err = run(*fits, "--rope", '{"rope_type": "linear", "factor": 2.0}')
+    assert code == 2 and "pass a calibration of this model" in err
+    code, _, err = run(*fits, "--rope", YARN)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("command", ["analyze", "calibrate", "tune"])
+def test_a_wrong_rope_is_one_line_and_exit_code_2(run, model, home, tmp_path, command):
+    file = tmp_path / "prompt.txt"
+    file.write_text(words("prompt", 700))
+    arguments = {
+        "analyze": (file, "--model", model),
+        "calibrate": (model, file, "--domain", "mine"),
+        "tune": ("mine", "--prompts", file, "--model", model),
+    }[command]
+    code, out, err = run(command, *arguments, "--rope", '{"rope_type": "dynamic", "factor": 2}')
+    assert (code, out) == (2, "")
+    assert "rope_type 'dynamic': its angles change with the prompt's length" in " ".join(err.split())

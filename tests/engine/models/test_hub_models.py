@@ -1,0 +1,344 @@
+"""Hub models by their own configuration files: loaded, routed at full budget and at a price. CPU, tiny random weights.
+
+Each entry holds what the model's published config.json says about attention, in the form in which it is published.
+``shrunk`` keeps the kind of positions and their factors, the ratio of query to KV heads, the head size, soft caps and
+norms; hidden size, layers and vocabulary become tiny, and all lengths (context, original context, window) a 32nd, so
+that a prompt of 640 tokens stands for one of 20,480.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import UnsupportedModelError
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.models.files import revision_of
+from routesparse.engine.models.load import load_model, revision_of_model, shape_of
+from routesparse.engine.runtime.attention_router import AttentionRouter
+from routesparse.engine.runtime.route import route
+from routesparse.engine.runtime.transformers import routed_by
+from routesparse.engine.store.bundle import read_bundle
+from routesparse.kernels.interface import RowPlan, sparse_attention
+
+LENGTHS = 32
+TOKENS = 640
+CONFIG = RouterConfig(
+    break_even_tokens=0, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
+)
+# Costs of a machine where blocks are dear and nothing else costs: what is sparse does not depend on today's load.
+PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
+
+
+def llama3(factor):
+    return {
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }
+
+
+def attention(heads, kv_heads, hidden_size, **others):
+    return {
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "hidden_size": hidden_size,
+        **others,
+    }
+
+
+def head_size(published):
+    return published.get("head_dim") or published["hidden_size"] // published["num_attention_heads"]
+
+
+def longrope(pairs):
+    """As many factors as the model's file has; the published values are not repeated here."""
+    short = [1.0 + 0.02 * place for place in range(pairs)]
+    return {"type": "longrope", "short_factor": short, "long_factor": [3 * factor for factor in short]}
+
+
+HUB = {
+    "Llama-3.1-8B": attention(
+        *(32, 8, 4096),
+        model_type="llama",
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+        rope_scaling=llama3(8.0),
+        rms_norm_eps=1e-5,
+    ),
+    "Llama-3.2-1B": attention(
+        *(32, 8, 2048),
+        head_dim=64,
+        model_type="llama",
+        max_position_embeddings=131072,
+        rope_theta=500000.0,
+        rope_scaling=llama3(32.0),
+        tie_word_embeddings=True,
+    ),
+    "Qwen2.5-7B-Instruct-1M": attention(
+        *(28, 4, 3584),
+        model_type="qwen2",
+        max_position_embeddings=1010000,
+        rope_theta=10000000.0,
+        use_sliding_window=False,
+        sliding_window=1010000,
+        max_window_layers=28,
+        dual_chunk_attention_config={
+            "chunk_size": 262144,
+            "local_size": 8192,
+            "original_max_position_embeddings": 262144,
+        },
+    ),
+    "Qwen3-8B": attention(
+        *(32, 8, 4096),
+        head_dim=128,
+        model_type="qwen3",
+        max_position_embeddings=40960,
+        rope_theta=1000000,
+        rope_scaling=None,
+        use_sliding_window=False,
+        sliding_window=None,
+        max_window_layers=36,
+        attention_bias=False,
+    ),
+    "Qwen3-8B with YaRN": attention(
+        *(32, 8, 4096),
+        head_dim=128,
+        model_type="qwen3",
+        max_position_embeddings=131072,
+        rope_theta=1000000,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    ),
+    "Mistral-7B-v0.1": attention(
+        *(32, 8, 4096),
+        model_type="mistral",
+        max_position_embeddings=32768,
+        rope_theta=10000.0,
+        sliding_window=4096,
+    ),
+    "Mistral-Nemo-2407": attention(
+        *(32, 8, 5120),
+        head_dim=128,
+        model_type="mistral",
+        max_position_embeddings=131072,
+        rope_theta=1000000.0,
+        sliding_window=None,
+    ),
+    "Phi-3-mini-128k-instruct": attention(
+        *(32, 32, 3072),
+        model_type="phi3",
+        max_position_embeddings=131072,
+        original_max_position_embeddings=4096,
+        rope_theta=10000.0,
+        rope_scaling=longrope(48),
+        sliding_window=262144,
+    ),
+    "Phi-4-mini-instruct": attention(
+        *(24, 8, 3072),
+        model_type="phi3",
+        max_position_embeddings=131072,
+        original_max_position_embeddings=4096,
+        partial_rotary_factor=0.75,
+        rope_theta=10000.0,
+        rope_scaling=longrope(48),
+        sliding_window=262144,
+        tie_word_embeddings=True,
+    ),
+    "glm-4-9b-chat-1m-hf": attention(
+        *(32, 4, 4096),
+        head_dim=128,
+        model_type="glm",
+        max_position_embeddings=1048576,
+        partial_rotary_factor=0.5,
+        rope_theta=100000000.0,
+        attention_bias=True,
+    ),
+    "GLM-4-9B-0414": attention(
+        *(32, 2, 4096),
+        head_dim=128,
+        model_type="glm4",
+        max_position_embeddings=32768,
+        partial_rotary_factor=0.5,
+        rope_theta=10000.0,
+        attention_bias=False,
+    ),
+    "gemma-2-9b": attention(
+        *(16, 8, 3584),
+        head_dim=256,
+        model_type="gemma2",
+        max_position_embeddings=8192,
+        rope_theta=10000.0,
+        sliding_window=4096,
+        attn_logit_softcapping=50.0,
+        final_logit_softcapping=30.0,
+        query_pre_attn_scalar=256,
+    ),
+    "gemma-3-1b-it": attention(
+        *(4, 1, 1152),
+        head_dim=256,
+        model_type="gemma3_text",
+        max_position_embeddings=32768,
+        rope_theta=1000000,
+        rope_local_base_freq=10000,
+        rope_scaling=None,
+        sliding_window=512,
+        sliding_window_pattern=6,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        query_pre_attn_scalar=256,
+        num_hidden_layers=6,
+    ),
+}
+LENGTH_FIELDS = ("max_position_embeddings", "original_max_position_embeddings", "sliding_window")
+
+
+def shrunk(published):
+    """The published fields at a size that a test can run."""
+    groups = published["num_attention_heads"] // published["num_key_value_heads"]
+    # Where the file has no head_dim, the hidden size alone says it.
+    hidden = 64 if "head_dim" in published else groups * head_size(published)
+    made = {
+        "num_hidden_layers": 2,
+        **published,
+        "num_attention_heads": groups,
+        "num_key_value_heads": 1,
+        "hidden_size": hidden,
+        "intermediate_size": 96,
+        "vocab_size": 260,
+        "initializer_range": 0.2,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
+    }
+    for part in (made, made.get("rope_scaling") or {}):
+        for field in LENGTH_FIELDS:
+            if part.get(field):
+                part[field] //= LENGTHS
+    return made
+
+
+@pytest.fixture(scope="module", params=HUB)
+def hub(request, tiny_model, tmp_path_factory):
+    """The published fields, the folder, and the model as ``load_model`` makes it."""
+    folder = tmp_path_factory.mktemp("hub") / "model"
+    folder.mkdir()
+    published = json.loads(json.dumps(HUB[request.param]))
+    text = json.dumps(shrunk(json.loads(json.dumps(published))))
+    (folder / "config.json").write_text(text)
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "config.json").write_text(text)  # as published, not as transformers writes it
+    tiny_model.tokenizer().save_pretrained(folder)
+    return published, folder, load_model(str(folder), device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+
+
+def prompt():
+    return torch.randint(0, 250, (1, TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+def eager(loaded):
+    """The family's own attention, which knows nothing of us."""
+    before = loaded.model.config._attn_implementation
+    loaded.model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            return loaded.model(prompt()).logits
+    finally:
+        loaded.model.set_attn_implementation(before)
+
+
+class EveryBlock(AttentionRouter):
+    """The sparse kernel over a plan that keeps every block: full budget, nothing dense."""
+
+    def __init__(self):
+        self.windows = []
+
+    def attend(self, inputs, *, layer, window=None):
+        self.windows.append(window)
+        (batch, heads, n_q, _), n_k = inputs.q.shape, inputs.k.shape[2]
+        mask = torch.ones(batch, heads, -(-n_q // 32), -(-n_k // 16), dtype=torch.bool)
+        plan = RowPlan.from_block_mask(mask, n_q, n_k, 32, 16, window=window, softcap=inputs.softcap)
+        return sparse_attention(inputs.q, inputs.k, inputs.v, plan, scale=inputs.scale)[0]
+
+
+def test_the_published_fields_reach_the_model(hub):
+    published, folder, loaded = hub
+    shape = shape_of(str(folder))
+    assert (loaded.heads, loaded.kv_heads, loaded.head_dim) == (shape.heads, shape.kv_heads, shape.head_dim)
+    assert loaded.heads == published["num_attention_heads"] // published["num_key_value_heads"]
+    assert loaded.head_dim == head_size(published)
+    assert loaded.max_tokens == published["max_position_embeddings"] // LENGTHS
+    assert loaded.revision == revision_of(folder) == revision_of_model(loaded.model)
+    asked = published.get("rope_scaling") or {}
+    found = loaded.model.config.rope_parameters
+    found = found.get("full_attention", found)
+    assert found["rope_type"] == asked.get("rope_type", asked.get("type", "default"))
+    assert found["rope_theta"] == published["rope_theta"]
+    assert found.get("factor") == asked.get("factor")
+    assert found.get("partial_rotary_factor", 1.0) == published.get("partial_rotary_factor", 1.0)
+
+
+def test_routed_at_full_budget_equals_the_models_own_attention(hub):
+    published, _, loaded = hub
+    wanted = eager(loaded)
+    every, kernel = replace(CONFIG, policy="certified", tau=1.0), EveryBlock()
+    with torch.no_grad():
+        with routed_by(loaded.model, kernel):
+            by_kernel = loaded.model(prompt()).logits
+        with route(loaded.model, every, profile=PROFILE) as trace:
+            by_session = loaded.model(prompt()).logits
+    scale = float(wanted.abs().max())
+    assert float((by_kernel - wanted).abs().max()) < 1e-4 * scale
+    assert float((by_session - wanted).abs().max()) < 1e-4 * scale
+    assert {choice.pattern for choice in trace.decisions} <= {"dense"}
+    window = published.get("sliding_window") if published.get("use_sliding_window", True) else None
+    reached = None if window is None or window // LENGTHS >= TOKENS else window // LENGTHS
+    assert reached in kernel.windows
+
+
+def test_routed_at_a_price_records_a_certificate_for_every_sparse_unit(hub, tmp_path):
+    published, _, loaded = hub
+    with torch.no_grad(), route(loaded.model, CONFIG, profile=PROFILE) as trace:
+        logits = loaded.model(prompt()).logits
+    assert bool(torch.isfinite(logits).all())
+    if not trace.decisions:
+        # Every layer has a window that this prompt reaches, and runs dense within it.
+        assert published["model_type"] == "mistral" and published["sliding_window"] // LENGTHS < TOKENS
+        return
+    record = read_bundle(trace.to_bundle(tmp_path / "bundle"))
+    assert (record.run.heads, record.run.kv_heads, record.run.head_dim) == (
+        loaded.heads,
+        loaded.kv_heads,
+        loaded.head_dim,
+    )
+    sparse = [choice for choice in record.choices if choice.pattern != "dense"]
+    assert sparse
+    assert all(choice.lower_mass is not None and 0 <= choice.lower_mass <= 1 for choice in sparse)
+    assert all(row.lower_mass is not None for row in record.layers if row.layer in {c.layer for c in sparse})
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("llama4", "chunked attention"),  # Llama-4-Scout
+        ("gemma3", "load the text model"),  # gemma-3-4b-it
+        ("gemma4", "images or sound"),  # gemma-4
+        ("deepseek_v3", "another head size"),  # DeepSeek-V3, Kimi-K2
+        ("qwen3_next", "recurrent state"),  # Qwen3-Next-80B-A3B
+        ("glm_moe_dsa", "sparse attention of its own"),  # GLM-5
+    ],
+)
+def test_a_hub_model_that_is_not_routed_is_refused_by_name(tmp_path, family, why):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(UnsupportedModelError, match=f"'{family}' is not supported: .*{why}") as caught:
+        load_model(str(tmp_path))
+    assert "\n" not in str(caught.value)
