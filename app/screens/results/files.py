@@ -29,8 +29,7 @@ def offered() -> tuple[list[Offered], list[str]]:
     """What can be shown, shipped first, and what can't be read."""
     found: list[Offered] = []
     problems: list[str] = []
-    shipped = evaluations.shipped()
-    sources = [("", "shipped", shipped)] if shipped.exists() else []
+    sources = [("", "shipped", path) for path in evaluations.shipped()]
     sources += [(path.parent.name, "run here", path) for path in evaluations.of_home()]
     for folder, origin, path in sources:
         try:
@@ -44,7 +43,7 @@ def offered() -> tuple[list[Offered], list[str]]:
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
             label = f"{one.suite}, {origin}" + (f" ({folder})" if folder not in ("", one.suite) else "")
-            label += f" ({one.model})" if taken else ""
+            label += f" ({one.model}, n {one.n}, seed {one.seed})" if taken else ""
             found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
     return found, problems
 

@@ -108,7 +108,7 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     other = values.scores()
     other["about"]["suite"] = "stories"
     text = evaluations.compact([values.scores(), other], values.scores()["hypotheses"], "routesparse report")
-    evaluations.shipped().write_text(text)
+    paths.DATA.joinpath("results", "evaluations.json").write_text(text)
     page = open_page("results")
     assert page.selectbox(key="set-choice").options == [
         "ruler, shipped",
@@ -160,10 +160,16 @@ def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_
 
 def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     paths.DATA.joinpath("results").mkdir(parents=True)
-    evaluations.shipped().write_text(
+    paths.DATA.joinpath("results", "evaluations.json").write_text(
         evaluations.compact(
             [values.scores(), values.scores()], values.scores()["hypotheses"], "routesparse report"
         )
     )
     options = open_page("results").selectbox(key="set-choice").options
     assert len(options) == 2 and options[0] != options[1]
+    other = values.scores()
+    other["about"]["seed"] += 1
+    paths.DATA.joinpath("results", "evaluations_h1.json").write_text(
+        evaluations.compact([other], [], "routesparse report")
+    )
+    assert len(set(open_page("results").selectbox(key="set-choice").options)) == 3
