@@ -20,8 +20,8 @@ import torch
 
 from routesparse.engine.device.names import device_name
 from routesparse.engine.evaluation import pool, study
+from routesparse.engine.evaluation.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predict import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
 from routesparse.engine.evaluation.studies.selection import methods, rows

@@ -9,10 +9,10 @@ import torch
 
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ResultsError
+from routesparse.engine.evaluation.runner import asked, predictions, timing
 from routesparse.engine.evaluation.runner import predict as predicting
-from routesparse.engine.evaluation.runner import predictions, timing
+from routesparse.engine.evaluation.runner.asked import config_hash
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import gather, score
 from routesparse.engine.evaluation.studies.selection import methods
@@ -167,7 +167,7 @@ def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data
         index = prepared.example.index
         text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
         for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
-            label = predicting.label(made, method, prepared, method.name)
+            label = asked.label(made, method, prepared, method.name)
             numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
             rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
     made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -246,8 +246,8 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
     found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
-    answer = predicting._ids(loaded, prepared.example.answer)
-    prompt = predicting.prompt_of(made, prepared, loaded)
+    answer = asked._ids(loaded, prepared.example.answer)
+    prompt = asked.prompt_of(made, prepared, loaded)
     with torch.no_grad():
         bench = Bench(loaded)
         out = bench._forward(prompt, method)
@@ -270,7 +270,7 @@ def test_pg19_keeps_the_sums_of_the_prefill_s_own_losses(job, loaded):
     made = job("pg19", ("test", "validation"))
     found = evaluated(made)
     (prepared, *_) = all_prepared(made)
-    ids = torch.tensor([[256, *predicting._ids(loaded, prepared.text)]])
+    ids = torch.tensor([[256, *asked._ids(loaded, prepared.text)]])
     with torch.no_grad():
         log_p = loaded.model(ids).logits[0].log_softmax(-1)
     nats = -log_p[:-1].gather(-1, ids[0, 1:, None])[:, 0]
