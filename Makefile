@@ -3,7 +3,10 @@ PYTHON ?= python3
 PORT ?= 8501
 BIN := .venv/bin
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress
+# Books for RULER's haystacks, as prose/test/*.txt.
+TEXTS ?= ../shared/data
+
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -21,6 +24,14 @@ check: .venv/.installed
 
 screenshots: .venv/.installed
 	$(BIN)/python tests/e2e/screenshots.py
+
+# An evaluation that a CPU can do, with its negative controls; the same command goes on where it was cut off.
+evaluate-cpu: .venv/.installed
+	$(BIN)/routesparse evaluate ruler --tasks vt,niah_multivalue --lengths 2048 --n 25 --seed 32 --data $(TEXTS) \
+		--methods routesparse=0.5 --methods random_blocks=0.5 --methods window=256 --methods dense_kernel \
+		--out .cache/ruler_cpu
+	$(BIN)/routesparse report .cache/ruler_cpu --out .cache/evaluation_cpu.html \
+		--markdown .cache/EVALUATION_CPU.md --force
 
 # After a change of requirements.txt: the lock, then the licences; look at both before you commit them.
 lock: .venv/tools/.installed

@@ -75,6 +75,7 @@ def analyze_prompt(
     graphs: Graphs[Computed] | None = None,
     probe_bytes: int | None = None,
     progress: Progress = no_progress,
+    tuned_price: str | None = None,
 ) -> RunRecord:
     """Prefill the prompt with routing and return everything it left behind.
 
@@ -86,6 +87,7 @@ def analyze_prompt(
     fit; the record tells what differs. run_id: None makes a new one. progress is called with the stages "profile"
     (where one is measured), "compile" (on a GPU that is new to such prompts), "route", "dense" and "write". graphs: of
     earlier prompts of this model (runtime/session.py). probe_bytes: of the heatmaps, where they should be smaller.
+    tuned_price: for the record, the name of the quality target that set the configuration's price.
     Errors: CalibrationError, ProfileError, ConfigError, NumericsError; nothing is written by this function.
     """
     calibrated = load_calibration(calibration) if isinstance(calibration, str) else calibration
@@ -107,6 +109,7 @@ def analyze_prompt(
         salt=prompt.sha256,
         graphs=graphs,
         progress=progress,
+        tuned_price=tuned_price,
     )
     ids = torch.tensor([prompt.token_ids], device=loaded.model.device)
     rows = sample_rows(prompt.tokens, config.seed) if audit == "full" else None

@@ -122,6 +122,7 @@ class RunRow:
     price: float | None = None  # policy "priced": RouterConfig.price
     tau_layer: float | None = None  # policy "priced": what a layer's certificate must reach
     owner: str | None = None  # a login's identity (app/shell/identity.py); None: the person at this machine
+    tuned_price: str | None = None  # the quality target that set the price, by its name; None: chosen by hand
     sweep: str | None = None  # shared by the runs of one sweep (engine/jobs/sweep.py); None: a run of its own
 
     @property

@@ -60,6 +60,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         run.model,
         numbers.device(run.device),
         f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
+        *([] if run.tuned_price is None else [f"quality {run.tuned_price}"]),
         f"calibration {run.calibration or 'none'}",
         f"probe {run.probe_mode}",
     ]

@@ -20,6 +20,7 @@ def parts(values: Mapping[str, Any]) -> dict[str, str]:
         "tokens": f"{values['tokens']:,} tokens",
         "model": f"model {values['model']}",
         **router(values["policy"], price, values["tau"], layer),
+        **_target(values.get("tuned_price")),
         "limit": time_limit(values["budget"]),
         "calibration": "no calibration" if numbers.is_missing(calibration) else f"calibration {calibration}",
         "probe": f"probe {values['probe_mode']}",
@@ -34,7 +35,9 @@ def of_run(values: Mapping[str, Any]) -> str:
     found = parts(values)
     limit = [] if numbers.is_missing(values["budget"]) else [found["limit"]]
     probe = [] if values["probe_mode"] == "exact" else [found["probe"]]
-    return ", ".join([*_line(found), *limit, *probe, found["audit"]])
+    return ", ".join(
+        [*_line(found), *_target(values.get("tuned_price")).values(), *limit, *probe, found["audit"]]
+    )
 
 
 def of_request(request: RunRequest) -> str:
@@ -45,6 +48,7 @@ def of_request(request: RunRequest) -> str:
     return ", ".join(
         [
             *_line(found),
+            *_target(request.quality).values(),
             *limit,
             *probe,
             f"calibration {request.calibration or 'none'}",
@@ -92,6 +96,11 @@ def router_asked(request: RunRequest) -> dict[str, str]:
     return router(
         config.policy, config.price if priced else None, config.tau, config.tau_layer if priced else None
     )
+
+
+def _target(name: Any) -> dict[str, str]:
+    """The quality target that set the price, setting -> words; nothing where the price was chosen by hand."""
+    return {} if numbers.is_missing(name) else {"quality": f"quality {name}"}
 
 
 def time_limit(budget: Any) -> str:

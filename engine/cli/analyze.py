@@ -146,8 +146,12 @@ def analyze(
     if segment is None:
         config = dataclasses.replace(config, segment_tokens=default_segment(loaded.on_gpu))
     prompt = tokenize(text, loaded.tokenizer, loaded.max_tokens)
+    target_name = None
     if tuned_price is not None:
         _tell(report, tuned_price, loaded.revision, config, prompt.tokens, force)
+        # Used by force where it does not fit, the price is a number like any other.
+        fits = tuned_price.mismatch(loaded.revision, config) is None
+        target_name = tuned_price.name if fits else None
     report.line(
         f"{prompt.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
     )
@@ -168,6 +172,7 @@ def analyze(
             domain=domain,
             force=force,
             progress=report,
+            tuned_price=target_name,
         )
     bundle = write_bundle(record, target)
     run = record.run

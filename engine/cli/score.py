@@ -23,9 +23,9 @@ def score(
 ) -> None:
     """Score predictions as the suite's official script does, to the digits that it prints."""
     from routesparse.engine.evaluation.suites.registry import find
-    from routesparse.engine.evaluation.suites.suite import read_rows
+    from routesparse.engine.evaluation.suites.suite import MOST_PREDICTION_BYTES, read_rows
 
-    found = find(suite).score(task, read_rows(predictions))
+    found = find(suite).score(task, read_rows(predictions, MOST_PREDICTION_BYTES))
     if json_output:
         print_json({"suite": suite, "task": task, "n": found.n, "score": found.score})
         return

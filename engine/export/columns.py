@@ -146,6 +146,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "price": Column("What a KV block must be worth to be read.", null=_NOT_PRICED),
         "tau_layer": Column("What each layer's certificate must reach.", "share", _NOT_PRICED),
         "owner": Column("Identity of a login, as a hash.", null="the person at this machine"),
+        "tuned_price": Column("The quality target that set the price.", null="chosen by hand"),
         "sweep": Column("Id that the runs of one sweep share.", null="a run of its own"),
     },
     "layer_run": {

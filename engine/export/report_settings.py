@@ -79,6 +79,7 @@ def settings(run: RunRow) -> str:
     )
     rows = [
         ("policy", run.policy + ("" if run.price is None else f", price {run.price:g}")),
+        *([] if run.tuned_price is None else [("price of the quality target", run.tuned_price)]),
         ("certified mass to reach", f"{mass}, at confidence {run.confidence:g}"),
         ("T_l, limit of a layer", numbers.limit(run.budget)),
         ("probe", run.probe_mode),

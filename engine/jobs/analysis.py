@@ -80,9 +80,12 @@ class WarmAnalysis:
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
         calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
-        price = None if calibration is None else tuned.find_known(calibration, request.owner)
+        price = None if request.quality is None else tuned.load(request.quality, request.owner)
+        if price is None and calibration is not None:
+            price = tuned.find_known(calibration, request.owner)
+            calibration = calibration if price is None else None
         if price is not None:
-            config, calibration = price.applied(config, request.price), None
+            config = price.applied(config, request.price)
             price.check(loaded.revision, config)
         try:
             return self._analyze_prompt(
@@ -98,6 +101,7 @@ class WarmAnalysis:
                 run_id=run_id,
                 graphs=self._warm.graphs,
                 progress=report,
+                tuned_price=None if price is None else price.name,
             )
         except Exception as error:
             if is_out_of_memory(error):

@@ -36,7 +36,7 @@ _NUMBER = fields.optional(fields.number())
 _LINE = fields.optional(fields.text)
 _CHECKS: dict[str, fields.Check] = {
     "model": fields.line,
-    **dict.fromkeys(("calibration", "budget", "domain", "owner"), _LINE),
+    **dict.fromkeys(("calibration", "quality", "budget", "domain", "owner"), _LINE),
     "policy": fields.one_of(*POLICIES),
     **dict.fromkeys(("tau", "price"), _NUMBER),
     **dict.fromkeys(("segment", "break_even"), _TOKENS),
@@ -119,6 +119,7 @@ class RunRequest(Request):
     budget: str | None = None  # T_l: "0.25" of dense or "800us" a layer
     tau: float | None = None  # of a layer under the policy "priced", else of each head; None: the default
     price: float | None = None  # of a block under the policy "priced"; None: the default
+    quality: str | None = None  # the tuned price that sets the price, by its name
     segment: int | None = None  # tokens; None: what suits the worker's device
     probe: ProbeMode = "exact"
     audit: AuditDepth = "none"
@@ -134,7 +135,7 @@ class RunRequest(Request):
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))
         check_fields(self, _CHECKS)
-        for name in ("calibration", "profile"):
+        for name in ("calibration", "quality", "profile"):
             value = getattr(self, name)
             if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
                 raise ConfigError(f"{name} {value[:MAX_LABEL]!r} is no name; pass a bundled one, not a path")

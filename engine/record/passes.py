@@ -134,6 +134,7 @@ class RunSettings:
     )  # named until a prompt long enough to be routed asks for its numbers
     audit_depth: AuditDepth
     salt: str = ""  # with config.seed it places the random rows
+    tuned_price: str | None = None  # the quality target that set config.price, by its name
 
 
 @dataclass(frozen=True)

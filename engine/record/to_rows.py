@@ -233,6 +233,7 @@ def _run(
         unmet_units=sum(c.unmet is True for c in choices),
         price=config.price if priced else None,
         tau_layer=config.tau_layer if priced else None,
+        tuned_price=settings.tuned_price if priced else None,
     )
 
 

@@ -147,10 +147,9 @@ class Evaluation:
         """n, seed, device and commit in one line."""
         devices = ", ".join(self.devices) or "device not recorded"
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
-        if self.timed_alone:
-            devices += f", scores by {self.processes or 1} processes, times by one alone"
-        elif (self.processes or 1) > 1:
-            devices += f", {self.processes} processes at once (their times compare nothing)"
+        if (self.processes or 1) > 1:
+            devices += f", {self.processes} processes at once"
+            devices += "; times of one alone" if self.timed_alone else " (their times compare nothing)"
         missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
             f"{self.n} prompts a task and length asked for{f'; {missing} tokens: not run' if missing else ''}, "
@@ -365,21 +364,16 @@ def _row(values: Mapping[str, Any]) -> MethodRow:
 
 
 def _verdict(values: Mapping[str, Any]) -> Verdict:
+    optional = ("p_holm", "n", "clusters", "strata", "dropped_strata", "unequal", "why")
     return Verdict(
         test=values["test"],
         verdict=values["verdict"],
-        p_holm=values.get("p_holm"),
         estimates=tuple(map(_interval, values.get("estimates", ()))),
-        n=values.get("n"),
-        clusters=values.get("clusters"),
         few_clusters=values.get("few_clusters", False),
         settings=tuple(map(tuple, values.get("settings", ()))),
         suites=tuple(values.get("suites", ())),
-        strata=values.get("strata"),
-        dropped_strata=values.get("dropped_strata"),
         time_ratios=tuple(map(tuple, values.get("time_ratios", ()))),
-        unequal=values.get("unequal"),
-        why=values.get("why"),
+        **{name: values.get(name) for name in optional},
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
@@ -29,13 +31,14 @@ def route(
     model: PreTrainedModel,
     config: RouterConfig | None = None,
     *,
-    calibration: Calibration | str | None = None,
+    calibration: Calibration | TunedPrice | str | None = None,
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
-    calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone.
+    calibration: a bundled name ("prose"), a path, a loaded one, or None for the in-prompt certificate alone. A tuned
+    price ("prose-kl") sets the configuration's price, and the record names it.
     profile: "auto" takes the latency profile of this device or measures a quick one.
     salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
@@ -46,7 +49,13 @@ def route(
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
+    target = tuned.find(calibration) if isinstance(calibration, str) else calibration
+    if isinstance(target, TunedPrice):
+        by_hand = None if config.price == RouterConfig.price else config.price
+        config, calibration = target.applied(config, by_hand), None
+        target.check(revision_of_model(model), config)
     loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    assert not isinstance(loaded, TunedPrice)
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
@@ -55,6 +64,7 @@ def route(
         loaded,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
         salt=fresh_salt() if salt is None else salt,
+        tuned_price=target.name if isinstance(target, TunedPrice) else None,
     )
     with routed_by(model, session):
         yield session.trace

@@ -60,6 +60,7 @@ class RoutingSession(AttentionRouter):
         salt: str = "",
         graphs: Graphs[Computed] | None = None,
         progress: Progress = no_progress,
+        tuned_price: str | None = None,
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
@@ -67,7 +68,8 @@ class RoutingSession(AttentionRouter):
         auditor: sees every decision after its layer ran; None audits nothing. salt: makes the random rows this prompt's
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture
-        again. progress: told how far compiling is, on a GPU that has not run such a prompt yet.
+        again. progress: told how far compiling is, on a GPU that has not run such a prompt yet. tuned_price: for the
+        record, the name of the quality target that set the configuration's price.
         Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a
         gate_threshold that contradicts the calibration.
         """
@@ -87,7 +89,9 @@ class RoutingSession(AttentionRouter):
             config = replace(config, alpha=calibration.alpha)
         self.config = config
         depth: AuditDepth = "none" if auditor is None else auditor.depth
-        self.trace = Trace(RunSettings(config, gate_threshold, calibration, profile, depth, salt))
+        self.trace = Trace(
+            RunSettings(config, gate_threshold, calibration, profile, depth, salt, tuned_price)
+        )
         self._auditor = auditor
         self._prompt = CurrentPrompt(self.trace)
         self._lock = threading.Lock()  # a second thread that decodes waits; one that prefills is refused

@@ -70,7 +70,7 @@ _TIMES = ("probe_ms", "index_ms", "route_ms", "kernel_ms", "total_ms", "dense_ms
 _UNIT_COUNTS = ("sparse_units", "expanded_units", "dense_fallback_units", "dense_router_units", "unmet_units")
 _NAMES = (
     *("model", "model_revision", "tokenizer_hash", "calibration", "profile", "prompt_name", "prompt_sha256"),
-    *("domain", "device", "git_commit", "owner"),
+    *("domain", "device", "git_commit", "owner", "tuned_price"),
 )
 
 SCHEMA: dict[str, dict[str, Rule]] = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from routesparse.app.shell import new_run_address, setting_words
 from routesparse.engine import paths
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import stamp_of
@@ -104,7 +106,27 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     page.button(key="submit").click().run()
     assert not page.exception
     (job,) = queue.jobs()
-    assert RunRequest.from_json(job.request_json).price == 1.4
+    request = RunRequest.from_json(job.request_json)
+    assert (request.price, request.quality) == (1.4, "prose-kl")
+    # The same settings again: the target, which sets the price.
+    address = new_run_address.of_request(request)
+    assert address["quality"] == "prose-kl" and "price" not in address
+    assert setting_words.of_request(request).startswith("priced 1.4, τ layer 0.30, quality prose-kl")
+
+
+def test_a_run_names_the_target_that_set_its_price(factory):
+    run = replace(
+        factory.make_record().run, policy="priced", price=0.6, tau_layer=0.7, tuned_price="prose-kl"
+    )
+    assert setting_words.parts(vars(run))["quality"] == "quality prose-kl"
+    assert ", quality prose-kl, " in setting_words.of_run(vars(run))
+    assert new_run_address.of_run(run)["quality"] == "prose-kl"
+    by_hand = replace(run, tuned_price=None)
+    assert "quality" not in setting_words.parts(vars(by_hand))
+    assert new_run_address.of_run(by_hand)["price"] == 0.6
+    assert setting_words.differing([setting_words.parts(vars(one)) for one in (run, by_hand)]) == [
+        "quality prose-kl", ""
+    ]  # fmt: skip
 
 
 def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(demo_home, open_page, prices):

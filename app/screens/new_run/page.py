@@ -175,7 +175,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             "where it is predicted to take less than half a minute; this runs it however long it takes",
         )
     if target is not None:
-        wishes["price"] = target.price
+        wishes["price"], wishes["quality"] = target.price, target.name
         st.html(f'<div class="rs-note">{escape(target.name)}: {escape(target.says)}.</div>')
     wishes["calibration"] = None if calibration == problems.NO_CALIBRATION else calibration
     wishes["budget"] = limit.strip() or None

@@ -1,12 +1,19 @@
-"""The predictions of a job's folder, by configuration and prompt."""
+"""The predictions and times of a job's folder, by configuration and prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.studies.selection import rows
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.runner.job import Job
+
+NUMBERS = ("prefill_ms", "select_ms", "attention_ms")  # medians of a prompt's runs, in a row of times
+Where = tuple[int, str, str]  # length, task, hash of the configuration
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, int]:
@@ -20,3 +27,20 @@ def finished(job: Job) -> Iterable[dict[str, Any]]:
     for path in rows.parts(job.predictions):
         found |= {key(row): row for row in rows.read_lines(path) if "failed" not in row}
     return found.values()
+
+
+def timed(job: Job) -> Iterable[dict[str, Any]]:
+    """The times measured so far (timing.py), without those that failed."""
+    return ({key(row): row for row in rows.read_lines(job.times) if "failed" not in row}).values()
+
+
+def read_times(job: Job) -> Mapping[Where, dict[str, float]]:
+    """Medians over a task's timed prompts of one length, by configuration."""
+    found: dict[Where, list[dict[str, Any]]] = defaultdict(list)
+    for row in timed(job):
+        if row["suite"] == job.suite and row["seed"] == job.seed:
+            found[row["length"], row["task"], row["config_hash"]].append(row)
+    return {
+        where: {name: statistics.median(row[name] for row in measured) for name in NUMBERS}
+        for where, measured in found.items()
+    }

@@ -23,9 +23,8 @@ from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predictions import finished
+from routesparse.engine.evaluation.runner.predictions import NUMBERS, Where, finished, read_times
 from routesparse.engine.evaluation.runner.prepare import all_prepared
-from routesparse.engine.evaluation.runner.timing import NUMBERS, Where, read_times
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find

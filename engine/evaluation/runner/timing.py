@@ -13,16 +13,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from routesparse.engine.device.names import device_name
 from routesparse.engine.evaluation import pool, study
+from routesparse.engine.evaluation.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predict import check_lengths, config_hash, label, prompt_of
-from routesparse.engine.evaluation.runner.predictions import key
+from routesparse.engine.evaluation.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
 from routesparse.engine.evaluation.studies.selection import methods, rows
 
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from routesparse.engine.models.load import LoadedModel
 
 PROMPTS, REPEATS = 2, 3
-NUMBERS = ("prefill_ms", "select_ms", "attention_ms")
 UNSTEADY = 0.1  # repeats further apart than this share of their median had company
-Where = tuple[int, str, str]  # length, task, hash of the configuration
 
 
 def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) -> None:
@@ -52,7 +50,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
         for settings in methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
         for method in settings
     ]
-    done = {key(row) for row in _rows(job)}
+    done = {key(row) for row in timed(job)}
     spreads: list[float] = []
     with rows.Appender(job.times) as out:
         for number, prepared in enumerate(mine):
@@ -71,26 +69,6 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
             f"repeats of one prompt lie {statistics.median(spreads):.0%} apart (median): something else used this "
             f"machine; remove {job.times.name} and run the stage time alone"
         )
-
-
-def read_times(job: Job) -> Mapping[Where, dict[str, float]]:
-    """Medians over a task's timed prompts of one length, by configuration."""
-    found: dict[Where, list[dict[str, Any]]] = defaultdict(list)
-    for row in _rows(job):
-        if row["suite"] == job.suite and row["seed"] == job.seed:
-            found[row["length"], row["task"], row["config_hash"]].append(row)
-    return {
-        where: {
-            name: statistics.median(row[name] for row in timed)
-            for name in NUMBERS
-            if all(row.get(name) is not None for row in timed)
-        }
-        for where, timed in found.items()
-    }
-
-
-def _rows(job: Job) -> Iterable[dict[str, Any]]:
-    return ({key(row): row for row in rows.read_lines(job.times) if "failed" not in row}).values()
 
 
 def _timed(

@@ -86,6 +86,12 @@ def page(
         "strictest price reads on the same windows.",
         "",
         *_check_table(chosen, target, test_rows),
+        "## The price of one domain on another",
+        "Each price on the test windows of every domain: the mean loss, its upper bound as above, and whether the "
+        "target is kept. A price claims nothing about a domain that it was not tuned on; in **bold** what it was tuned "
+        "on.",
+        "",
+        *_shift_table(chosen, target, test_rows),
         "## How often a choice would have been wrong",
         f"{REPEATS} times: choose on a random half of a domain's calibration windows, judge by the mean of the other "
         "half. A wrong one is expected seldom; the guarantee is about the true mean, not about the other half's. The "
@@ -180,7 +186,7 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
                     _interval(found, place),
                     f"{bound:.4f}",
                     f"{(windows <= one.limit).sum()}",
-                    "yes" if bound <= one.limit else "by its mean" if mean <= one.limit else "**no**",
+                    _kept(mean, bound, one.limit).replace("no", "**no**"),
                     f"{area:.3f}",
                     f"{100 * (1 - area / strict):.0f} %",
                 )
@@ -194,6 +200,38 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
         else "None was missed.",
         "",
     ]
+
+
+def _shift_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Row]) -> list[str]:
+    """Tuned on, down; used on, across; and how many of the shifted pairs keep the target."""
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    made, shifted = [], []
+    for one in sorted(chosen, key=lambda one: (one.robust, one.price, one.name)):
+        own = {part.domain for part in one.parts}
+        cells = []
+        for domain in domains:
+            found = sample(rows, domain, [one.price], target)
+            mean, bound = float(found.losses.mean()), float(found.bounds(one.cap, 1 - one.confidence)[0])
+            kept = _kept(mean, bound, one.limit)
+            cells.append(f"{mean:.4f}, at most {bound:.4f}: {kept}")
+            if domain in own:
+                cells[-1] = f"**{cells[-1]}**"
+            else:
+                shifted.append(kept)
+        made.append((f"`{one.name}`", f"{one.price:g}", *cells))
+    counts = ", ".join(f"{shifted.count(kept)} {told}" for kept, told in _KEPT.items())
+    return [
+        *_table(("tuned on", "price", *(f"used on {domain}" for domain in domains)), made),
+        f"Of {len(shifted)} pairs of a price and a domain that it was not tuned on: {counts}.",
+        "",
+    ]
+
+
+_KEPT = {"yes": "keep the target", "by its mean": "keep it by their mean only", "no": "miss it"}
+
+
+def _kept(mean: float, bound: float, limit: float) -> str:
+    return "yes" if bound <= limit else "by its mean" if mean <= limit else "no"
 
 
 def _interval(found: Sequence[Sample], place: int) -> str:

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from routesparse.engine.errors import InputError
+from routesparse.engine.plain_files import read_bounded
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.suites.source import Source
 
+MOST_DATA_BYTES = 1 << 31  # of a file of prompts; InfiniteBench's longest has about 1 GB
+MOST_PREDICTION_BYTES = 1 << 29
 Row = Mapping[str, Any]  # one line of a prediction file, in the suite's own format
 
 
@@ -107,10 +110,13 @@ def field_of(row: Row, *names: str) -> Any:
     )
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file in UTF-8; empty lines are skipped. Errors: InputError, with the line."""
+def read_rows(path: Path, most_bytes: int = MOST_DATA_BYTES) -> list[dict[str, Any]]:
+    """The objects of a JSON Lines file in UTF-8; empty lines are skipped.
+
+    Errors: InputError, with the line, or for a file of more than ``most_bytes``.
+    """
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = read_bounded(path, most_bytes).decode("utf-8").split("\n")
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}; pass a JSON Lines file") from error
     except UnicodeDecodeError as error:

@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from routesparse.engine import paths
+from routesparse.engine import paths, route
 from routesparse.engine.calibration import tuned
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
+from routesparse.engine.models.load import load_model
 from routesparse.engine.profiles.measure import measure
 from routesparse.engine.prompts import PromptText
+from routesparse.engine.store.bundle import read_bundle
 
 # Six windows bound no loss below 1.6 times the limit at the usual confidence.
 SMALL = ("--tokens", 600, "--windows", 6, "--prices", "0.5,0.25", "--confidence", 0.6)
@@ -72,6 +74,7 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     code, out, err = run(*command)
     assert code == 0, err
     assert "mine-kl: price 0.5: KL to dense at most 5 nats a token on mine" in err
+    assert [run.tuned_price for run in _recorded(home)] == ["mine-kl"]
     with monkeypatch.context() as changed:
         changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)  # the tiny model reads no prompt of twice a window
         code, _, err = run(*command)
@@ -83,6 +86,33 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     assert code == 2 and "was tuned with policy 'priced', this run has 'certified'" in err
     code, _, err = run(*command, "--policy", "certified", "--force")
     assert code == 0 and "promises nothing here" in err
+    assert sorted(str(run.tuned_price) for run in _recorded(home)) == ["None", "mine-kl", "mine-kl"]
+    _routed_by_its_name(model, prompt.read_text())
+
+
+def _recorded(home):
+    return [read_bundle(path).run for path in (home / "spool").iterdir() if path.is_dir()]
+
+
+def _routed_by_its_name(folder, text):
+    """``with route(model, calibration=NAME)`` takes the price, names it in the record, and checks the model."""
+    loaded = load_model(str(folder), device="cpu")
+    ids = torch.tensor([loaded.tokenizer(text)["input_ids"]])
+    config = RouterConfig(break_even_tokens=0)
+    for named in ("mine-kl", tuned.load("mine-kl")):
+        with torch.no_grad(), route(loaded.model, config, calibration=named) as trace:
+            loaded.model(ids)
+        made = trace.record().run
+        assert (made.tuned_price, made.price, made.calibration) == ("mine-kl", 0.5, None)
+    for asked, named, told in (
+        (replace(config, price=0.3), "mine-kl", r"price 0\.3 contradicts 'mine-kl', which says 0\.5"),
+        (config, "prose-kl", "was tuned for model"),
+    ):
+        with pytest.raises(CalibrationError, match=told), route(loaded.model, asked, calibration=named):
+            pytest.fail("the block was entered")
+    with torch.no_grad(), route(loaded.model, replace(config, price=0.3)) as trace:
+        loaded.model(ids)
+    assert trace.record().run.tuned_price is None
 
 
 def _only_what_was_measured_is_chosen_from(run, rows):
@@ -124,13 +154,15 @@ def test_a_job_that_names_a_tuned_price_runs_at_it(run, model, home, texts):
     seen = []
 
     def analyse(prompt, loaded, config, **others):
-        seen.append((config.price, others["calibration"]))
+        seen.append((config.price, others["calibration"], others["tuned_price"]))
 
     request = RunRequest(model=str(model), calibration="mine")
     work = WarmAnalysis(analyse)
     prompt = PromptText("x", "a fox " * 90, "0" * 64)
     work(request, prompt, "run", lambda *_: None)
-    assert seen == [(0.5, None)]
+    work(RunRequest(model=str(model), quality="mine", price=0.5), prompt, "run", lambda *_: None)
+    work(RunRequest(model=str(model), price=0.5), prompt, "run", lambda *_: None)
+    assert seen == [(0.5, None, "mine"), (0.5, None, "mine"), (0.5, None, None)]
     with pytest.raises(CalibrationError, match="contradicts"):
         work(replace(request, price=1.0), prompt, "run", lambda *_: None)
     # A calibration of that name was meant: the tuned price does not hide it.

@@ -85,6 +85,7 @@ def make(factory, run_id, owner):
         profile=f"profile-{run_id}",
         device=f"device-{run_id}",
         sweep=f"sweep-{run_id}",
+        tuned_price=f"target-{run_id}",
         tau_layer=0.7,
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)

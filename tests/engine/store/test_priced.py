@@ -154,7 +154,8 @@ def test_a_store_of_the_version_before_prices_keeps_its_runs_and_takes_priced_on
         for number, name, sql in older:
             connection.execute(sql)
             connection.execute("INSERT INTO schema_migration VALUES (?, ?, now())", [number, name])
-        names = [name for name in arrow_schema("run").names if name not in ("price", "tau_layer", "sweep")]
+        later = ("price", "tau_layer", "sweep", "tuned_price")
+        names = [name for name in arrow_schema("run").names if name not in later]
         values = [1, "x", *(getattr(small.run, name) for name in names)]
         connection.execute(
             f"INSERT INTO run (run_key, bundle_id, {', '.join(names)}) VALUES ({', '.join('?' * len(values))})",

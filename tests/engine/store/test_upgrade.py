@@ -20,7 +20,7 @@ def old_rows(factory, tmp_path_factory):
     return manifest, {**tables, "probe_meta": probe_meta(tables["probe"])}
 
 
-@pytest.fixture(params=[1, 2, 3, 5, 8])
+@pytest.fixture(params=[1, 2, 3, 5, 8, 11])
 def old_store(request, old_rows, tmp_path):
     """The file of a store of an older schema, and what was written into it: table -> old column names and count."""
     manifest, tables = old_rows

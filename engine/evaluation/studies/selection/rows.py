@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.errors import ConfigError
+from routesparse.engine import plain_files
+from routesparse.engine.errors import ConfigError, InputError
 
 KEY = ("method", "setting", "task", "length", "index", "seed", "extras")
 Key = tuple[Any, ...]
+MOST_BYTES = 1 << 29  # of one file, packed or not
 
 
 def key_of(row: dict[str, Any]) -> Key:
@@ -20,12 +25,37 @@ def key_of(row: dict[str, Any]) -> Key:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines, of a .gz file too; the last one may be torn where a run was killed."""
-    if path.exists():
-        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-        for line in text.splitlines():
-            if line.endswith("}"):
-                yield json.loads(line)
+    """Whole lines, of a .gz file too; one may be torn where a run was killed.
+
+    Errors: InputError for a file that can't be read, of more than MOST_BYTES, or with a line that is no JSON.
+    """
+    if not path.exists():
+        return
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.endswith("}"):
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if error.pos < len(line):  # a torn line ends too early, and may end in a bracket
+                raise InputError(f"{path.name}, line {number} is no JSON: {error.msg}") from None
+
+
+def _text(path: Path) -> str:
+    """Errors: InputError."""
+    try:
+        content = plain_files.read_bounded(path, MOST_BYTES)
+        if path.suffix == ".gz":
+            with gzip.open(io.BytesIO(content)) as packed:
+                content = packed.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it unpacks to more than {MOST_BYTES >> 20} MB")
+        return content.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{path.name} can't be read: {said}; pass a file of JSON lines that a run wrote"
+        ) from None
 
 
 def read_rows(files: list[Path]) -> tuple[dict[Key, dict[str, Any]], dict[Key, str]]:

@@ -8,21 +8,19 @@ import pytest
 import torch
 
 from routesparse.engine.config import RouterConfig
-from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import InputError, ResultsError
+from routesparse.engine.evaluation.runner import asked, predictions, timing
 from routesparse.engine.evaluation.runner import predict as predicting
-from routesparse.engine.evaluation.runner import timing
+from routesparse.engine.evaluation.runner.asked import config_hash
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predict import config_hash
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import gather, score
 from routesparse.engine.evaluation.studies.selection import methods
-from routesparse.engine.evaluation.studies.selection.measure import Bench, Run
+from routesparse.engine.evaluation.studies.selection.measure import SEGMENT_TOKENS, Bench
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
 from routesparse.engine.results import evaluations, tables
-from routesparse.engine.runtime.transformers import routed_by
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -113,7 +111,7 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
         def timed(self, prompt, method):
             ran.append((prompt.item.task, prompt.item.index, method.name))
             # The first run compiles; of the three others the median counts.
-            return dict.fromkeys(timing.NUMBERS, 100.0 if len(ran) % 4 == 1 else float(len(ran) % 4))
+            return dict.fromkeys(predictions.NUMBERS, 100.0 if len(ran) % 4 == 1 else float(len(ran) % 4))
 
     monkeypatch.setattr(timing, "PROMPTS", 1)
     made = job(tasks=("passkey",), methods=("routesparse=0.5",))
@@ -148,7 +146,7 @@ def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, mo
         ("dense", None), ("broken", "ZeroDivisionError: no blocks"), ("window", None)
     ]  # fmt: skip
     assert all(row["prefill_ms"] > row["attention_ms"] > 0 for row in rows if "failed" not in row)
-    assert len(timing.read_times(made)) == 2
+    assert len(predictions.read_times(made)) == 2
 
 
 def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
@@ -169,7 +167,7 @@ def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data
         index = prepared.example.index
         text = prepared.example.gold if index % 3 == 0 or index == 10 else "nothing"
         for method, said in ((DENSE, prepared.example.gold), (WINDOW, text)):
-            label = predicting.label(made, method, prepared, method.name)
+            label = asked.label(made, method, prepared, method.name)
             numbers = dict.fromkeys(("area", "select_ms", "prefill_ms", "gold_nats"), 1.0)
             rows.append({**label, **numbers, "row": find("leval").row(prepared.example, said)})
     made.predictions.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -248,8 +246,8 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
     found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
-    answer = predicting._ids(loaded, prepared.example.answer)
-    prompt = predicting.prompt_of(made, prepared, loaded)
+    answer = asked._ids(loaded, prepared.example.answer)
+    prompt = asked.prompt_of(made, prepared, loaded)
     with torch.no_grad():
         bench = Bench(loaded)
         out = bench._forward(prompt, method)
@@ -272,7 +270,7 @@ def test_pg19_keeps_the_sums_of_the_prefill_s_own_losses(job, loaded):
     made = job("pg19", ("test", "validation"))
     found = evaluated(made)
     (prepared, *_) = all_prepared(made)
-    ids = torch.tensor([[256, *predicting._ids(loaded, prepared.text)]])
+    ids = torch.tensor([[256, *asked._ids(loaded, prepared.text)]])
     with torch.no_grad():
         log_p = loaded.model(ids).logits[0].log_softmax(-1)
     nats = -log_p[:-1].gather(-1, ids[0, 1:, None])[:, 0]
@@ -385,11 +383,12 @@ SEGMENTS = {"segments_1k": 1_024, "segments": 4_096, "segments_16k": 16_384}
 )
 def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
     method = methods.find(f"routesparse_{name}", 0.5)
-    config = RouterConfig(**method.options)
+    one_segment = {"segment_tokens": SEGMENT_TOKENS}  # of the bench, where a method names no other
+    config = RouterConfig(**{**one_segment, **method.options})
     usual = (
-        RouterConfig(price=0.5)
+        RouterConfig(price=0.5, **one_segment)
         if config.policy == "priced"
-        else RouterConfig(policy="budgeted", budget=config.budget)
+        else RouterConfig(policy="budgeted", budget=config.budget, **one_segment)
     )
     changed = {field for field, value in config.to_dict().items() if value != usual.to_dict()[field]}
     one = {
@@ -409,25 +408,6 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
 def test_every_variant_of_the_ablation_table_that_names_segments_is_a_method(name):
     told = {variant.method: variant.told for variant in tables.VARIANTS}
     assert f"{SEGMENTS[name]:,} tokens" in told[f"routesparse_{name}"]
-
-
-def test_a_prompt_of_several_segments_is_decided_a_segment(loaded, job):
-    """By the bench that evaluates it: as many decisions a layer as the prompt has segments, and another plan."""
-    made = job(tasks=("passkey",), n=1, lengths=(1_024,))
-    prepare(made, no_progress)
-    (prepared,) = all_prepared(made)
-    prompt = predicting.prompt_of(made, prepared, loaded)
-    one, several = methods.find("routesparse", 0.5), methods.find("routesparse_segments", 0.5)
-    several = dataclasses.replace(several, options={**several.options, "segment_tokens": 256})
-    counts = []
-    for method in (one, several):
-        ran = Run(
-            method, extras=True, salt="", seed=0, graphs=Graphs(), device=torch.device("cpu")
-        )  # fmt: skip
-        with routed_by(loaded.model, ran.router), torch.no_grad():
-            loaded.model.model(torch.tensor([prompt.ids]))
-        counts.append([len(p.decisions) for p in ran.router.trace.prompts[-1].passes])
-    assert set(counts[0]) == {1} and set(counts[1]) == {-(-len(prompt.ids) // 256)}
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,9 @@ def test_bad_predictions_end_in_one_line(run, tmp_path, suite, task, text, said)
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_rows(tmp_path / "none.jsonl")
+    (tmp_path / "long.jsonl").write_text('{"a": 1}\n' * 3)
+    assert len(read_rows(tmp_path / "long.jsonl", 27)) == 3
+    with pytest.raises(
+        InputError, match=r"long.jsonl' cannot be read: it has more than 26 bytes; pass a JSON"
+    ):
+        read_rows(tmp_path / "long.jsonl", 26)
