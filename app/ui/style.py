@@ -104,7 +104,8 @@ _STYLE = """
 .rs-equation small { color: var(--rs-mute); font-size: .9rem; }
 .rs-equation code { font-size: .92em; color: var(--rs-mute); }
 .rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
-.st-key-card-ablations td.say { min-width: 220px; }
+.st-key-card-ablations td.say { min-width: 200px; }
+.rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;
