@@ -8,6 +8,7 @@ whose name, such as ``filled-sweep``, contains the part.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -25,8 +26,9 @@ from routesparse.engine.models.files import DEMO
 from routesparse.engine.store.bundle import write_bundle
 
 # A script, run by its path: its neighbours are found through the search path.
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "engine" / "store"), str(Path(__file__).parent)]
-factory = import_module("factory")
+ENGINE_TESTS = Path(__file__).resolve().parents[1] / "engine"
+sys.path[:0] = [str(ENGINE_TESTS / "store"), str(ENGINE_TESTS / "results"), str(Path(__file__).parent)]
+factory, values = import_module("factory"), import_module("values")
 make_record, rename = factory.make_record, factory.rename
 serve = import_module("serve")
 
@@ -34,6 +36,7 @@ HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHei
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
 SWEEP = "5eeb" * 8
 WIDTHS = (1024, 1440, 1920)
+LONG = "ruler-of-somebody-who-gave-this-suite-a-name-of-eighty-characters-without-a-blank"
 
 PAGES = {
     "home": "/",
@@ -89,6 +92,9 @@ PAGES = {
     "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
     "models": "/models",
     "results": "/results",
+    "results-here": "/results?set=here-ruler",
+    "results-pasted": "/results?set=here-pasted",
+    "results-bad-link": "/results?set=deadbeef&length=7&method=nonsense",
     "models-broken": "/models?model=broken",
     "job-profile": "/job?job={profile}",
     "jobs": "/job",
@@ -150,9 +156,21 @@ def fill(home: Path) -> None:
         setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
         write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
     (home / "models" / "broken").mkdir(parents=True)
+    fill_results(home)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
     shutil.copytree(bad, spool / bad.name)
+
+
+def fill_results(home: Path) -> None:
+    """An evaluation, one with a name and a model of hostile text, and two files that can't be read."""
+    scores = values.scores()
+    hostile = {**scores, "about": {**scores["about"], "suite": LONG, "model": f"<b>{LONG}</b>"}}
+    texts = {"ruler": json.dumps(scores), "pasted": json.dumps(hostile), "cut": "{", "other": '{"rows": 3}'}
+    for name, text in texts.items():
+        folder = home / "evaluations" / name
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(text)
 
 
 def queue_jobs(home: Path) -> dict[str, str]:
