@@ -2,7 +2,7 @@
 
 Light and dark, 1024, 1440 and 1920 pixels wide; filled, empty and broken. Runs are synthetic
 (tests/engine/store/factory.py); nothing outside the loopback interface is contacted. ``--only`` takes the pictures
-whose name, such as ``filled-sweep``, contains the part.
+whose name, such as ``filled-sweep``, contains the part; it may be given several times.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +37,7 @@ HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHei
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
 SWEEP = "5eeb" * 8
 WIDTHS = (1024, 1440, 1920)
+SETTLE_MS = 180_000  # the first page waits until all runs are taken in, on a machine that others use, too
 LONG = "ruler-of-somebody-who-gave-this-suite-a-name-of-eighty-characters-without-a-blank"
 
 PAGES = {
@@ -201,9 +203,11 @@ def queue_jobs(home: Path) -> dict[str, str]:
     return ids
 
 
-def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str, only: str) -> None:
+def shoot(
+    browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str, only: Sequence[str]
+) -> None:
     """One picture per page, theme and width, the whole page high."""
-    wanted = {f"{state}-{name}": path for name, path in pages.items() if only in f"{state}-{name}"}
+    wanted = {f"{state}-{name}": path for name, path in pages.items() if _is_wanted(f"{state}-{name}", only)}
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900}, color_scheme=scheme)
         page = context.new_page()
@@ -225,13 +229,17 @@ def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, s
         context.close()
 
 
+def _is_wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(part in name for part in only)
+
+
 def _settle(page: Page) -> None:
-    page.wait_for_selector(".rs-title, .rs-state", timeout=30_000)
-    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
+    page.wait_for_selector(".rs-title, .rs-state", timeout=SETTLE_MS)
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=SETTLE_MS)
     page.wait_for_timeout(1000)
 
 
-def main(folder: Path, only: str) -> None:
+def main(folder: Path, only: Sequence[str]) -> None:
     """Write the pictures into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
@@ -270,7 +278,7 @@ def main(folder: Path, only: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--only", default="", help="a part of the pictures' names")
+    parser.add_argument("--only", action="append", default=[], help="a part of the pictures' names")
     chosen = parser.parse_args()
     target = chosen.folder or Path(tempfile.mkdtemp(prefix="routesparse-screenshots-"))
     main(target, chosen.only)
