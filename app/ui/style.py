@@ -48,7 +48,8 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w), .st-key-card-sides td { white-space: normal; }
+.st-key-card-settings td.l:not(.w), .st-key-card-sides td,
+.st-key-card-kinds td { white-space: normal; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
