@@ -106,7 +106,8 @@ def optional(check: Check) -> Check:
 
 def items(each: Check, count: int | None = None, least: int = 0) -> Check:
     """A list of exactly ``count`` entries, or of at least ``least``."""
-    wanted = f"a list of {count}" if count is not None else f"a list of at least {least}"
+    wanted = "a list" if not least else f"a list of at least {least}"
+    wanted = wanted if count is None else f"a list of {count}"
 
     def check(value: Any, field: str) -> None:
         if not isinstance(value, list | tuple) or len(value) < least or count not in (None, len(value)):

@@ -10,6 +10,24 @@ from routesparse.app.ui import numbers
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import RunRequest
 
+# What ``parts`` looks at.
+NAMES = (
+    *(
+        "prompt_name",
+        "tokens",
+        "model",
+        "policy",
+        "price",
+        "tuned_price",
+        "tau",
+        "tau_layer",
+        "budget",
+        "calibration",
+        "probe_mode",
+    ),
+    *("audit_depth", "device", "domain"),
+)
+
 
 def parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Setting -> words, those that matter most first. values: the fields of a RunRow, or a row of queries.runs."""
@@ -32,12 +50,15 @@ def parts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def of_run(values: Mapping[str, Any]) -> str:
     """The router's settings of a run in one line: "priced 0.3, τ layer 0.70, audit rows"."""
-    found = parts(values)
-    limit = [] if numbers.is_missing(values["budget"]) else [found["limit"]]
-    probe = [] if values["probe_mode"] == "exact" else [found["probe"]]
-    return ", ".join(
-        [*_line(found), *_target(values.get("tuned_price")).values(), *limit, *probe, found["audit"]]
-    )
+    return in_one_line(parts(values), values["budget"], values["probe_mode"])
+
+
+def in_one_line(found: Mapping[str, str], budget: Any, probe_mode: str) -> str:
+    """The same of words that ``parts`` found."""
+    target = [found["quality"]] if "quality" in found else []
+    limit = [] if numbers.is_missing(budget) else [found["limit"]]
+    probe = [] if probe_mode == "exact" else [found["probe"]]
+    return ", ".join([*_line(found), *target, *limit, *probe, found["audit"]])
 
 
 def of_request(request: RunRequest) -> str:

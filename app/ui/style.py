@@ -48,7 +48,8 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w) { white-space: normal; }
+.st-key-card-settings td.l:not(.w), .st-key-card-sides td,
+.st-key-card-kinds td { white-space: normal; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
@@ -104,7 +105,8 @@ _STYLE = """
 .rs-equation small { color: var(--rs-mute); font-size: .9rem; }
 .rs-equation code { font-size: .92em; color: var(--rs-mute); }
 .rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
-.st-key-card-ablations td.say { min-width: 220px; }
+.st-key-card-ablations td.say { min-width: 200px; }
+.rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
   top: 18px; width: 250px; z-index: 50; background: var(--rs-panel); color: var(--rs-ink); text-align: left;

@@ -106,16 +106,22 @@ def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
     counts: rows of compare_queries.patterns_by_domain. 0: the same pattern everywhere. ``domains`` is how many domains
     hold the head, ``usual`` its most frequent pattern.
     """
-    share = counts.assign(
-        share=counts["units"] / counts.groupby(["domain", "layer", "head"])["units"].transform("sum")
+    head, kind = ["layer", "head"], ["layer", "head", "pattern"]
+    share = counts["units"] / counts.groupby(["domain", *head])["units"].transform("sum")
+    domains = counts.groupby(head)["domain"].nunique()
+    mixed = counts.assign(share=share).groupby(kind, as_index=False)["share"].sum()
+    mixed["share"] /= mixed.set_index(head).index.map(domains)
+    mixed["bits"] = -mixed["share"] * np.log2(mixed["share"])
+    usual = mixed.loc[mixed.groupby(head)["share"].idxmax()].set_index(head)
+    found = pd.DataFrame(
+        {
+            "bits": mixed.groupby(head)["bits"].sum().clip(lower=0.0),
+            "domains": domains,
+            "usual": usual["pattern"],
+            "usual_share": usual["share"],
+        }
     )
-    rows = []
-    for (layer, head), part in share.groupby(["layer", "head"]):
-        domains = part["domain"].nunique()
-        mixed = part.groupby("pattern")["share"].sum() / domains
-        bits = float(-(mixed * np.log2(mixed)).sum())
-        rows.append((layer, head, max(0.0, bits), domains, str(mixed.idxmax()), float(mixed.max())))
-    return pd.DataFrame(rows, columns=["layer", "head", "bits", "domains", "usual", "usual_share"])
+    return found.reset_index()
 
 
 def settings(run: RunRow) -> dict[str, Any]:

@@ -40,6 +40,17 @@ class OwnerView:
         with self._store.reading(self.owner) as cursor:
             return cursor.execute(sql, list(parameters)).df()
 
+    def kept_frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
+        """``frame``, read once as long as the store does not change. Errors: StoreError."""
+        key = (self.owner, sql, repr(list(parameters)))
+        kept = self._store.kept_frames.of(self.generation, key, lambda: self.frame(sql, parameters))
+        return kept.copy()
+
+    def kept_rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """``rows``, read once as long as the store does not change. Errors: StoreError."""
+        key = (self.owner, sql, repr(list(parameters)))
+        return list(self._store.kept_rows.of(self.generation, key, lambda: self.rows(sql, parameters)))
+
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of a read as tuples; blobs as bytes. Errors: StoreError."""
         with self._store.reading(self.owner) as cursor:

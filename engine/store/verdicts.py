@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
@@ -15,18 +16,23 @@ _COUNTS = ("uncertified_units", "uncertified_layers", "violations")
 
 def of_rows(runs: pd.DataFrame) -> list[Verdict]:
     """One verdict for each row of queries.runs."""
-    return [verdict(Facts.of(_plain(row))) for row in runs.to_dict("records")]
+    told = runs[[field.name for field in fields(Facts)]]
+    known = told.notna().to_dict("records")
+    return [
+        verdict(Facts(**_plain(row, there)))
+        for row, there in zip(told.to_dict("records"), known, strict=True)
+    ]
+
+
+def _plain(row: dict[Any, Any], there: dict[Any, bool]) -> dict[Any, Any]:
+    """What is not measured as None; counts that a missing one made floats as whole numbers again."""
+    return {
+        name: None if not there[name] else int(value) if name in _COUNTS else value
+        for name, value in row.items()
+    }
 
 
 def of_run(store: OwnerView, run_id: str) -> Verdict | None:
     """The verdict on one stored run; None for one that is not stored."""
     found = of_rows(queries.runs(store, queries.RunFilter(run_ids=(run_id,))))
     return found[0] if found else None
-
-
-def _plain(row: dict[Any, Any]) -> dict[str, Any]:
-    """What is not measured as None; counts that a missing one made floats as whole numbers again."""
-    return {
-        name: None if pd.isna(value) else int(value) if name in _COUNTS else value
-        for name, value in row.items()
-    }

@@ -2,15 +2,17 @@
 
 Light and dark, 1024, 1440 and 1920 pixels wide; filled, empty and broken. Runs are synthetic
 (tests/engine/store/factory.py); nothing outside the loopback interface is contacted. ``--only`` takes the pictures
-whose name, such as ``filled-sweep``, contains the part.
+whose name, such as ``filled-sweep``, contains the part; it may be given several times.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +27,9 @@ from routesparse.engine.models.files import DEMO
 from routesparse.engine.store.bundle import write_bundle
 
 # A script, run by its path: its neighbours are found through the search path.
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "engine" / "store"), str(Path(__file__).parent)]
-factory = import_module("factory")
+ENGINE_TESTS = Path(__file__).resolve().parents[1] / "engine"
+sys.path[:0] = [str(ENGINE_TESTS / "store"), str(ENGINE_TESTS / "results"), str(Path(__file__).parent)]
+factory, values = import_module("factory"), import_module("values")
 make_record, rename = factory.make_record, factory.rename
 serve = import_module("serve")
 
@@ -34,6 +37,8 @@ HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHei
 AGAIN = "77771c2090e1f006"  # the prompt of the first run, under another seed
 SWEEP = "5eeb" * 8
 WIDTHS = (1024, 1440, 1920)
+SETTLE_MS = 180_000  # the first page waits until all runs are taken in, on a machine that others use, too
+LONG = "ruler-of-somebody-who-gave-this-suite-a-name-of-eighty-characters-without-a-blank"
 
 PAGES = {
     "home": "/",
@@ -89,6 +94,9 @@ PAGES = {
     "new-sweep": "/new?source=Sample&sample=needles.txt&vary=price&prices=0.25, cheap, 1",
     "models": "/models",
     "results": "/results",
+    "results-here": "/results?set=here-ruler",
+    "results-pasted": "/results?set=here-pasted",
+    "results-bad-link": "/results?set=deadbeef&length=7&method=nonsense",
     "models-broken": "/models?model=broken",
     "job-profile": "/job?job={profile}",
     "jobs": "/job",
@@ -150,9 +158,21 @@ def fill(home: Path) -> None:
         setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
         write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
     (home / "models" / "broken").mkdir(parents=True)
+    fill_results(home)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
     shutil.copytree(bad, spool / bad.name)
+
+
+def fill_results(home: Path) -> None:
+    """An evaluation, one with a name and a model of hostile text, and two files that can't be read."""
+    scores = values.scores()
+    hostile = {**scores, "about": {**scores["about"], "suite": LONG, "model": f"<b>{LONG}</b>"}}
+    texts = {"ruler": json.dumps(scores), "pasted": json.dumps(hostile), "cut": "{", "other": '{"rows": 3}'}
+    for name, text in texts.items():
+        folder = home / "evaluations" / name
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(text)
 
 
 def queue_jobs(home: Path) -> dict[str, str]:
@@ -183,9 +203,11 @@ def queue_jobs(home: Path) -> dict[str, str]:
     return ids
 
 
-def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str, only: str) -> None:
+def shoot(
+    browser: Browser, address: str, pages: dict[str, str], folder: Path, state: str, only: Sequence[str]
+) -> None:
     """One picture per page, theme and width, the whole page high."""
-    wanted = {f"{state}-{name}": path for name, path in pages.items() if only in f"{state}-{name}"}
+    wanted = {f"{state}-{name}": path for name, path in pages.items() if _is_wanted(f"{state}-{name}", only)}
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900}, color_scheme=scheme)
         page = context.new_page()
@@ -207,13 +229,17 @@ def shoot(browser: Browser, address: str, pages: dict[str, str], folder: Path, s
         context.close()
 
 
+def _is_wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(part in name for part in only)
+
+
 def _settle(page: Page) -> None:
-    page.wait_for_selector(".rs-title, .rs-state", timeout=30_000)
-    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
+    page.wait_for_selector(".rs-title, .rs-state", timeout=SETTLE_MS)
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=SETTLE_MS)
     page.wait_for_timeout(1000)
 
 
-def main(folder: Path, only: str) -> None:
+def main(folder: Path, only: Sequence[str]) -> None:
     """Write the pictures into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
@@ -252,7 +278,7 @@ def main(folder: Path, only: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--only", default="", help="a part of the pictures' names")
+    parser.add_argument("--only", action="append", default=[], help="a part of the pictures' names")
     chosen = parser.parse_args()
     target = chosen.folder or Path(tempfile.mkdtemp(prefix="routesparse-screenshots-"))
     main(target, chosen.only)

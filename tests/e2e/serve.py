@@ -52,21 +52,26 @@ def dashboard(
     options: Sequence[str] = (),
     port: int | None = None,
     base: str = "",
+    checkout: Path = REPOSITORY,
+    names: Path | None = None,
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
     options: more of the command line. port: where an address has to be known before. base: the path to serve below.
+    checkout: whose dashboard; of another one ``names`` is what ``named`` made, and its store is left to it.
     """
     port = port or free_port()
     command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
     command += ["--server.baseUrlPath", base] if base else []
-    if not samples:
-        _forget_samples(home)
+    if not samples and names is None:
+        forget_samples(home)
     environment = {**os.environ, "ROUTESPARSE_HOME": str(home)}
+    if names is not None:
+        environment["PYTHONPATH"] = str(names)
     log = home / "dashboard.log"
     with open(log, "wb") as sink:
-        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=sink, stderr=sink)
+        process = subprocess.Popen(command, cwd=checkout, env=environment, stdout=sink, stderr=sink)
     address = f"http://127.0.0.1:{port}{base}"
     try:
         _wait_until_healthy(address, process, log, seconds)
@@ -78,6 +83,16 @@ def dashboard(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
+
+
+def named(checkout: Path, folder: Path) -> Path:
+    """A folder to put first on the search path, so that ``routesparse`` means this checkout."""
+    package = folder / "routesparse"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for part in ("app", "engine", "kernels"):
+        (package / part).symlink_to(checkout.resolve() / part)
+    return folder
 
 
 @contextlib.contextmanager
@@ -124,7 +139,7 @@ class House:
         lines = (REPOSITORY / "Procfile").read_text().splitlines()
         self._commands = {name: command for name, _, command in (line.partition(": ") for line in lines)}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        _forget_samples(home)
+        forget_samples(home)
 
     def start(self, *names: str) -> None:
         """Start these commands; returns when the web process, if it is one of them, answers."""
@@ -193,7 +208,7 @@ def click_cell(page: Page, layer: int, head: int) -> None:
     drawing.click(position={"x": x, "y": y})
 
 
-def _forget_samples(home: Path) -> None:
+def forget_samples(home: Path) -> None:
     """Delete the bundled sample runs before the first visit; deleted samples don't come back by themselves."""
     store = Store(home / "routesparse.duckdb", bundles=home / "bundles", trash=home / "trash")
     kept = store.run_ids()

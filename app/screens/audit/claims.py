@@ -60,14 +60,8 @@ def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str |
     rows = coverage[coverage[f"{claim}_units"] > 0].merge(
         runs[["run_id", "prompt_name", "prompt_sha256", "domain", "tokens"]], on="run_id"
     )
-    group = {
-        "domain": rows["domain"].fillna("no domain"),
-        "length": rows["tokens"].map(scope.length_bucket),
-        "family": rows["pattern"].map(lambda p: f"{design.letter(p)} · {design.name(p)}"),
-        "layer": rows["layer"].map("layer {}".format),
-    }
     order = {"length": rows["tokens"], "layer": rows["layer"]}.get(by or "", pd.Series(0, rows.index))
-    rows = rows.assign(group="all prompts" if by is None else group[by], order=order)
+    rows = rows.assign(group="all prompts" if by is None else _group(rows, by), order=order)
     keys = ["run_id", "prompt_name", "prompt_sha256", "tokens", "group"]
     summed = rows.groupby(keys, as_index=False).agg(
         units=(f"{claim}_units", "sum"), covered=(f"{claim}_covered", "sum"), order=("order", "min")
@@ -78,6 +72,18 @@ def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str |
         for name, units in zip(summed["prompt_name"], summed["units"], strict=True)
     ]
     return summed.sort_values(["order", "group", "run_id"], kind="stable", ignore_index=True)
+
+
+def _group(rows: pd.DataFrame, by: str) -> pd.Series:
+    """The group of each row, in words; a word is made once for all rows that have it."""
+    if by == "domain":
+        return rows["domain"].fillna("no domain")
+    column, told = {
+        "length": ("tokens", scope.length_bucket),
+        "family": ("pattern", lambda p: f"{design.letter(p)} · {design.name(p)}"),
+        "layer": ("layer", "layer {}".format),
+    }[by]
+    return rows[column].map({value: told(value) for value in rows[column].unique()})
 
 
 def cards_html(coverage: pd.DataFrame, runs: pd.DataFrame, gaps: pd.Series, confidence: float) -> str:

@@ -34,9 +34,8 @@ def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
         y=known["bound_paper"],
         mode="markers",
         marker={"symbol": "circle-open", "size": 6, "color": theme.mute, "opacity": 0.55},
-        customdata=known[UNIT],
-        text=[_unit(row, f"paper's bound {row.bound_paper:.3g}") for row in known.itertuples()],
-        hovertemplate="%{text}<extra></extra>",
+        customdata=_told(known),
+        hovertemplate=_hover("paper's bound"),
     )
     for pattern, rows in known.groupby("pattern", sort=False):
         _points(chart, rows, "max_error", "bound_tight", str(pattern), theme, "tight bound")
@@ -181,19 +180,32 @@ def _points(
             "opacity": 0.85,
             "line": {"width": 1, "color": theme.panel},
         },
-        customdata=rows[UNIT],
-        text=[
-            _unit(row, f"{name} {value:.3g}") for row, value in zip(rows.itertuples(), rows[y], strict=True)
-        ],
-        hovertemplate="%{text}<extra></extra>",
+        customdata=_told(rows),
+        hovertemplate=_hover(name, pattern),
     )
 
 
-def _unit(row: object, last: str) -> str:
+def _told(rows: pd.DataFrame) -> list[list[object]]:
+    """What a point carries: the unit (UNIT), and the values of its hover as printed."""
+    return [
+        [*unit, unit[3] + 1, numbers.mass(error, 4), numbers.bound(least), numbers.mass(mass)]
+        for unit, error, least, mass in zip(
+            rows[UNIT].itertuples(index=False, name=None),
+            rows["max_error"],
+            rows["lower_mass"],
+            rows["audited_mass"],
+            strict=True,
+        )
+    ]
+
+
+def _hover(last: str, pattern: str | None = None) -> str:
+    """Plotly's template of a hover: said once for all points, because every point's own words outweigh the chart."""
+    family = "" if pattern is None else f" · {design.name(pattern)}"
     return (
-        f"<b>layer {row.layer}, head {row.head}</b>, segment {row.segment + 1} · "  # type: ignore[attr-defined]
-        f"{design.name(row.pattern)}<br>error, worst row {numbers.mass(row.max_error, 4)}"  # type: ignore[attr-defined]
-        f"<br>certified {numbers.bound(row.lower_mass)}, audited {numbers.mass(row.audited_mass)}<br>{last}"  # type: ignore[attr-defined]
+        f"<b>layer %{{customdata[1]}}, head %{{customdata[2]}}</b>, segment %{{customdata[5]}}{family}"
+        "<br>error, worst row %{customdata[6]}<br>certified %{customdata[7]}, audited %{customdata[8]}"
+        f"<br>{last} %{{y:.3g}}<extra></extra>"
     )
 
 

@@ -262,7 +262,7 @@ def _follow(store: OwnerView, event: Any) -> None:
         data = point.get("customdata")
         if data:
             values = list(data.values()) if isinstance(data, dict) else list(data)
-            run_id, layer, head, segment, batch = values
+            run_id, layer, head, segment, batch = values[:5]
             unit = queries.Unit(str(run_id), int(layer), int(head), int(segment), int(batch))
             way_back.remember("audit")
             navigate.go("head", **view.address_of(store, unit))

@@ -85,30 +85,31 @@ def _rows(events: pd.DataFrame, with_run: bool) -> pd.DataFrame:
 
 
 def _columns() -> dict[str, Any]:
+    """Widths that together fit a window of 1024 pixels; a wider one stretches them."""
     column = st.column_config
     return {
         "run": column.TextColumn("Run", width=80),
         "prompt": column.TextColumn("Prompt", width=130),
-        "layer": column.NumberColumn("Layer", width=60),
-        "head": column.NumberColumn("Head", width=60),
-        "segment": column.NumberColumn("Segment", width=70),
-        "test": column.NumberColumn("Test", width=50, help="Which of the head's certificate tests this was"),
+        "layer": column.NumberColumn("Layer", width=46),
+        "head": column.NumberColumn("Head", width=44),
+        "segment": column.NumberColumn("Segment", width=62),
+        "test": column.NumberColumn("Test", width=40, help="Which of the head's certificate tests this was"),
         "of": column.TextColumn(
             "Of",
             width=50,
             help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
         ),
-        "tested": column.TextColumn("Tested", width=165),
+        "tested": column.TextColumn("Tested", width=132),
         "certified": column.NumberColumn(
-            "Certified", format="%.3f", width=80, help=glossary.TERMS["certificate"]
+            "Certified", format="%.3f", width=66, help=glossary.TERMS["certificate"]
         ),
-        "tau": column.NumberColumn("τ", format="%.2f", width=50, help=glossary.TERMS["tau"]),
+        "tau": column.NumberColumn("τ", format="%.2f", width=40, help=glossary.TERMS["tau"]),
         "deficit": column.NumberColumn(
-            "Missed by", format="%.3f", width=80, help="τ minus the certified mass"
+            "Missed by", format="%.3f", width=68, help="τ minus the certified mass"
         ),
-        "became": column.TextColumn("Became", width=110),
-        "to": column.TextColumn("Now", width=165),
-        "paid": column.NumberColumn("Paid µs", format="localized", width=76, help=glossary.TERMS["paid"]),
+        "became": column.TextColumn("Became", width=84),
+        "to": column.TextColumn("Now", width=132),
+        "paid": column.NumberColumn("Paid µs", format="localized", width=60, help=glossary.TERMS["paid"]),
     }
 
 

@@ -13,7 +13,8 @@ from routesparse.engine.results.evaluations import Estimate, Evaluation
 from routesparse.engine.results.tables import Table
 
 _VOID = (numbers.NOT_MEASURED, "–", "not run")
-_LONG = 34  # characters of a cell that may wrap
+_LONG = 34  # characters of a cell of words that may wrap
+_WIDE = 12  # of any other cell, where the window is too narrow for all columns
 
 
 def method_rows(found: Evaluation) -> pd.DataFrame:
@@ -73,13 +74,14 @@ def of_table(table: Table) -> pd.DataFrame:
 def html(table: Table, picked: str | None = None) -> str:
     """A table in the frame of pages; grey where nothing was measured. picked: the row of this method is marked."""
     head = "".join(
-        f"<th{' class=l' if place in table.left else ''}>{escape(name)}</th>"
+        f"<th{' class=l' if place in table.left else ''}>{_breakable(name)}</th>"
         for place, name in enumerate(table.heads)
     )
     lines = []
     for row in table.rows:
         cells = "".join(
-            f'<td class="{_class(place, cell, table)}">{escape(cell)}</td>' for place, cell in enumerate(row)
+            f'<td class="{_class(place, cell, table)}">{_breakable(cell)}</td>'
+            for place, cell in enumerate(row)
         )
         lines.append(f"<tr{' class=pick' if picked is not None and picked in row[:2] else ''}>{cells}</tr>")
     return framed(f"<tr>{head}</tr>{''.join(lines)}")
@@ -87,9 +89,15 @@ def html(table: Table, picked: str | None = None) -> str:
 
 def _class(place: int, cell: str, table: Table) -> str:
     names = ["l"] if place in table.left else []
-    names += ["say"] if place in table.left and len(cell) > _LONG else []
+    long = place in table.left and len(cell) > _LONG
+    names += ["say"] if long else ["wrap"] if len(cell) > _WIDE else []
     names += ["no"] if cell in _VOID else []
     return " ".join(names)
+
+
+def _breakable(text: str) -> str:
+    """As HTML; a name may break behind its underscores."""
+    return escape(text).replace("_", "_<wbr>")
 
 
 def _spread(name: str, found: Estimate | None) -> dict[str, float | None]:

@@ -42,9 +42,10 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
 def judged(runs: pd.DataFrame, found: Sequence[Verdict]) -> tuple[pd.DataFrame, list[Verdict]]:
     """The runs whose verdict and reasons pass, with their verdicts, in the order of the page."""
     levels, reasons = set(st.session_state["level"]), set(st.session_state["reason"])
+    events = runs[list(_EVENTS.values())].to_dict("records")
     kept = [
         place
-        for place, (run, one) in enumerate(zip(runs.to_dict("records"), found, strict=True))
+        for place, (run, one) in enumerate(zip(events, found, strict=True))
         if (not levels or verdict_bar.WORDS[one.level] in levels)
         and (not reasons or reasons & _reasons(run, one))
     ]

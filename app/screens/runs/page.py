@@ -22,7 +22,7 @@ from routesparse.engine.store import label_queries, queries, spool, verdicts
 from routesparse.engine.verdict import Verdict
 
 _MOST_COMPARED = 6
-_REFRESH_EVERY_S = 5.0
+_REFRESH_EVERY_S = 8.0  # a look takes .09 s of a core, and an untouched page may take 2 % of one
 
 
 def render() -> None:
@@ -69,9 +69,10 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         if shared:
             st.html(run_table.shared_html(shared))
         ticked = st.session_state.get("ticked", [])
+        order = run_table.order(table, chosen, grouped)
         event: Any = st.dataframe(
-            run_table.colored(table, found),
-            column_order=run_table.order(table, chosen, grouped),
+            run_table.sent(table, order, found),
+            column_order=order,
             column_config=run_table.columns(),
             hide_index=True,
             height="auto" if len(runs) <= 16 else 560,

@@ -81,6 +81,7 @@ LABELS = {
     "created": "Created, UTC",
     "run": "Run",
 }
+_MOST_WHOLE = 100  # rows of a table that is sent with the columns that are hidden
 _MOST_STYLED = 5_000  # rows: more than that pandas does not style
 
 
@@ -92,7 +93,8 @@ def rows(
     With a baseline, the prefill times of the other runs of its prompt are held against its own; of runs of one prompt
     that stand together (grouped) a column says how they differ.
     """
-    words = [setting_words.parts(row) for row in runs.to_dict("records")]
+    records = runs[list(setting_words.NAMES)].to_dict("records")
+    words = [setting_words.parts(row) for row in records]
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
@@ -100,7 +102,10 @@ def rows(
             "verdict": [verdict_bar.cell(one) for one in found],
             "tags": runs["tags"],
             "notes": runs["notes"],
-            "settings": [setting_words.of_run(row) for row in runs.to_dict("records")],
+            "settings": [
+                setting_words.in_one_line(told, row["budget"], row["probe_mode"])
+                for told, row in zip(words, records, strict=True)
+            ],
             "domain": runs["domain"].fillna("–"),
             "tokens": runs["tokens"],
             "model": runs["model"],
@@ -170,10 +175,20 @@ def order(table: pd.DataFrame, chosen: Sequence[str], grouped: bool) -> list[str
     return [name for name in LABELS if name in table and name in added | set(chosen)]
 
 
-def colored(table: pd.DataFrame, found: Sequence[Verdict]) -> Any:
-    """The table with each verdict in its colour."""
-    if len(table) > _MOST_STYLED:
-        return table
+def sent(table: pd.DataFrame, chosen: Sequence[str], found: Sequence[Verdict]) -> Any:
+    """What goes to the browser: of a long list the chosen columns alone and each text once; verdicts in their colour.
+
+    The table's own menu can show the hidden columns of a short list; the page's menu Columns those of any.
+    """
+    if len(table) <= _MOST_WHOLE:
+        return _colored(table, found)
+    table = table[list(chosen)]
+    texts = table.select_dtypes(["object", "string"]).columns
+    table = table.astype(dict.fromkeys(texts, "category"))
+    return _colored(table, found) if "verdict" in table and len(table) <= _MOST_STYLED else table
+
+
+def _colored(table: pd.DataFrame, found: Sequence[Verdict]) -> Any:
     colors = design.current_theme().levels
     styles = [f"color: {colors[one.level]}; font-weight: 600" for one in found]
     return table.style.apply(lambda column: styles, subset=["verdict"])

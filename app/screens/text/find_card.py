@@ -17,7 +17,8 @@ from routesparse.engine.store import queries
 from routesparse.engine.store.block_shares import BlockShares
 from routesparse.engine.store.word_queries import Words
 
-_AROUND = 36  # characters on each side of an occurrence
+_BEFORE, _BEHIND = 14, 58  # characters around an occurrence: a narrow window shows the phrase itself
+_LONGEST = 94  # of an occurrence with what stands before it
 _PHRASE, _REGEX = "find-phrase", "find-regex"
 
 
@@ -66,8 +67,8 @@ def occurrence_list(
         rows["read_by"] = 100 * selection.summed(np.moveaxis(per_part, -1, 0).reshape(1, len(parts), -1))[0]
     # Last: a narrow window shows the numbers, and scrolls to the ends of the words.
     rows["words"] = [
-        visible(words.text[max(0, int(a) - _AROUND) : int(b)][: 3 * _AROUND], " ")
-        + visible(words.text[int(b) : int(b) + _AROUND], " ")
+        visible(words.text[max(0, int(a) - _BEFORE) : int(b)][:_LONGEST], " ")
+        + visible(words.text[int(b) : int(b) + _BEHIND], " ")
         for a, b in found.spans
     ]
     table = pd.DataFrame(rows)
@@ -83,11 +84,11 @@ def occurrence_list(
             on_select=lambda: _show(key, parts),
             selection_mode="single-row",
             column_config={
-                "token": st.column_config.NumberColumn("Token", format="localized", width=75),
+                "token": st.column_config.NumberColumn("Token", format="localized", width=66),
                 "dropped_by": st.column_config.NumberColumn(
-                    "Dropped by", format="localized", width=85, help=f"Heads, of {run.layers * run.heads:,}"
+                    "Dropped by", format="localized", width=80, help=f"Heads, of {run.layers * run.heads:,}"
                 ),
-                "read_by": st.column_config.NumberColumn("Read by rows", format="%.1f %%", width=95),
+                "read_by": st.column_config.NumberColumn("Read by rows", format="%.1f %%", width=88),
                 "words": st.column_config.TextColumn("Words around it", width=420),
             },
         )

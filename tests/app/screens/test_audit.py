@@ -10,7 +10,7 @@ import pytest
 
 from routesparse.app.screens.audit import claims, figures
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, prompt_stats, share_figure
+from routesparse.app.ui import design, numbers, prompt_stats, share_figure
 from routesparse.engine.method import families
 from routesparse.engine.store import audit_queries, bundle, queries
 
@@ -170,6 +170,21 @@ def test_units_are_sampled_and_the_worst_are_kept_in_the_picture(filled, record,
     many.loc[7, "covered"] = False
     drawn = figures.drawn(many)
     assert len(drawn) == figures.MOST_DRAWN and 7 in drawn.index
+
+
+def test_the_picture_of_many_units_stays_light(filled, record, open_page):
+    open_page("audit", run=RUN)
+    units = audit_queries.units(access().store, [RUN], 20_000)
+    many = units.iloc[[0] * figures.MOST_DRAWN].assign(pattern="a_shape")
+    error = figures.error_figure(many, design.LIGHT)
+    mass = figures.mass_figure(many, 0.9, design.LIGHT)
+    assert len(error.to_json()) + len(mass.to_json()) < 800_000, "of 1 MB that a view may send"
+    point = error.data[-1]
+    told = dict(enumerate(point.customdata[0]))
+    assert [told[0], told[1], told[2]] == [RUN, *units.iloc[0][["layer", "head"]]], "a click opens its head"
+    assert (
+        told[6] == numbers.mass(units.iloc[0]["max_error"], 4) and "%{customdata[6]}" in point.hovertemplate
+    )
 
 
 def test_a_violation_lies_below_the_diagonal(filled, open_page):

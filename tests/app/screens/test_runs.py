@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from streamlit.dataframe_util import convert_pandas_df_to_arrow_bytes
 from streamlit.testing.v1 import AppTest
 
 from routesparse.app.screens.runs import page as runs_page
 from routesparse.app.screens.runs import run_table
 from routesparse.app.shell import identity, setting_words
 from routesparse.app.shell.access import access
+from routesparse.app.ui import design
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, label_queries, queries, spool, verdicts
@@ -184,6 +186,22 @@ def test_columns_come_from_the_address_and_numbers_keep_their_digits(three, open
     assert page.multiselect(key="columns-choice").value == ["kl"]
     page.multiselect(key="columns-choice").select("error").run()
     assert page.query_params["columns"] == "kl,error" and not page.exception
+
+
+def test_a_long_list_sends_what_is_shown_alone(three, open_page):
+    open_page("runs")
+    runs = queries.runs(access().store)
+    many = runs.iloc[[0, 1, 2] * 400].reset_index(drop=True)
+    found = verdicts.of_rows(many)
+    table, _ = run_table.rows(many, found, None)
+    chosen = run_table.order(table, run_table.SHOWN, False)
+    sent = run_table.sent(table, chosen, found)
+    assert list(sent.data.columns) == chosen and list(sent.data["prompt"]) == list(table["prompt"])
+    assert len(convert_pandas_df_to_arrow_bytes(sent.data)) < 100_000, "1,200 rows, each text once"
+    styled = sent.to_html()
+    assert all(design.current_theme().levels[level] in styled for level in {one.level for one in found})
+    without = run_table.sent(table, ["prompt", "kl"], found)
+    assert list(without.columns) == ["prompt", "kl"]
 
 
 def test_a_certified_share_of_a_hundred_means_all(three, open_page):

@@ -1,0 +1,189 @@
+"""What speed.py times: a visitor's way through a dashboard with many runs, in fresh browser contexts.
+
+An action ends when what it asked for is on the page and the script has stopped. Beside the wall clock stand the CPU
+seconds of the server and of the browser for the same action (they feel other work on the machine less) and the bytes
+that came through the socket. The probe's picture is timed from the key press to the new picture.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+from playwright.sync_api import Browser, Locator, Page
+
+# Of a script, run by its path: its neighbours are found through the search path.
+sys.path[:0] = [str(Path(__file__).parent)]
+serve = import_module("serve")
+
+BIG, OTHER_BIG = "20261120-b16b00b5", "20261120-b16b00b6"
+SWEEP = "5eeb" * 8
+IDLE_S = 20.0
+_TABLE = "[data-testid=stDataFrame] canvas"
+_WHY = "text=Candidates of layer"
+# Page -> its address, and what is on it when it is drawn.
+PAINTS = {
+    "home": ("/", ".rs-icons"),
+    "runs": ("/runs", _TABLE),
+    "map": (f"/map?run={BIG}&layer=4&head=7", ".st-key-map svg"),
+    "head": (f"/head?run={BIG}&layer=4&head=7", ".st-key-probe .main-svg"),
+    "text": (f"/text?run={BIG}", ".rs-lens .line"),
+    "sweep": (f"/sweep?sweep={SWEEP}", ".st-key-fronts .main-svg"),
+    "models": ("/models", ".st-key-check-calibrations"),
+    "audit": (f"/audit?run={BIG}", ".st-key-card-mass .main-svg"),
+    "audit of all runs": (f"/audit?run={BIG}&scope=all", ".st-key-card-mass .main-svg"),
+    "fallbacks": (f"/fallbacks?run={BIG}", ".st-key-fallback-layers .main-svg"),
+    "compare": (f"/compare?runs={BIG},{OTHER_BIG}", ".st-key-card-difference .main-svg"),
+    "calibration": ("/calibration?names=prose,code", ".st-key-surface .main-svg"),
+    "results": ("/results", ".st-key-front-chart .main-svg"),
+}
+
+
+@dataclass
+class Measured:
+    """One action over the visits: seconds, CPU seconds of server and browser, bytes received through the socket."""
+
+    wall_s: list[float] = field(default_factory=list)
+    server_cpu_s: list[float] = field(default_factory=list)
+    browser_cpu_s: list[float] = field(default_factory=list)
+    socket_bytes: list[int] = field(default_factory=list)
+
+
+class Side:
+    """One running dashboard and what its visitors met."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        port = str(urlsplit(address).port)
+        children = psutil.Process().children(recursive=True)
+        self.server = next(child for child in children if port in child.cmdline())
+        self.results: dict[str, Measured] = {}
+        self.idle_share = 0.0
+
+
+class Visitor:
+    """One fresh browser context; times actions and counts what comes through the socket."""
+
+    def __init__(self, browser: Browser, side: Side) -> None:
+        self._context = browser.new_context(viewport={"width": 1280, "height": 900})
+        self.page: Page = self._context.new_page()
+        self._side = side
+        self._received = 0
+        self.page.on("websocket", lambda socket: socket.on("framereceived", self._count))
+
+    def close(self) -> None:
+        """Leave."""
+        self._context.close()
+
+    def _count(self, payload: bytes | str) -> None:
+        self._received += len(payload)
+
+    def timed(self, name: str, action: Callable[[], object], appears: str) -> None:
+        """Do it, wait until ``appears`` is visible and the script has stopped, note what it took."""
+        before, cpu, drawing = self._received, _cpu_s(self._side.server), _browser_cpu_s()
+        start = time.perf_counter()
+        action()
+        self.page.locator(appears).first.wait_for(timeout=60_000)
+        self.page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=60_000)
+        wall = time.perf_counter() - start
+        self.page.wait_for_timeout(1500)
+        measured = self._side.results.setdefault(name, Measured())
+        measured.wall_s.append(wall)
+        measured.server_cpu_s.append(_cpu_s(self._side.server) - cpu)
+        measured.browser_cpu_s.append(
+            sum(used - drawing.get(pid, 0.0) for pid, used in _browser_cpu_s().items())
+        )
+        measured.socket_bytes.append(self._received - before)
+
+
+def visit(browser: Browser, side: Side) -> None:
+    """One visitor a page, then one through the pages of the big run."""
+    for name, (path, appears) in PAINTS.items():
+        visitor = Visitor(browser, side)
+        where = side.address + path
+        visitor.timed(f"first paint: {name}", lambda at=where, page=visitor.page: page.goto(at), appears)
+        visitor.close()
+    visitor = Visitor(browser, side)
+    page = visitor.page
+    page.goto(f"{side.address}/runs")
+    page.locator(_TABLE).first.wait_for(timeout=60_000)
+    page.wait_for_timeout(2000)
+    links = page.locator("[data-testid=stSidebarNavLink]")
+    visitor.timed("switch: runs to map", links.filter(has_text="Routing map").click, _WHY)
+    visitor.timed("map: click a cell", lambda: serve.click_cell(page, 5, 3), "text=Layer 5, head 3: why")
+    visitor.timed(
+        "map: arrow key", lambda: page.keyboard.press("Shift+ArrowRight"), "text=Layer 5, head 4: why"
+    )
+    visitor.timed(
+        "map: colour by another metric",
+        page.get_by_role("radio", name="Certified").click,
+        "text=colour: in-prompt certificate",
+    )
+    page.locator(".st-key-segment-choice input").focus()
+    visitor.timed("map: another segment", lambda: page.keyboard.press("ArrowRight"), "text=Segment 2 of 8")
+    visitor.timed("switch: map to head", page.get_by_text("Open this head").click, ".st-key-probe .main-svg")
+    visitor.timed(
+        "head: probe picture of the next head",
+        lambda: page.keyboard.press("Shift+ArrowRight"),
+        "text=Layer 5, head 5: why",
+    )
+    visitor.timed("switch: head to runs", links.filter(has_text="Runs").click, _TABLE)
+    visitor.timed("switch: runs to sweep", links.filter(has_text="Sweep").click, ".st-key-fronts .main-svg")
+    visitor.timed(
+        "switch: sweep to models", links.filter(has_text="Models").click, ".st-key-check-calibrations"
+    )
+    _visit_text(visitor, f"{side.address}/text?run={BIG}", links)
+    visitor.close()
+
+
+def _visit_text(visitor: Visitor, address: str, links: Locator) -> None:
+    """The words of the big run: 131,072 tokens, 32 x 32 heads, 8 segments."""
+    page = visitor.page
+    page.goto(address)
+    page.locator(".rs-lens .line").first.wait_for()
+    page.wait_for_timeout(2000)
+    middle = "const view = document.querySelector('.rs-lens .view'); view.scrollTop = view.scrollHeight / 2"
+    shown = ".rs-lens .line >> text=/^6[4-6],\\d{3}/"
+    visitor.timed("text: scroll to the middle", lambda: page.evaluate(f"() => {{ {middle} }}"), shown)
+    page.get_by_placeholder("Find in the prompt").fill("code of Oslo")
+    visitor.timed("text: find a phrase", lambda: page.keyboard.press("Enter"), ".rs-dropped")
+    page.locator(".rs-heads").focus()
+    title = page.locator(".rs-title").inner_text()
+    other = re.sub(r"head (\d+)", lambda m: f"head {int(m[1]) - 1 if int(m[1]) else 1}", title)
+    key = "ArrowRight" if title.endswith("head 0") else "ArrowLeft"
+    visitor.timed("text: click another head", lambda: page.keyboard.press(key), f"text={other}")
+    worst = page.locator(".st-key-worst-0 button")
+    visitor.timed("text: show the worst row", worst.click, ".rs-lens .piece.row")
+    visitor.timed("switch: text to map", links.filter(has_text="Routing map").click, _WHY)
+
+
+def idle_share(browser: Browser, side: Side) -> float:
+    """Cores that the server spends while one Runs page, the one that looks for new runs, is open and untouched."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{side.address}/runs")
+    page.locator(_TABLE).first.wait_for(timeout=60_000)
+    page.wait_for_timeout(3000)
+    before, start = _cpu_s(side.server), time.perf_counter()
+    page.wait_for_timeout(IDLE_S * 1000)
+    share = (_cpu_s(side.server) - before) / (time.perf_counter() - start)
+    context.close()
+    return share
+
+
+def _browser_cpu_s() -> dict[int, float]:
+    """CPU seconds of each of Chromium's processes."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid: _cpu_s(child) for child in children if "chrom" in child.name()}
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
