@@ -52,14 +52,16 @@ def dashboard(
     options: Sequence[str] = (),
     port: int | None = None,
     base: str = "",
+    program: Sequence[str] = ("-m", "routesparse.app"),
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
     options: more of the command line. port: where an address has to be known before. base: the path to serve below.
+    program: what Python runs instead of the dashboard, with its options.
     """
     port = port or free_port()
-    command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
+    command = [sys.executable, *program, "--server.port", str(port), *options]
     command += ["--server.baseUrlPath", base] if base else []
     if not samples:
         _forget_samples(home)
