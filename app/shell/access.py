@@ -172,9 +172,10 @@ class Access:
 def open_access(home: str) -> Access:
     """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
     opened = Access()
-    # Streamlit collects garbage after every rerun; modules, which nobody gives up, need no look each time.
-    gc.collect()
-    gc.freeze()
+    if not gc.get_freeze_count():
+        # Streamlit collects garbage after every rerun; modules, which nobody gives up, need no look each time.
+        gc.collect()
+        gc.freeze()
     return opened
 
 
