@@ -59,6 +59,7 @@ class Seen:
     drawn: list[dict[str, Any]] = field(default_factory=list)  # pages, as timed_web.py tells them
     stored_after_s: float | None = None  # from the readers' start until every run was in the store
     lasted_s: float = 0.0
+    cpu_s: float = 0.0  # of the web process meanwhile, taking bundles in included
 
     def growth(self) -> float:
         """MiB that the web process grew over the second half: the medians of its third and its last quarter."""
@@ -149,7 +150,8 @@ def load(
             seen.wrong.append(f"job {number} waits and was not cancelled at once")
     running: list[subprocess.Popen[bytes]] = []
     port, timings = serve.free_port(), home / "pages.jsonl"
-    with serve.dashboard(home, samples=True, port=port, program=(str(TIMED_WEB), str(timings))) as address:
+    program = (str(TIMED_WEB), str(timings))
+    with serve.dashboard(home, seconds=PATIENCE_S, samples=True, port=port, program=program) as address:
         web = next(
             child
             for child in psutil.Process().children()
@@ -176,7 +178,7 @@ def load(
                     )
             for thread in threads:
                 thread.start()
-            began = time.monotonic()
+            began, used = time.monotonic(), sum(web.cpu_times()[:2])
             while time.monotonic() - began < limit_s:
                 seen.memory.append(web.memory_info().rss / 2**20)
                 if seen.stored_after_s is None and _all_in(home, queue, jobs - len(cancelled)):
@@ -184,7 +186,7 @@ def load(
                 if seen.stored_after_s is not None and time.monotonic() - began > least_s:
                     break
                 time.sleep(SAMPLE_S)
-            seen.lasted_s = time.monotonic() - began
+            seen.lasted_s, seen.cpu_s = time.monotonic() - began, sum(web.cpu_times()[:2]) - used
             if seen.stored_after_s is None:
                 seen.wrong.append(f"not all jobs had ended, with their runs stored, after {limit_s:.0f} s")
         finally:
@@ -238,6 +240,7 @@ def told(seen: Seen) -> list[str]:
         for what, times in kinds.items()
         if times
     ]
+    lines.append(f"web process: {seen.cpu_s / max(1, len(seen.drawn)):.3f} CPU s a page")
     lines += [_page_told(page, seen) for page in PAGES if any(name == page for name, _ in seen.seconds)]
     stored = "not all" if seen.stored_after_s is None else f"all after {seen.stored_after_s:.0f} s"
     memory = f"{seen.memory[0]:.0f} to {seen.memory[-1]:.0f} MiB, second half {seen.growth():+.1f} MiB"
