@@ -5,6 +5,7 @@ Pages get both as the owner of their session sees them (identity.py).
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -170,7 +171,12 @@ class Access:
 @st.cache_resource(show_spinner=False, on_release=lambda access: access.close())
 def open_access(home: str) -> Access:
     """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
-    return Access()
+    opened = Access()
+    if not gc.get_freeze_count():
+        # Streamlit collects garbage after every rerun; modules, which nobody gives up, need no look each time.
+        gc.collect()
+        gc.freeze()
+    return opened
 
 
 def access() -> Access:

@@ -13,7 +13,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from routesparse.engine.plain_files import identity
 _OPEN_TRIES = 20
 _OPEN_PAUSE_S = 0.1
 _WAL_INDEX_BYTES = 32 * 1024
+_DAMAGED = "{name} is damaged or no job queue ({found}); move it away and start again"
 
 
 class QueueBusyError(StoreError):
@@ -43,7 +45,8 @@ class Database:
     def __init__(self, file: Path, busy_timeout_s: float) -> None:
         """Open or create the file (readable by its user only) and bring its schema up to date.
 
-        Errors: StoreError when it is no database, not writable, or of a newer schema; the file is then unchanged.
+        Errors: StoreError when it is no database, damaged, not writable, or of a newer schema; the file is then
+        unchanged.
         """
         self.file = file
         self._lock = threading.RLock()
@@ -59,6 +62,7 @@ class Database:
                 _use_wal(self._connection)
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._migrate()
+                self._check_whole()
         except BaseException:
             self._connection.close()
             raise
@@ -111,10 +115,16 @@ class Database:
                     f"{self.file.name} has schema {version}, this version knows {len(found)}; update RouteSparse"
                 )
             for number, script in enumerate(found[version:], start=version + 1):
-                for statement in script.split(";\n"):
-                    if statement.strip():
-                        connection.execute(statement)
+                _execute(connection, script)
                 connection.execute(f"PRAGMA user_version = {number}")
+
+    def _check_whole(self) -> None:
+        """Refuse a damaged file before anything is read from it: one flipped bit may rename a column."""
+        (told,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if told == "ok" and _columns(self._connection) != _columns_made(tuple(_migrations())):
+            told = "its tables have other columns"
+        if told != "ok":
+            raise StoreError(_DAMAGED.format(name=self.file.name, found=told))
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -125,6 +135,8 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise _in_our_words(error, self.file) from error
+        except UnicodeDecodeError as error:  # sqlite3 quotes what it could not read, as if it were text
+            raise StoreError(_DAMAGED.format(name=self.file.name, found=error.reason)) from error
 
 
 def _create(file: Path) -> None:
@@ -168,6 +180,31 @@ def _migrations() -> list[str]:
     ]
 
 
+def _execute(connection: sqlite3.Connection, script: str) -> None:
+    """Each statement on its own: sqlite3's executescript would end the transaction."""
+    for statement in script.split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def _columns(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    """Table, column, type, NOT NULL and primary key of each column."""
+    sql = (
+        'SELECT m.name, c.name, c.type, c."notnull", c.pk FROM sqlite_master m, pragma_table_info(m.name) c '
+        "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.cid"
+    )
+    return [tuple(row) for row in connection.execute(sql)]
+
+
+@cache
+def _columns_made(scripts: tuple[str, ...]) -> list[tuple[object, ...]]:
+    """The columns that these migrations make."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for script in scripts:
+            _execute(connection, script)
+        return _columns(connection)
+
+
 def _code(error: sqlite3.Error) -> int:
     """The primary result code; the extended ones add bits above."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -188,7 +225,7 @@ def _in_our_words(error: sqlite3.Error, file: Path) -> StoreError:
             "ROUTESPARSE_HOME to another one"
         )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreError(f"{name} is damaged or no job queue ({error}); move it away and start again")
+        return StoreError(_DAMAGED.format(name=name, found=error))
     return StoreError(f"the job queue ({name}) can't be used ({error}); nothing was changed")
 
 

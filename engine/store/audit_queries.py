@@ -63,7 +63,7 @@ def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
 
     Columns ``in_prompt_units``, ``in_prompt_covered`` and so on for ``conformal`` and ``row`` (there a sum of shares).
     """
-    return store.kept_frame(
+    return store.frame(
         f"""
         SELECT run_id, pattern, layer, count(*) AS units, sum(audit_rows) AS audit_rows, sum(violations) AS violations,
                max(executed_error) AS executed_error,
@@ -85,7 +85,7 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
     ran sparse. ``covered`` is NULL where either is missing, and where the least of several claims is no larger than
     the least truth: another segment's claim was larger, and is not kept. A truth below it broke its own claim.
     """
-    return store.kept_frame(
+    return store.frame(
         """
         WITH chosen AS (
             SELECT run_key, run_id, prompt_name, tau_layer, created_at FROM run
@@ -119,7 +119,7 @@ def gaps(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
 
     NULL where nothing was measured. Looseness leaves out units without error.
     """
-    return store.kept_frame(
+    return store.frame(
         f"""
         SELECT median(audited_mass - lower_mass) AS in_prompt_gap,
                quantile_cont(audited_mass - lower_mass, 0.95) AS in_prompt_gap_p95,

@@ -27,7 +27,7 @@ import pyarrow as pa
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
 from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
-from routesparse.engine.store.kept_reads import KeptReads
+from routesparse.engine.store.read_cache import ReadCache
 
 Origin = Literal["spool", "sample"]
 
@@ -66,7 +66,7 @@ class Store:
         # Runs whose bundle is in the bundles folder but not in the tables: inserting failed (no space left, say).
         self.unlisted: dict[str, Origin] = {}
         self.generation = 0  # grows with every change, so that pages know when to read again
-        self.kept_frames, self.kept_rows = KeptReads(16), KeptReads(512)
+        self.reads = ReadCache()
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
         self._connection = _open(self.database)

@@ -10,7 +10,7 @@ owner's run is answered like one that does not exist; places in the job queue co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -37,24 +37,27 @@ class OwnerView:
 
     def frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
         """The result of a read as a DataFrame. Errors: StoreError."""
-        with self._store.reading(self.owner) as cursor:
-            return cursor.execute(sql, list(parameters)).df()
 
-    def kept_frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
-        """``frame``, read once as long as the store does not change. Errors: StoreError."""
-        key = (self.owner, sql, repr(list(parameters)))
-        kept = self._store.kept_frames.of(self.generation, key, lambda: self.frame(sql, parameters))
-        return kept.copy()
+        def read() -> pd.DataFrame:
+            with self._store.reading(self.owner) as cursor:
+                return cursor.execute(sql, list(parameters)).df()
 
-    def kept_rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """``rows``, read once as long as the store does not change. Errors: StoreError."""
-        key = (self.owner, sql, repr(list(parameters)))
-        return list(self._store.kept_rows.of(self.generation, key, lambda: self.rows(sql, parameters)))
+        found: pd.DataFrame = self._kept("frame", sql, parameters, read)
+        return found.copy(deep=False)  # pandas copies what its owner changes
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of a read as tuples; blobs as bytes. Errors: StoreError."""
-        with self._store.reading(self.owner) as cursor:
-            return cursor.execute(sql, list(parameters)).fetchall()
+
+        def read() -> list[tuple[Any, ...]]:
+            with self._store.reading(self.owner) as cursor:
+                return cursor.execute(sql, list(parameters)).fetchall()
+
+        return list(self._kept("rows", sql, parameters, read))
+
+    def _kept(self, kind: str, sql: str, parameters: Sequence[Any], read: Callable[[], Any]) -> Any:
+        """What ``read`` returns, or returned for this owner and this question while the store was as it is now."""
+        asked = (self.owner, kind, sql, _hashable(parameters))
+        return self._store.reads.read(self._store.generation, asked, read)
 
     def run_ids(self) -> set[str]:
         """The ids of all runs that this owner sees."""
@@ -109,3 +112,10 @@ class OwnerView:
                     "INSERT INTO run_label VALUES (?, ?, ?, ?, ?, ?)",
                     [run_id, self.owner, name, notes, list(tags), pinned],
                 )
+
+
+def _hashable(value: Any) -> Hashable:
+    """A query's parameters as a key; 1, 1.0 and True are different questions."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return type(value), value

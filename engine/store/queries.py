@@ -109,7 +109,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     # As literals the keys of a few runs let DuckDB skip all other rows.
     keys = ", ".join(str(_key(store, run_id)) for run_id in limits.run_ids)
     few = f"WHERE run_key IN ({keys})" if keys else ""
-    return store.kept_frame(
+    return store.frame(
         f"""
         SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
                dense_ms / total_ms AS speedup,
@@ -156,9 +156,9 @@ def filter_values(store: OwnerView) -> dict[str, list[str]]:
     """The values that occur, per filter column: domain, model, device, policy, and the owner's tags as ``tag``."""
     columns = ("domain", "model", "device", "policy")
     lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
-    row = store.kept_rows(f"SELECT {lists} FROM run")[0]
+    row = store.rows(f"SELECT {lists} FROM run")[0]
     found = {column: list(values or []) for column, values in zip(columns, row, strict=True)}
-    tags = store.kept_rows(
+    tags = store.rows(
         "SELECT DISTINCT unnest(tags) AS tag FROM run_label JOIN run USING (run_id) ORDER BY tag"
     )
     return {**found, "tag": [tag for (tag,) in tags]}
@@ -173,7 +173,7 @@ def run(store: OwnerView, run_id: str) -> RunRow | None:
 
 def newest(store: OwnerView) -> str | None:
     """The id of the newest run; None if there is none."""
-    found = store.kept_rows("SELECT run_id FROM run ORDER BY created_at DESC, run_key DESC LIMIT 1")
+    found = store.rows("SELECT run_id FROM run ORDER BY created_at DESC, run_key DESC LIMIT 1")
     return found[0][0] if found else None
 
 
@@ -182,7 +182,7 @@ def resolve(store: OwnerView, text: str) -> str:
 
     Errors: InputError when no run or several are meant.
     """
-    found = store.kept_rows(
+    found = store.rows(
         "SELECT run_id FROM run WHERE starts_with(run_id, $1) OR ends_with(run_id, $1) ORDER BY run_id LIMIT 6",
         [text],
     )
@@ -205,7 +205,7 @@ def label(run_id: str) -> str:
 
 def short_id(store: OwnerView, run_id: str) -> str:
     """What links use: the label, or the whole id where another run has the same label."""
-    same = store.kept_rows("SELECT count(*) FROM run WHERE ends_with(run_id, ?)", [label(run_id)])
+    same = store.rows("SELECT count(*) FROM run WHERE ends_with(run_id, ?)", [label(run_id)])
     return label(run_id) if same[0][0] == 1 else run_id
 
 
@@ -363,7 +363,7 @@ def prompt(store: OwnerView, run_id: str) -> Prompt | None:
 
 def _key(store: OwnerView, run_id: str) -> int:
     """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
-    found = store.kept_rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
+    found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
     return found[0][0] if found else 0
 
 

@@ -54,15 +54,17 @@ def dashboard(
     base: str = "",
     checkout: Path = REPOSITORY,
     names: Path | None = None,
+    program: Sequence[str] = ("-m", "routesparse.app"),
 ) -> Iterator[str]:
     """The address of a running dashboard with its own ROUTESPARSE_HOME; stopped on leaving.
 
     samples: leave the store to the dashboard, bundled samples included (a broken store can't be opened here).
     options: more of the command line. port: where an address has to be known before. base: the path to serve below.
     checkout: whose dashboard; of another one ``names`` is what ``named`` made, and its store is left to it.
+    program: what Python runs instead of the dashboard, with its options.
     """
     port = port or free_port()
-    command = [sys.executable, "-m", "routesparse.app", "--server.port", str(port), *options]
+    command = [sys.executable, *program, "--server.port", str(port), *options]
     command += ["--server.baseUrlPath", base] if base else []
     if not samples and names is None:
         forget_samples(home)

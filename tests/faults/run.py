@@ -1,7 +1,8 @@
 """Faults by the dozen: ``python tests/faults/run.py [--times 50] [--seed 1] [--patience 90] [--only NAME ...]``.
 
 After every fault: no finished run lost or stored twice, nothing half visible, the next job works. Prints one JSON line
-a kind of fault, then the table; exit code 1 if anything was wrong. ``make test`` injects each once (test_faults.py).
+a kind of fault, then the table, and on stderr after every ten how far it is; exit code 1 if anything was wrong.
+``make test`` injects each once (test_faults.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def inject(name: str, times: int, seed: int, folder: Path, patience_s: float = 9
             tally.wrong.append(str(error))
         finally:
             stage.close()
+        print(f"{name}: {tally.injected} of {times}, {tally}", file=sys.stderr, flush=True)
     return tally
 
 

@@ -20,10 +20,12 @@ from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 from targets import TARGETS, Sandbox, Target
 
 BATCH = 1_000
+PACK = 20  # cases an example: what hypothesis does around an example takes longer than most parsers
 MEMORY_BYTES = 8 << 30  # more than that, and a case has unpacked what it should have refused
 
 
@@ -42,17 +44,24 @@ def fuzz(target: Target, sandbox: Sandbox, cases: int, seconds: float, seed: int
                     target.parse(case, folder)
             except target.allowed:
                 counts["refused"] += 1
+            except Exception as error:
+                error.add_note(f"for the case {case!r}"[:300])
+                raise
             else:
                 counts["accepted"] += 1
+
+        def pack(cases: list[Any]) -> None:
+            for case in cases:
+                one(case)
 
         started = time.monotonic()
         while counts["cases"] < cases and time.monotonic() - started < seconds:
             run = settings(
-                max_examples=min(BATCH, cases),
+                max_examples=-(-min(BATCH, cases) // PACK),
                 database=None,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
-            )(given(target.cases)(one))
+            )(given(st.lists(target.cases, min_size=PACK, max_size=PACK))(pack))
             try:
                 hypothesis.seed(seed)(run)()
             # The boundary of a batch: whatever it is, it is a finding.

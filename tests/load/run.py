@@ -6,6 +6,9 @@ A reader does what a browser does: it opens Streamlit's websocket, asks for a pa
 complete, pauses, asks for the next. The workers are real processes with a synthetic analysis (tests/faults/actors.py)
 that write real bundles. Half of the jobs belong to somebody else, and every twentieth is cancelled while it waits. The
 run ends when all jobs have ended and their runs are stored, and not before ``--least`` seconds.
+
+Two times are told: the whole page as a reader waits for it, and inside the web process (timed_web.py) the queries that
+pages ask of the store, one by one and all of one page together.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psutil
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -35,6 +40,7 @@ from routesparse.engine.jobs.request import RunRequest
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGES = ("", "runs", "job", "map", "audit", "fallbacks", "head")
+TIMED_WEB = Path(__file__).with_name("timed_web.py")
 OTHER = "b" * 32
 CANCEL_EVERY = 20
 SAMPLE_S = 1.0
@@ -50,11 +56,10 @@ class Seen:
     memory: list[float] = field(default_factory=list)  # MiB of the web process
     started: list[int] = field(default_factory=list)  # jobs in the order in which workers took them
     wrong: list[str] = field(default_factory=list)  # of the queue
-
-    def quantile(self, share: float) -> float:
-        """Seconds within which this share of the pages was complete."""
-        times = sorted(seconds for _, seconds in self.seconds)
-        return times[min(len(times) - 1, int(share * len(times)))]
+    drawn: list[dict[str, Any]] = field(default_factory=list)  # pages, as timed_web.py tells them
+    stored_after_s: float | None = None  # from the readers' start until every run was in the store
+    lasted_s: float = 0.0
+    cpu_s: float = 0.0  # of the web process meanwhile, taking bundles in included
 
     def growth(self) -> float:
         """MiB that the web process grew over the second half: the medians of its third and its last quarter."""
@@ -62,6 +67,11 @@ class Seen:
         return statistics.median(self.memory[-quarter:]) - statistics.median(
             self.memory[-2 * quarter : -quarter]
         )
+
+
+def quantile(times: Sequence[float], share: float) -> float:
+    """Seconds within which this share of the times lies."""
+    return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 def module(name: str, path: Path) -> ModuleType:
@@ -139,8 +149,9 @@ def load(
         if queue.of(OTHER if number % 2 else None).cancel(ids[number]) != "cancelled":
             seen.wrong.append(f"job {number} waits and was not cancelled at once")
     running: list[subprocess.Popen[bytes]] = []
-    port = serve.free_port()
-    with serve.dashboard(home, samples=True, port=port) as address:
+    port, timings = serve.free_port(), home / "pages.jsonl"
+    program = (str(TIMED_WEB), str(timings))
+    with serve.dashboard(home, seconds=PATIENCE_S, samples=True, port=port, program=program) as address:
         web = next(
             child
             for child in psutil.Process().children()
@@ -149,6 +160,7 @@ def load(
         with browser(address) as first:
             for page in PAGES:
                 ask(first, page, seen)
+        opened = timings.stat().st_size  # the first visit of each page is not of the load
         threads = [
             threading.Thread(target=read, args=(address, stop, pause, seed, seen)) for seed in range(readers)
         ]
@@ -166,13 +178,16 @@ def load(
                     )
             for thread in threads:
                 thread.start()
-            began = time.monotonic()
+            began, used = time.monotonic(), sum(web.cpu_times()[:2])
             while time.monotonic() - began < limit_s:
                 seen.memory.append(web.memory_info().rss / 2**20)
-                if time.monotonic() - began > least_s and _all_in(home, queue, jobs - len(cancelled)):
+                if seen.stored_after_s is None and _all_in(home, queue, jobs - len(cancelled)):
+                    seen.stored_after_s = time.monotonic() - began
+                if seen.stored_after_s is not None and time.monotonic() - began > least_s:
                     break
                 time.sleep(SAMPLE_S)
-            else:
+            seen.lasted_s, seen.cpu_s = time.monotonic() - began, sum(web.cpu_times()[:2]) - used
+            if seen.stored_after_s is None:
                 seen.wrong.append(f"not all jobs had ended, with their runs stored, after {limit_s:.0f} s")
         finally:
             stop.set()
@@ -181,6 +196,8 @@ def load(
             for process in running:
                 process.terminate()
                 process.wait(30)
+    lines = timings.read_bytes()[opened:].splitlines()
+    seen.drawn = [json.loads(line) for line in lines]
     _judge(queue, ids, set(cancelled), seen)
     queue.close()
     return seen
@@ -209,6 +226,41 @@ def _judge(queue: JobQueue, ids: list[str], cancelled: set[str], seen: Seen) -> 
         seen.wrong.append("jobs were not taken in the order in which they were submitted")
 
 
+def told(seen: Seen) -> list[str]:
+    """The times and the memory, in lines."""
+    kinds = {
+        "pages": [seconds for _, seconds in seen.seconds],
+        "store queries, each": [seconds for page in seen.drawn for seconds in page["queries"]],
+        "store queries of a page together": [sum(page["queries"]) for page in seen.drawn],
+        "page scripts": [page["script_s"] for page in seen.drawn],
+        "page scripts, CPU of their thread": [page["cpu_s"] for page in seen.drawn],
+    }
+    lines = [
+        f"{what}: n {len(times)}, p50 {quantile(times, 0.5):.3f} s, p95 {quantile(times, 0.95):.3f} s"
+        for what, times in kinds.items()
+        if times
+    ]
+    lines.append(f"web process: {seen.cpu_s / max(1, len(seen.drawn)):.3f} CPU s a page")
+    lines += [_page_told(page, seen) for page in PAGES if any(name == page for name, _ in seen.seconds)]
+    stored = "not all" if seen.stored_after_s is None else f"all after {seen.stored_after_s:.0f} s"
+    memory = f"{seen.memory[0]:.0f} to {seen.memory[-1]:.0f} MiB, second half {seen.growth():+.1f} MiB"
+    return [*lines, f"web process {memory}; runs stored: {stored}, of {seen.lasted_s:.0f} s"]
+
+
+def _page_told(page: str, seen: Seen) -> str:
+    """Medians of one page: what a reader waits, the store's part of it, the CPU of its script."""
+    whole = quantile([seconds for name, seconds in seen.seconds if name == page], 0.5)
+    drawn = [each for each in seen.drawn if each["page"] == page]
+    line = f"  {page or 'home':<10} n {len(drawn)}, p50 {whole:.3f} s"
+    if not drawn:
+        return line
+    asked, cpu = (
+        quantile(times, 0.5)
+        for times in ([sum(each["queries"]) for each in drawn], [each["cpu_s"] for each in drawn])
+    )
+    return f"{line}; {len(drawn[-1]['queries'])} queries {asked:.3f} s; CPU of its script {cpu:.3f} s"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--readers", type=int, default=20)
@@ -232,14 +284,8 @@ def main() -> int:
             limit_s=wish.limit,
         )
     print(f"load average before {before[0]:.1f}, after {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"pages {len(seen.seconds)}, p50 {seen.quantile(0.5):.3f} s, p95 {seen.quantile(0.95):.3f} s")
-    for page in PAGES:
-        times = sorted(seconds for name, seconds in seen.seconds if name == page)
-        if times:
-            print(f"  {page or 'home':<10} n {len(times)}, p50 {times[len(times) // 2]:.3f} s")
-    print(
-        f"web process {seen.memory[0]:.0f} to {seen.memory[-1]:.0f} MiB, second half {seen.growth():+.1f} MiB"
-    )
+    for line in told(seen):
+        print(line)
     print(f"jobs taken {len(seen.started)}; errors {len(seen.errors)}; wrong {len(seen.wrong)}")
     for line in (*seen.errors[:10], *seen.wrong[:10]):
         print(f"  {line}")

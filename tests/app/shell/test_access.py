@@ -2,6 +2,8 @@
 
 import errno
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -237,3 +239,16 @@ def test_numbers_that_can_t_be_written_keep_no_page_from_its_runs(home, opened, 
     bundle.write_bundle(record, home / "spool")
     opened.look_into_spool()
     assert record.run.run_id in opened.store.run_ids()
+
+
+def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_path, monkeypatch):
+    code = (
+        "import gc; from routesparse.app.shell import access; opened = access.open_access('here'); "
+        "kept = gc.get_freeze_count(); opened.close(); access.open_access.clear(); access.open_access('here').close(); "
+        "print(kept, len(gc.get_objects()), gc.get_freeze_count() - kept)"
+    )
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    kept, looked_at, more = map(int, result.stdout.split())
+    assert kept > 10 * looked_at
+    assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"

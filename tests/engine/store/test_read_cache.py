@@ -1,0 +1,104 @@
+"""What is read twice from an unchanged store is read once, per owner, and never stale. No GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from routesparse.engine.store import bundle, queries, read_cache, spool
+from routesparse.engine.store.labels import Label
+from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.read_cache import ReadCache
+
+
+@pytest.fixture
+def filled(store, small, home):
+    """A store with one run of the local person."""
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store)
+    return store
+
+
+@pytest.fixture
+def asked(filled, monkeypatch):
+    """The owners whose reads reached the database, in order."""
+    seen, reading = [], filled.reading
+    monkeypatch.setattr(filled, "reading", lambda owner: [seen.append(owner), reading(owner)][1])
+    return seen
+
+
+def test_a_read_is_repeated_only_after_a_change_and_shows_it(filled, asked, small):
+    view = OwnerView(filled, None)
+    first = queries.runs(view)
+    assert len(asked) == 1 and queries.runs(OwnerView(filled, None)).equals(first) and len(asked) == 1
+    view.set_label(small.run.run_id, Label(name="harbour"))
+    assert list(queries.runs(view)["name"]) == ["harbour"]
+    view.delete_run(small.run.run_id)
+    assert queries.runs(view).empty and view.run_ids() == set()
+    view.restore_run(small.run.run_id)
+    assert view.run_ids() == {small.run.run_id}
+
+
+def test_owners_and_questions_that_look_alike_do_not_share_a_result(filled, asked):
+    assert len(OwnerView(filled, None).run_ids()) == 1
+    assert OwnerView(filled, "b" * 32).run_ids() == set()
+    view = OwnerView(filled, None)
+    assert [view.rows("SELECT ?", [value])[0][0] for value in (1, True, 1.0, "1")] == [1, True, 1.0, "1"]
+    assert view.rows("SELECT 1") == [(1,)] and view.frame("SELECT 1 AS one").shape == (1, 1)
+    assert len(asked) == 8
+
+
+def test_what_a_page_does_to_its_rows_reaches_no_other_page(filled):
+    view, sql = OwnerView(filled, None), "SELECT run_id, tokens FROM run"
+    frame, rows = view.frame(sql), view.rows(sql)
+    kept = frame.copy(deep=True), list(rows)
+    frame["tokens"] = 0
+    frame.loc[0, "run_id"] = "other"
+    rows.clear()
+    assert view.frame(sql).equals(kept[0]) and view.rows(sql) == kept[1]
+
+
+def test_a_read_that_fails_is_not_kept():
+    cache, answers = ReadCache(), iter([OSError("no"), [(1,)]])
+
+    def read():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(OSError, match="no"):
+        cache.read(0, "a", read)
+    assert cache.read(0, "a", read) == cache.read(0, "a", read) == [(1,)]
+
+
+def test_a_result_from_before_a_change_is_not_kept_for_afterwards():
+    cache = ReadCache()
+
+    def slow():
+        assert cache.read(1, "a", lambda: [("new",)]) == [("new",)]
+        return [("old",)]
+
+    assert cache.read(0, "a", slow) == [("old",)]
+    assert cache.read(1, "a", lambda: [("never asked",)]) == [("new",)]
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(read_cache, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(read_cache, "MOST_RESULT_BYTES", 4_000)
+    cache, read = ReadCache(), []
+
+    def ask(name, size):
+        return cache.read(0, name, lambda: read.append(name) or [("x" * size,)])
+
+    for _ in range(2):
+        ask("large", 5_000)
+    assert read == ["large", "large"] and cache.bytes == 0
+    for number in range(20):
+        ask(number, 1_000)
+        ask("often", 1_000)
+        assert cache.bytes <= 10_000
+    assert read.count("often") == 1
+    ask(0, 1_000)
+    assert read.count(0) == 2, "what was not used for longest went"
+    cache.read(1, "next", lambda: [(1,)])
+    assert cache.bytes < 100, "a change drops all"
