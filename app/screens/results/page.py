@@ -1,6 +1,6 @@
 """Results: suites by task and length against dense, loss over area, ablations, and what H1 to H3 came to.
 
-The numbers are those of scores.json and data/results/evaluations*.json, the words those of the report. The address holds
+The numbers are those of scores.json and data/results/evaluations*.json, the words the report's. The address holds
 the whole view: set, length and method.
 """
 
