@@ -2,8 +2,9 @@
 
 A foreign mask for whoever scores, draws or certifies one (``engine/evaluation/studies/mask.py`` writes them from the
 shell). Blocks past the diagonal are false, the blocks that a query block meets there are true, and a layer that the
-rule leaves dense reads every causal block. The rule stands as published, without what every plan of ours reads. A rule
-that also reads single columns is refused: a block mask cannot say them.
+rule leaves dense reads every causal block. The rule stands as published, without what every plan of ours reads; rules of
+scorers/ count the sink, the diagonal and the block before it among their blocks. A rule that also reads single columns
+is refused: a block mask cannot say them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from routesparse.engine.baselines.rule import Rule, RuleRouter, Selection, View
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, UnsupportedModelError
 from routesparse.engine.runtime.transformers import routed_by
 
 
@@ -48,7 +49,14 @@ def block_masks(model: Any, ids: list[int], rule: Rule, *, salt: str = "") -> to
     recorder = MaskRecorder(rule)
     with torch.no_grad(), routed_by(model, RuleRouter(recorder, extras=False, salt=salt)):
         model.model(torch.tensor([ids], device=model.device), use_cache=False)
-    return torch.stack([recorder.masks[layer] for layer in sorted(recorder.masks)])
+    layers = range(model.config.get_text_config().num_hidden_layers)
+    unserved = sorted(set(layers) - set(recorder.masks))
+    if unserved:
+        raise UnsupportedModelError(
+            f"layer {unserved[0]} was not served by the rule: it has a sliding window, or the prompt is too short; "
+            "use a model without sliding windows"
+        )
+    return torch.stack([recorder.masks[layer] for layer in layers])
 
 
 def save_mask(

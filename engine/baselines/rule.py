@@ -80,8 +80,10 @@ class View:
         return forced_and_causal(self.segment.geometry(self.inputs.first_keys()))
 
     def row_softmax(self, rows: torch.Tensor) -> torch.Tensor:
-        """Exact attention of rows int64 [R]: float32 [1, H, R, n]."""
+        """Exact attention of rows int64 [R], attention sinks left out: float32 [1, H, R, n]."""
         logits = self.inputs.q[:, :, rows].float() @ self.keys.float().transpose(-1, -2) * self.inputs.scale
+        if cap := self.inputs.softcap:
+            logits = cap * (logits / cap).tanh()
         future = torch.arange(self.tokens, device=self.device) > rows.view(-1, 1)
         return logits.masked_fill_(future, -torch.inf).softmax(-1)
 
@@ -100,6 +102,8 @@ class View:
             columns=selection.columns,
             column_count=selection.column_count,
             dense_rows=rows,
+            softcap=self.inputs.softcap,
+            sinks=self.inputs.sinks,
         )
 
 

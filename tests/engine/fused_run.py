@@ -84,6 +84,7 @@ def small_pieces() -> dict[tuple[Any, str], int]:
 
     return {
         (recent_marginals, "RECENT_TILES_PER_PROGRAM"): 2,
+        (recent_marginals, "RECENT_PROGRAMS"): 1,
         (level_maps, "SCORE_CHUNK"): 4,
         (level_maps, "SLASH_CHUNK"): 2,
         (level_maps, "BANDS_OF_PROGRAM"): 2,

@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     """Record, train, measure, write."""
     parser = study.parser(__doc__)
     parser.set_defaults(out=paths.DATA / "baselines" / "indexer_demo.safetensors")
-    parser.add_argument("--tokens", type=int, default=4_096, help="of a window")
+    parser.add_argument("--tokens", type=int, default=2_048, help="of a window")
     parser.add_argument("--windows", type=int, default=12, help="of the train split, per domain")
     parser.add_argument(
         "--held-out", type=int, default=2, help="windows of the calibration split, per domain"
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=192, help="sampled rows of a layer and window")
     parser.add_argument("--heads", type=int, default=4, help="indexer heads, a divisor of the query heads")
     parser.add_argument("--dimensions", type=int, default=16, help="of an indexer head")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--rate", type=float, default=3e-3, help="Adam's, falling to 0 as a cosine")
     parser.add_argument("--keys", type=int, default=256, help="of a row, for the measured mass")
     arguments = parser.parse_args(argv)

@@ -66,8 +66,10 @@ def main(argv: list[str] | None = None) -> None:
         for task in arguments.tasks
         for length in arguments.lengths
     }
+    own = getattr(plain.model.config, "rope_parameters", None) or {}
+    pairs = int(plain.head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
     for name in arguments.scalings:
-        rope = scaling(name, max(arguments.lengths) / original, original, plain.head_dim // 2)
+        rope = scaling(name, max(arguments.lengths) / original, original, pairs)
         loaded = plain if rope is None else load_model(arguments.model, rope=rope)
         for (task, length), prompts in drawn.items():
             row = measured(loaded, prompts, config)

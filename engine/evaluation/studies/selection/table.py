@@ -102,7 +102,7 @@ def introduction(files: list[Path], extras: bool, note: str = "") -> Iterator[st
         "reported prompts come from the test split, and their seed was drawn after the rule was frozen. "
         f"{read} In *relay* and *list* the body of the prompt has to look up what stood two thirds of it earlier; "
         "*window* is the control that must fail there. "
-        "*select ms* includes compiling and other processes on the same GPU: it is no measurement of speed.\n"
+        "*select ms* includes compiling and other processes on the same device: it is no measurement of speed.\n"
     )
     if note:
         yield f"{note}\n"
