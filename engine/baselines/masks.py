@@ -2,9 +2,9 @@
 
 A foreign mask for whoever scores, draws or certifies one (``engine/evaluation/studies/mask.py`` writes them from the
 shell). Blocks past the diagonal are false, the blocks that a query block meets there are true, and a layer that the
-rule leaves dense reads every causal block. The rule stands as published, without what every plan of ours reads; rules of
-scorers/ count the sink, the diagonal and the block before it among their blocks. A rule that also reads single columns
-is refused: a block mask cannot say them.
+rule leaves dense reads every causal block. The rule stands as published, without what every plan of ours reads; rules
+of scorers/ count the sink, the diagonal and the block before it among their blocks. A rule that also reads single
+columns is refused: a block mask cannot say them.
 """
 
 from __future__ import annotations
