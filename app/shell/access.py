@@ -5,6 +5,7 @@ Pages get both as the owner of their session sees them (identity.py).
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import time
@@ -171,12 +172,15 @@ class Access:
 @st.cache_resource(show_spinner=False, on_release=lambda access: access.close())
 def open_access(home: str) -> Access:
     """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
-    opened = Access()
-    if not gc.get_freeze_count():
-        # Streamlit collects garbage after every rerun; modules, which nobody gives up, need no look each time.
-        gc.collect()
-        gc.freeze()
-    return opened
+    _freeze()
+    return Access()
+
+
+@functools.cache
+def _freeze() -> None:
+    """Once a process: Streamlit collects garbage after every rerun, and what lives by now, modules above all, stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def access() -> Access:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -111,12 +112,14 @@ Rule = Callable[[View], Selection | None]  # None: this layer runs dense
 
 
 class RuleRouter(AttentionRouter):
-    """Serves a model's prefill by one rule. ``densities``: float64 [H] by layer, of the last prompt; ``plan``: what the
-    layer that ran last read, None where it ran dense."""
+    """Serves a model's prefill by one rule. ``plan``: what the layer that ran last read, None where it ran dense.
 
-    def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "") -> None:
-        self.rule, self.extras, self.salt = rule, extras, salt
-        self.densities: dict[int, torch.Tensor] = {}
+    counted: keep every layer's plan until ``density`` counts it, so that counting is not part of a timed prefill.
+    """
+
+    def __init__(self, rule: Rule, *, extras: bool = True, salt: str = "", counted: bool = False) -> None:
+        self.rule, self.extras, self.salt, self.counted = rule, extras, salt, counted
+        self._plans: dict[int, RowPlan | None] = {}
         self._attending: dict[int, Laps] = {}  # by layer: making the plan, and the kernel
         self.plan: RowPlan | None = None
 
@@ -130,13 +133,13 @@ class RuleRouter(AttentionRouter):
         found = self.rule(view)
         laps = self._attending[layer] = Laps(inputs.q.device)
         if found is None:
-            self.densities[layer] = torch.ones(view.heads, dtype=torch.float64)
             out = dense_attention(inputs, window)
         else:
             self.plan = plan = view.plan(found, self.extras)
-            self.densities[layer] = plan.head_density()[0]
             out = sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale)[0]
         laps.lap()
+        if self.counted:
+            self._plans[layer] = self.plan
         return out
 
     def attention_us(self) -> float:
@@ -144,8 +147,10 @@ class RuleRouter(AttentionRouter):
         return sum(sum(laps.elapsed_us()) for laps in self._attending.values())
 
     def density(self) -> float:
-        """Kept share of the causal area of the last prompt, mean over layers and heads."""
-        return float(torch.stack([d.cpu() for d in self.densities.values()]).mean())
+        """Kept share of the causal area of the last prompt, mean over layers and heads; needs ``counted``."""
+        return float(
+            np.mean([1.0 if p is None else float(p.head_density().mean()) for p in self._plans.values()])
+        )
 
 
 def block_sums(x: torch.Tensor, block: int) -> torch.Tensor:

@@ -49,10 +49,11 @@ def cases(result: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "The skipped tile is the one before the diagonal of a query block, in one head; both change from trial to trial. "
-        "In bfloat16 some of its 128 rows lose so little by it that rounding hides the loss, so fewer rows are spoiled than were touched. The "
-        "overflow is a softmax without its row's maximum, whose logits pass 88 in half of one head's rows. In the last "
-        "line exactly the share that may go unseen is spoiled, so that the claim has no room.",
+        "The skipped tile is the one before the diagonal of a query block, in one head; both change from trial to "
+        "trial. In bfloat16 some of its 128 rows lose so little by it that rounding hides the loss, so fewer rows are "
+        "spoiled than were touched. The overflow is a softmax without its row's maximum, whose logits pass 88 in half "
+        "of one head's rows. In the last line exactly the share that may go unseen is spoiled, so that the claim has "
+        "no room.",
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.errors import CalibrationError
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts import PromptText, tokenize
@@ -24,6 +25,8 @@ Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop t
 Analyze = Callable[[RunRequest, PromptText, str, Report], RunRecord]
 # What run_worker compiles from its start on; None where there is nothing to compile for.
 CompileAhead = Callable[[], "Compiled | None"]
+
+_CHANGED = "the quality target {!r} changed or was deleted since this job was submitted; submit it again"
 
 
 class WarmModel:
@@ -80,7 +83,7 @@ class WarmAnalysis:
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
         calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)
-        price = None if request.quality is None else tuned.load(request.quality, request.owner)
+        price = None if request.quality is None else _target(request)
         if price is None and calibration is not None:
             price = tuned.find_known(calibration, request.owner)
             calibration = calibration if price is None else None
@@ -107,3 +110,14 @@ class WarmAnalysis:
             if is_out_of_memory(error):
                 self._warm.forget()
             raise
+
+
+def _target(request: RunRequest) -> tuned.TunedPrice:
+    """The quality target that the job was submitted with. Errors: CalibrationError where it is no longer that one."""
+    try:
+        found = tuned.load(str(request.quality), request.owner)
+    except CalibrationError as error:
+        raise CalibrationError(_CHANGED.format(request.quality)) from error
+    if request.price not in (None, found.price):
+        raise CalibrationError(_CHANGED.format(request.quality))
+    return found

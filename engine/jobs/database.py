@@ -61,8 +61,9 @@ class Database:
                 self._connection.row_factory = sqlite3.Row
                 _use_wal(self._connection)
                 self._connection.execute("PRAGMA synchronous = FULL")
-                self._migrate()
                 self._check_whole()
+                self._migrate()
+                self._check_columns()
         except BaseException:
             self._connection.close()
             raise
@@ -119,12 +120,15 @@ class Database:
                 connection.execute(f"PRAGMA user_version = {number}")
 
     def _check_whole(self) -> None:
-        """Refuse a damaged file before anything is read from it: one flipped bit may rename a column."""
+        """Refuse a damaged file before anything is read from it or written to it."""
         (told,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if told == "ok" and _columns(self._connection) != _columns_made(tuple(_migrations())):
-            told = "its tables have other columns"
         if told != "ok":
             raise StoreError(_DAMAGED.format(name=self.file.name, found=told))
+
+    def _check_columns(self) -> None:
+        """One flipped bit may rename a column, which SQLite takes for whole."""
+        if _columns(self._connection) != _columns_made(tuple(_migrations())):
+            raise StoreError(_DAMAGED.format(name=self.file.name, found="its tables have other columns"))
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])

@@ -108,7 +108,7 @@ class Verdict:
     strata: int | None  # a suite's task at one length each
     dropped_strata: int | None  # that lack a setting of the test
     time_ratios: tuple[tuple[float, ...], ...]  # of the rival's settings to ours; () where not recorded
-    unequal: str | None  # "slower" or "faster" than ours is every setting of the rival
+    unequal: str | None  # "faster" than ours is every setting of the rival
     why: str | None
 
 
@@ -276,7 +276,7 @@ _VERDICT = fields.record(
         "strata": fields.whole(1),
         "dropped_strata": fields.whole(),
         "time_ratios": fields.items(fields.items(fields.number(0))),
-        "unequal": fields.one_of("slower", "faster"),
+        "unequal": fields.one_of("faster"),
         "why": fields.text,
     },
 )

@@ -40,7 +40,8 @@ class ReadCache:
                 self._kept.move_to_end(asked)
                 return self._kept[asked][1]
         found = read()
-        size = _size(found)
+        # The question counts, too: it may hold the text of an address, and its answer nothing.
+        size = _size(found) + _value_size(asked)
         with self._lock:
             if size <= MOST_RESULT_BYTES and generation == self._generation and asked not in self._kept:
                 self._kept[asked] = size, found

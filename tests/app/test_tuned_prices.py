@@ -13,6 +13,8 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.calibration.tuned import Part, PriceResult, TunedPrice
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError
+from routesparse.engine.jobs import analysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.patterns import library_hash
 
@@ -152,3 +154,17 @@ def test_a_target_that_was_tuned_on_far_shorter_windows_says_so(demo_home, open_
     page = open_page("new_run", source="Paste", quality="long-kl")
     page.text_area(key="pasted").set_value(TEXT).run()
     assert "tuned on windows" not in text_of(page) and not page.button(key="submit").disabled
+
+
+def test_a_job_whose_target_changed_meanwhile_says_so(home, prices):
+    prices()
+    asked = RunRequest(model="demo", quality="prose-kl", price=1.4)
+    assert analysis._target(asked).price == 1.4
+    prices(make("prose-kl", 0.9))
+    with pytest.raises(
+        CalibrationError, match="'prose-kl' changed or was deleted since this job was submitted"
+    ):
+        analysis._target(asked)
+    (tuned.own_folder() / "code-kl.json").unlink()
+    with pytest.raises(CalibrationError, match="'code-kl' changed or was deleted"):
+        analysis._target(RunRequest(model="demo", quality="code-kl", price=0.5))

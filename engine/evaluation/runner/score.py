@@ -157,13 +157,18 @@ def _cells(
         }
 
     def usable(task: str, rows: Rows) -> bool:
-        return task in rows and (not times or all(_where(row) in times for row in rows[task].values()))
+        return not times or all(_where(row) in times for row in rows[task].values())
 
     return [
         Cell(
             (job.suite, length, task),
             length == plain,
-            {point: seen(task, rows[task]) for point, rows in points.items() if usable(task, rows)},
+            # A setting that was predicted and not timed leaves its stratum out, and is not forgotten.
+            {
+                point: seen(task, rows[task]) if usable(task, rows) else {}
+                for point, rows in points.items()
+                if task in rows
+            },
             timed_alone=bool(times) or _processes(job) == 1,
         )
         for length, points in by_length.items()

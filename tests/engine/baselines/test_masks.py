@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 from safetensors import safe_open
 
 from routesparse.engine.baselines.masks import MaskRecorder, block_masks, save_mask
 from routesparse.engine.baselines.patterns.sparse_transformer import FixedPattern
+from routesparse.engine.baselines.rule import RuleRouter
 from routesparse.engine.baselines.scorers.quest import Quest
 from routesparse.engine.baselines.static_a_shape import Window
 from routesparse.engine.baselines.trianglemix import TriangleMix
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, UnsupportedModelError
 from routesparse.engine.evaluation.studies import mask as study
 from routesparse.engine.models.load import load_model
+from routesparse.engine.runtime.transformers import routed_by
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +66,46 @@ def test_a_mask_is_saved_with_its_sizes(tmp_path) -> None:
     with safe_open(tmp_path / "m.safetensors", "pt") as file:
         assert file.get_tensor("mask").equal(mask)
         assert file.metadata() == {"block_q": "32", "block_k": "16", "about": "here"}
+
+
+@pytest.fixture(scope="module")
+def capped():
+    """A model with a soft cap and a sliding window in every other layer."""
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        sliding_window=4_096,
+        attn_logit_softcapping=0.5,
+        attn_implementation="eager",
+    )
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.data *= 40  # logits that a cap changes
+    return model
+
+
+def test_a_rule_that_reads_every_block_keeps_the_soft_cap(capped) -> None:
+    ids = torch.randint(0, 64, (1, 300), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = capped(ids).logits
+        with routed_by(capped, RuleRouter(Window(10_000), extras=False)):
+            torch.testing.assert_close(capped(ids).logits, wanted, atol=1e-5, rtol=0)
+        capped.config.attn_logit_softcapping = None
+        for layer in capped.model.layers:
+            layer.self_attn.attn_logit_softcapping = None
+        assert (capped(ids).logits - wanted).abs().max() > 1e-4, "the cap has to matter"
+
+
+def test_a_mask_of_a_model_with_sliding_windows_is_refused(capped) -> None:
+    capped.config.sliding_window = 64
+    for layer in capped.model.layers:
+        if layer.self_attn.sliding_window is not None:
+            layer.self_attn.sliding_window = 64
+    with pytest.raises(UnsupportedModelError, match="layer 0 was not served by the rule"):
+        block_masks(capped, [1] * 300, Window(128))

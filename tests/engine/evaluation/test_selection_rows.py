@@ -12,7 +12,7 @@ LINES = '{"a": 1}\n{"a": {"b": 2}}\n'
 
 def test_a_torn_line_is_left_out_wherever_it_ends(tmp_path):
     path = tmp_path / "p.jsonl"
-    for torn in ('{"a": {"b": 3}', '{"a": {"b"', "{"):
+    for torn in ('{"a": {"b": 3}', '{"a": {"b"', "{", '{"a": "x}'):
         path.write_text(f"{LINES}{torn}\n" + '{"a": 4}\n')
         assert [row["a"] for row in rows.read_lines(path)] == [1, {"b": 2}, 4]
     path.write_text(LINES + "{'a': 3}\n")

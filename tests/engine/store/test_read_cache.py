@@ -101,4 +101,7 @@ def test_memory_is_bounded(monkeypatch):
     ask(0, 1_000)
     assert read.count(0) == 2, "what was not used for longest went"
     cache.read(1, "next", lambda: [(1,)])
-    assert cache.bytes < 100, "a change drops all"
+    assert cache.bytes < 300, "a change drops all"
+    for number in range(10_000):
+        cache.read(1, ("SELECT 1 WHERE ? = 2", f"unknown {number}"), list)
+    assert cache.bytes <= 10_000 and len(cache._kept) < 100, "a question without an answer takes room, too"

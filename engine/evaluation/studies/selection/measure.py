@@ -81,7 +81,7 @@ class Run:
             )
         else:
             self._rule = method.rule
-            self.router = RuleRouter(self._timed, extras=extras, salt=salt)
+            self.router = RuleRouter(self._timed, extras=extras, salt=salt, counted=True)
 
     def _timed(self, view: View) -> Selection | None:
         laps = Laps(self._device)

@@ -83,14 +83,11 @@ def with_fixed(*settings):
     return others | fixed | {("routesparse", 0.5): (0.6, 40.0)}
 
 
-@pytest.mark.parametrize(
-    ("right", "verdict"), [(0.2, "supported"), (0.6, "not resolved"), (1.0, "not resolved")]
-)
-def test_a_rival_that_is_always_slower_keeps_its_time_and_is_never_said_to_win(right, verdict):
+@pytest.mark.parametrize("right", [0.2, 1.0])
+def test_a_rival_that_is_always_slower_is_not_compared(right):
     found = by_test([cell("vt", 4096, with_fixed((1.0, right, 60.0, 0.3), (2.0, right, 70.0, 0.6)))])["H1"]
-    assert found["settings"][0][1:] == ["minference=1"] and found["time_ratios"] == [[1.5]]
-    assert (found["unequal"], found["verdict"]) == ("slower", verdict)
-    assert found["estimates"][0]["value"] == pytest.approx(100 * (0.6 - right))
+    assert found["verdict"] == "not tested" and "estimates" not in found
+    assert "takes longer than ours (setting: its time over ours; 1: 1.500, 2: 1.750)" in found["why"]
 
 
 @pytest.mark.parametrize(("right", "verdict"), [(0.2, "supported"), (1.0, "rejected")])
@@ -104,8 +101,7 @@ def test_a_shift_is_not_tested_where_one_side_has_a_slower_rival():
     slow = with_fixed((1.0, 0.5, 60.0, 0.3))
     cells = [cell("niah_single_2", 4096, slow), cell("vt", 4096, ALL)]
     found = by_test(cells)["H2 domain"]
-    assert found["verdict"] == "not tested"
-    assert "on one side of the shift, 1.500 times our total" in found["why"]
+    assert found["verdict"] == "not tested" and "1: 1.500" in found["why"]
 
 
 def test_times_of_processes_that_shared_a_machine_are_not_made_equal():
