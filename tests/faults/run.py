@@ -28,12 +28,15 @@ def inject(name: str, times: int, seed: int, folder: Path, patience_s: float = 9
     moments, tally = random.Random(f"{name} {seed}"), Tally()
     for first in range(0, times, FAULTS_A_HOME):
         stage = Stage(folder / f"home{first}", patience_s)
+        wanted = min(first + FAULTS_A_HOME, times)
+        before = tally.injected
         try:
-            for _ in range(min(FAULTS_A_HOME, times - first)):
+            for _ in range(first, wanted):
                 FAULTS[name](stage, tally, moments)
                 tally.injected += 1
         except AssertionError as error:
-            tally.wrong.append(str(error))
+            left = wanted - first - (tally.injected - before)
+            tally.wrong.append(f"{error} ({left} faults of this home were not injected)")
         finally:
             stage.close()
         print(f"{name}: {tally.injected} of {times}, {tally}", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.selection import rows
 
 if TYPE_CHECKING:
@@ -35,11 +36,20 @@ def timed(job: Job) -> Iterable[dict[str, Any]]:
 
 
 def read_times(job: Job) -> Mapping[Where, dict[str, float]]:
-    """Medians over a task's timed prompts of one length, by configuration."""
+    """Medians over a task's timed prompts of one length, by configuration.
+
+    Errors: InputError for times of several devices, which compare nothing.
+    """
     found: dict[Where, list[dict[str, Any]]] = defaultdict(list)
+    devices = set()
     for row in timed(job):
         if row["suite"] == job.suite and row["seed"] == job.seed:
             found[row["length"], row["task"], row["config_hash"]].append(row)
+            devices.add(str(row.get("device")))
+    if len(devices) > 1:
+        raise InputError(
+            f"{job.times} holds times of {' and '.join(sorted(devices))}; remove it and run --stage time on one of them"
+        )
     return {
         where: {name: statistics.median(row[name] for row in measured) for name in NUMBERS}
         for where, measured in found.items()

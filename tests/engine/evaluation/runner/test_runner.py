@@ -126,7 +126,7 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
     dense, ours = found["suite"]
     assert found["about"]["timed_alone"] and dense["medians"]["prefill_ms"] == 2.0
     assert ours["medians"]["prefill_ms"] is None and ours["medians"]["fallback"] is not None
-    assert "no predictions of routesparse" in found["hypotheses"][0]["why"]
+    assert "no predictions of minference" in found["hypotheses"][0]["why"], "ours are there, without a time"
     timing.measure_times(made, Counting)
     assert len(ran) == 8 and {one[2] for one in ran[4:]} == {"routesparse"}
     assert score(made)["suite"][1]["medians"]["prefill_ms"] == 2.0
@@ -147,6 +147,10 @@ def test_a_method_that_cannot_be_timed_is_named_and_the_others_are_timed(job, mo
     ]  # fmt: skip
     assert all(row["prefill_ms"] > row["attention_ms"] > 0 for row in rows if "failed" not in row)
     assert len(predictions.read_times(made)) == 2
+    with made.times.open("a") as file:
+        file.write(json.dumps({**rows[0], "sample_id": "another", "device": "another"}) + "\n")
+    with pytest.raises(InputError, match=r"holds times of .* and .*; remove it"):
+        predictions.read_times(made)
 
 
 def test_scores_follow_the_order_of_the_prompts_not_of_the_predictions(job, data, loaded):
