@@ -2,8 +2,10 @@
 
 Rows are drawn uniformly, with replacement and independently for each head, after the attention under test is fixed:
 nothing depends on them, so no error is split. H heads with C rows each are N = H C rows; p_h is the share of head h's
-rows that have some property, p the mean of the p_h, which is the share among all (head, row) pairs. A layer pools its
-heads, a run the heads of all layers. Every claim holds at the full confidence 1 - error for itself alone.
+rows that have some property, p the mean of the p_h. Where all heads have as many rows, p is the share among all (head,
+row) pairs; in a batch of prompts of several lengths each prompt counts as much as another, however long it is. A layer
+pools its heads (and prompts), a run those of all layers. Every claim holds at the full confidence 1 - error for itself
+alone.
 
 **The largest error seen.** With confidence 1 - error at least the share error^(1/N) of the pairs has an error of at
 most the largest one seen (``share_within_largest``). Proof: let s be that share and x the smallest error that at least

@@ -8,7 +8,8 @@
 
 In random rows of every layer and head the output is compared with exact attention of the same Q, K and V, so kernel and
 number format are covered, and with a plan, where one is given, what that keeps (``rows.py``, ``bounds.py``). The rows
-are placed by the prompt's hash and the seed, after which they decide nothing: no error is split.
+are placed by the seed and a hash of the prompt (of a function: of its keys), after which they decide nothing: no error
+is split.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 
 from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
@@ -31,6 +34,7 @@ from routesparse.engine.runtime.transformers import attention_modules, check_sup
 from routesparse.engine.runtime.watching import Call, watched
 
 FEWEST_ROWS = 2
+KEEP = 100  # passes that a report keeps
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ class Request:
     def scored(
         self, inputs: AttentionInputs, out: torch.Tensor, salt: str, layer: int, window: int | None
     ) -> RowScores:
-        """The rows of one layer. Errors: ConfigError where plan and layer do not fit."""
+        """The rows of one layer. Errors: ConfigError where tensors, or plan and layer, do not fit; PromptError."""
+        _check_shapes(inputs, out)
         rows = draw_rows(inputs, self.rows, salt, self.seed, layer)
-        shape = (inputs.q.shape[1], inputs.q.shape[2], inputs.k.shape[2])
+        shape = (*inputs.q.shape[:3], inputs.k.shape[2])
         reads = None
         if self.plan is not None:
             reads = reads_of(self.plan, layer, shape, self.block, inputs.q.device)
@@ -71,11 +76,24 @@ class Request:
 
 @dataclass
 class Report:
-    """What ``certify`` found: one ``Certified`` a pass. The other names speak of the last one."""
+    """What ``certify`` found: one ``Certified`` a pass, the last ``keep``. The other names speak of the last one.
+
+    Errors: ConfigError.
+    """
 
     passes: list[Certified] = field(default_factory=list)
+    keep: int = KEEP
     skipped: int = 0  # forward passes left alone by ``every``
     attention: Callable[..., Any] | None = None  # the wrapped function, where a function was given
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ConfigError(f"keep {self.keep} passes: pass at least 1")
+
+    def add(self, found: Certified) -> None:
+        """One more pass; a server's report must not grow for as long as it runs."""
+        self.passes.append(found)
+        del self.passes[: -self.keep]
 
     @property
     def last(self) -> Certified:
@@ -111,6 +129,7 @@ def certify(
     most_beyond: float = Settings.most_beyond,
     seed: int = 0,
     every: int = 1,
+    keep: int = KEEP,
 ) -> Iterator[Report]:
     """Certify every prefill that a model runs, or every call of a function, inside the block.
 
@@ -118,16 +137,19 @@ def certify(
     tuple that begins with it), causal and bottom-right aligned; inside the block call ``report.attention``.
     plan: what is said to be read (``reads.py``); it is judged, not executed. tolerance, most_beyond: relative output
     error that a row may have, and the share of rows that may have more; None: the verdict asks for rounding only.
-    every: 1 forward pass in so many, for servers.
+    every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones.
     Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
     request = Request(settings, rows, seed, plan, plan_name, block, every)
-    report = Report()
+    report = Report(keep=keep)
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
         check_supported(model)
-        with watched(model, _Listener(request, report, len(attention_modules(model)))):
+        layers = len(attention_modules(model))
+        if isinstance(plan, np.ndarray | torch.Tensor) and plan.ndim == 4 and len(plan) != layers:
+            raise ConfigError(f"the mask has {len(plan)} layers, the model {layers}; pass one mask a layer")
+        with watched(model, _Listener(request, report, layers)):
             yield report
     elif callable(what):
         report.attention = _wrapped(what, request, report)
@@ -149,7 +171,7 @@ def certify_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     key_start: torch.Tensor | None = None,
-    salt: str = "",
+    salt: str | None = None,
     layer: int = 0,
     name: str = "attention",
     request: Request | None = None,
@@ -157,17 +179,14 @@ def certify_attention(
     """Certify one causal attention call from its inputs and its output.
 
     q, out [B, H, n_q, D]; k, v [B, Hkv, n_k, D], bottom-right aligned; scale None: D^-1/2; window: each query reads its
-    last so many keys; sinks [H]; key_start int [B], left padding; salt: places the rows, with the seed and the layer.
-    Errors: ConfigError.
+    last so many keys; sinks [H]; key_start int [B], left padding; salt: places the rows, with the seed and the layer;
+    None: a hash of k.
+    Errors: ConfigError; PromptError for a prompt of padding alone.
     """
     request = request or Request()
-    if out.shape != (*q.shape[:-1], v.shape[-1]) or k.shape[:-1] != v.shape[:-1] or q.shape[2] > k.shape[2]:
-        raise ConfigError(
-            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)} and out {list(out.shape)} do not fit; pass "
-            "[batch, heads, tokens, size] each, out like q"
-        )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     inputs = AttentionInputs(q, k, v, scale, key_start, softcap, sinks)
+    salt = hash_of_keys(k) if salt is None else salt
     scores = request.scored(inputs, out, salt, layer, window)
     return _certified(request, name, salt, inputs, (layer,), [scores])
 
@@ -181,16 +200,17 @@ class _Listener:
         self._name, self._salt, self._prefills = "", "", 0
         self._inputs: AttentionInputs | None = None
 
-    def start(self, name: str, tokens: torch.Tensor | None) -> bool:
+    def start(self, name: str, prompt: torch.Tensor | None) -> bool:
         """See ``Watcher.start``: decoded tokens are left alone, and all but one prefill in ``every``."""
         self._scores.clear()
-        if tokens is not None and tokens.shape[-1] < 2:
+        self._inputs = None
+        if prompt is not None and prompt.shape[1] < 2:
             return False
         self._prefills += 1
         if (self._prefills - 1) % self._request.every:
             self._report.skipped += 1
             return False
-        self._name, self._salt = name, hash_of(tokens)
+        self._name, self._salt = name, hash_of(prompt)
         return True
 
     def heard(self, call: Call) -> None:
@@ -213,25 +233,24 @@ class _Listener:
             )
         layers = tuple(sorted(self._scores))
         found = [self._scores[layer] for layer in layers]
-        self._report.passes.append(
-            _certified(self._request, self._name, self._salt, self._inputs, layers, found)
-        )
+        self._report.add(_certified(self._request, self._name, self._salt, self._inputs, layers, found))
         self._scores.clear()
         self._inputs = None
 
 
 def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> Callable[..., Any]:
     name = getattr(function, "__name__", type(function).__name__)
+    calls = count()
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> Any:
         """The function under test; every call is certified."""
         result = function(q, k, v, *rest, **named)
         out = result[0] if isinstance(result, tuple) else result
-        call = len(report.passes)
+        call = next(calls)
         found = certify_attention(
-            q, k, v, out, scale=named.get("scale"), salt=str(call), layer=call, name=name, request=request
+            q, k, v, out, scale=named.get("scale"), layer=call, name=name, request=request
         )
-        report.passes.append(found)
+        report.add(found)
         return result
 
     return attention
@@ -245,6 +264,7 @@ def _certified(
     layers: tuple[int, ...],
     scores: list[RowScores],
 ) -> Certified:
+    dense = tuple(layer for layer, found in zip(layers, scores, strict=True) if found.dense)
     dtype = str(inputs.q.dtype).removeprefix("torch.")
     if dtype not in EXECUTED_TOLERANCE:
         raise ConfigError(f"attention in {dtype} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}")
@@ -259,11 +279,41 @@ def _certified(
         settings=request.settings,
         layers=layers,
         scores=tuple(found.numpy() for found in scores),
+        dense_layers=dense,
     )
 
 
-def hash_of(tokens: torch.Tensor | None) -> str:
-    """Sixteen hex digits of the token ids; empty where the model was given embeddings."""
-    if tokens is None:
+def hash_of(prompt: torch.Tensor | None) -> str:
+    """Sixteen hex digits of token ids [B, n], or of the sums of embeddings [B, n, d]; empty without either."""
+    if prompt is None:
         return ""
-    return hashlib.sha256(tokens.detach().long().cpu().numpy().tobytes()).hexdigest()[:16]
+    told = prompt.detach().double().sum(-1) if prompt.is_floating_point() else prompt.detach().long()
+    return _digest(told)
+
+
+def hash_of_keys(k: torch.Tensor) -> str:
+    """Sixteen hex digits of the keys' sums over tokens; k [B, Hkv, n_k, D]."""
+    return _digest(k.detach().float().sum(-2))
+
+
+def _digest(told: torch.Tensor) -> str:
+    return hashlib.sha256(told.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def _check_shapes(inputs: AttentionInputs, out: torch.Tensor) -> None:
+    """Errors: ConfigError."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    fit = (
+        all(tensor.ndim == 4 for tensor in (q, k, v, out))
+        and out.shape == (*q.shape[:-1], v.shape[-1])
+        and k.shape[:-1] == v.shape[:-1]
+        and (q.shape[0], q.shape[-1]) == (k.shape[0], k.shape[-1])
+        and min(*q.shape, *k.shape) > 0
+        and q.shape[1] % k.shape[1] == 0
+        and q.shape[2] <= k.shape[2]
+    )
+    if not fit:
+        raise ConfigError(
+            f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)} and out {list(out.shape)} do not fit; pass "
+            "[batch, heads, tokens, size] each, out like q, and query heads in whole groups on the KV heads"
+        )

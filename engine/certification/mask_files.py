@@ -34,12 +34,16 @@ _NO_HEADER = (
 
 @dataclass(frozen=True)
 class BlockMasks:
-    """bool [1 or H, M, N] by layer; the sizes of a block where the file says them."""
+    """bool [1 or H, M, N] by layer; the sizes of a block where the file says them.
+
+    all_layers: the file is one array of every layer, so that none may be missing.
+    """
 
     layers: Mapping[int, np.ndarray]
     block_q: int | None = None
     block_k: int | None = None
     name: str = field(default="mask")
+    all_layers: bool = False
 
     def block(self, block_q: int | None, block_k: int | None, default: tuple[int, int]) -> tuple[int, int]:
         """The sizes of a block: the caller's, else the file's, else the default."""
@@ -53,7 +57,7 @@ def read_masks(path: Path) -> BlockMasks:
     except OSError as error:
         raise ConfigError(f"mask {shortened(path)} can't be read: {error.strerror}") from error
     if path.suffix == ".npy":
-        return BlockMasks(_by_layer(_array(content, path), path), name=path.name)
+        return BlockMasks(_by_layer(_array(content, path), path), name=path.name, all_layers=True)
     if path.suffix == ".safetensors":
         return _tensors(content, path)
     raise ConfigError(f"mask {shortened(path.name)} is neither .npy nor .safetensors; save it as one of them")
@@ -99,7 +103,8 @@ def _tensors(content: bytes, path: Path) -> BlockMasks:
         raise ConfigError(
             f"mask {shortened(path.name)} is no safetensors file: {shortened(error)}"
         ) from error
-    if set(tensors) == {"mask"}:
+    stacked = set(tensors) == {"mask"}
+    if stacked:
         layers = _by_layer(tensors["mask"], path)
     else:
         layers = {}
@@ -109,8 +114,14 @@ def _tensors(content: bytes, path: Path) -> BlockMasks:
                 raise ConfigError(
                     f"mask {shortened(path.name)} has a tensor {shortened(name)!r}; name it mask, or layer.3"
                 )
-            layers[int(found[1])] = _checked(tensor, 3, path)
-    return BlockMasks(layers, _size(metadata, "block_q", path), _size(metadata, "block_k", path), path.name)
+            layer = int(found[1])
+            if layer in layers:
+                raise ConfigError(
+                    f"mask {shortened(path.name)} names layer {layer} twice; keep one of its tensors"
+                )
+            layers[layer] = _checked(tensor, 3, path)
+    sizes = _size(metadata, "block_q", path), _size(metadata, "block_k", path)
+    return BlockMasks(layers, *sizes, path.name, stacked)
 
 
 def _by_layer(masks: np.ndarray, path: Path) -> dict[int, np.ndarray]:
@@ -124,7 +135,8 @@ def _checked(mask: np.ndarray, dimensions: int, path: Path) -> np.ndarray:
         raise ConfigError(
             f"mask {shortened(path.name)} is {mask.dtype} {list(mask.shape)}; save bool [{', '.join(names)}]"
         )
-    return mask
+    # safetensors hands over bytes as they are, and torch and NumPy read a 2 as they please.
+    return mask.view(np.uint8) != 0
 
 
 def _size(metadata: Any, name: str, path: Path) -> int | None:

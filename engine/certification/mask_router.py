@@ -24,8 +24,14 @@ class MaskRouter(AttentionRouter):
         self.plan: RowPlan | None = None
 
     def serve(self, layers: int) -> None:
-        """See ``AttentionRouter.serve``. Errors: ConfigError where the file has layers that the model lacks."""
+        """See ``AttentionRouter.serve``. Errors: ConfigError where the file has other layers than the model."""
         beyond = [layer for layer in self.masks.layers if layer >= layers]
+        count = len(self.masks.layers)
+        if self.masks.all_layers and count < layers:
+            raise ConfigError(
+                f"mask {self.masks.name} has {count} layers; the model's layers are 0 to {layers - 1}: save one mask a "
+                "layer, or .safetensors with the layers by name"
+            )
         if beyond:
             raise ConfigError(
                 f"mask {self.masks.name} has a layer {beyond[0]}; the model's layers are 0 to {layers - 1}"
@@ -39,7 +45,7 @@ class MaskRouter(AttentionRouter):
         mask = self.masks.layers.get(layer)
         if mask is None or n_q == 1:
             return dense_attention(inputs, window)
-        found = reads_of(mask, layer, (heads, n_q, n_k), self.block, inputs.q.device)
+        found = reads_of(mask, layer, (batch, heads, n_q, n_k), self.block, inputs.q.device)
         self.plan = plan = RowPlan.from_block_mask(
             found.mask.expand(batch, heads, -1, -1),  # type: ignore[union-attr]
             n_q,

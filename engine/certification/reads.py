@@ -93,13 +93,13 @@ class FlexReads(Reads):
 def reads_of(
     plan: Plan,
     layer: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     block: tuple[int, int] = BLOCK,
     device: torch.device | str = "cpu",
 ) -> Reads | None:
     """What ``plan`` reads in a layer; None where it reads everything there.
 
-    shape: query heads, n_q and n_k. block: sizes of a bare mask's blocks. Errors: ConfigError.
+    shape: batch, query heads, n_q and n_k. block: sizes of a bare mask's blocks. Errors: ConfigError.
     """
     if callable(plan):
         plan = plan(layer)
@@ -107,12 +107,12 @@ def reads_of(
         plan = plan.get(layer)
     if plan is None:
         return None
-    heads, n_q, n_k = shape
     if isinstance(plan, RowPlan):
-        if (plan.heads, plan.n_q, plan.n_k) != shape:
+        planned = (plan.batch, plan.heads, plan.n_q, plan.n_k)
+        if planned != shape:
             raise ConfigError(
-                f"layer {layer} has {heads} heads, {n_q} queries and {n_k} keys, its row plan {plan.heads}, "
-                f"{plan.n_q} and {plan.n_k}; pass the plan of this prompt"
+                f"layer {layer} has prompts, heads, queries and keys {shape}, its row plan {planned}; pass the plan of "
+                "this prompt"
             )
         return PlanReads(plan)
     if hasattr(plan, "kv_num_blocks") and hasattr(plan, "mask_mod"):
@@ -128,7 +128,7 @@ def reads_of(
 def _block_mask(
     masks: np.ndarray | torch.Tensor,
     layer: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     block: tuple[int, int],
     device: torch.device | str,
 ) -> BlockReads:
@@ -139,7 +139,7 @@ def _block_mask(
         masks = masks[layer]
     # A copy: torch takes no NumPy array that must not be written.
     mask = torch.from_numpy(np.array(masks)) if isinstance(masks, np.ndarray) else masks
-    heads, n_q, n_k = shape
+    _, heads, n_q, n_k = shape
     wanted = (-(-n_q // block[0]), -(-n_k // block[1]))
     if mask.dtype != torch.bool or mask.ndim != 3 or len(mask) not in (1, heads) or mask.shape[1:] != wanted:
         raise ConfigError(
@@ -150,16 +150,19 @@ def _block_mask(
     return BlockReads(mask.to(device), *block)
 
 
-def _flex(mask: Any, layer: int, shape: tuple[int, int, int]) -> FlexReads:
+def _flex(mask: Any, layer: int, shape: tuple[int, int, int, int]) -> FlexReads:
     """Errors: ConfigError."""
-    heads, n_q, n_k = shape
+    batch, heads, n_q, n_k = shape
     block_q, block_k = mask.BLOCK_SIZE
     rows, columns = mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]
-    fits = mask.kv_indices.shape[1] in (1, heads) and rows * block_q >= n_q and columns * block_k >= n_k
+    prompts, mask_heads = mask.kv_indices.shape[:2]
+    fits = prompts in (1, batch) and mask_heads in (1, heads)
+    fits = fits and rows * block_q >= n_q and columns * block_k >= n_k
     if not fits:
         raise ConfigError(
-            f"layer {layer}: the BlockMask has {mask.kv_indices.shape[1]} heads and {rows} x {columns} blocks of "
-            f"{block_q} x {block_k}; {heads} heads, {n_q} queries and {n_k} keys need more; make it for this prompt"
+            f"layer {layer}: the BlockMask has {prompts} prompts, {mask_heads} heads and {rows} x {columns} blocks of "
+            f"{block_q} x {block_k}; {batch} prompts of {heads} heads, {n_q} queries and {n_k} keys need another; make "
+            "it for this prompt"
         )
     return FlexReads(mask)
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
+from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 
@@ -96,7 +97,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class Verdict:
-    """level: broken (NaN or Inf), differs, within (the tolerance), exact (up to rounding)."""
+    """level: broken (NaN or Inf), differs, within (the tolerance), exact (up to rounding, and within it)."""
 
     level: Level
     sentence: str
@@ -114,7 +115,7 @@ class Certified:
 
     name: str  # the attention function, as transformers or its author calls it
     plan: str | None  # what the plan is called; None without one
-    prompt: str  # hash of the token ids, which placed the rows
+    prompt: str  # hash of the token ids (of a function: of its keys), which placed the rows
     queries: int
     keys: int
     dtype: str
@@ -122,6 +123,9 @@ class Certified:
     settings: Settings
     layers: tuple[int, ...]
     scores: tuple[dict[str, np.ndarray], ...]  # of each layer, RowScores.numpy()
+    dense_layers: tuple[
+        int, ...
+    ] = ()  # layers for which the plan says nothing: they count as reading everything
 
     @cached_property
     def run(self) -> Claims:
@@ -150,11 +154,22 @@ class Certified:
         """The pass in one sentence."""
         return _verdict(self)
 
+    @property
+    def told_dense(self) -> str | None:
+        """For how many layers the plan was not used; None where it was in all."""
+        if not self.dense_layers:
+            return None
+        return (
+            f"{len(self.dense_layers)} of {len(self.layers)} layers have no plan and count as dense; the plan was not "
+            "used there"
+        )
+
     def as_dict(self, heads: bool = True) -> dict[str, Any]:
         """For JSON: everything but the single rows."""
         found = {
             "function": self.name,
             "plan": self.plan,
+            "dense_layers": list(self.dense_layers),
             "prompt": self.prompt,
             "queries": self.queries,
             "keys": self.keys,
@@ -231,29 +246,33 @@ def _pooled(layers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _verdict(found: Certified) -> Verdict:
     output, settings = found.run.output, found.settings
-    at = f"at {settings.confidence:.0%} confidence"
-    findings = _findings(found)
+    at, findings = _at(settings), _findings(found)
     if output.nonfinite:
         told = f"{output.nonfinite} of {output.rows:,} sampled rows hold NaN or Inf: this attention is broken"
         return Verdict("broken", told, findings)
-    if not output.beyond_rounding:
+    beyond = output.beyond_tolerance_bound
+    kept = beyond is None or beyond <= settings.most_beyond
+    if kept and not output.beyond_rounding:
         return Verdict(
             "exact",
             f"equal to exact attention up to {found.dtype} rounding in all {output.rows:,} sampled rows; {at} at most "
-            f"{output.beyond_rounding_bound:.2%} of all rows differ",
+            f"{at_most(output.beyond_rounding_bound, percent=True)} of all rows differ",
             findings,
         )
-    if settings.tolerance is not None:
+    if beyond is not None:
         told = (
             f"{output.beyond_tolerance} of {output.rows:,} sampled rows are off by more than {settings.tolerance:g}; "
-            f"{at} at most {output.beyond_tolerance_bound:.2%} of all rows are, and {settings.most_beyond:.2%} may be"
+            f"{at} at most {at_most(beyond, percent=True)} of all rows are, and "
+            f"{all_digits(settings.most_beyond, percent=True)} may be"
         )
-        within = (output.beyond_tolerance_bound or 0.0) <= settings.most_beyond
-        return Verdict("within" if within else "differs", told, findings)
+        if not kept and not output.beyond_tolerance:
+            told += ": too few rows to show that; pass more rows"
+        return Verdict("within" if kept else "differs", told, findings)
     return Verdict(
         "differs",
         f"{output.beyond_rounding} of {output.rows:,} sampled rows differ from exact attention by more than "
-        f"{found.dtype} rounding; {at} the mean relative output error is at most {output.mean_bound:.3g}",
+        f"{found.dtype} rounding; {at} the mean of min(relative output error, 1) is at most "
+        f"{at_most(output.mean_bound, 3)}",
         findings,
     )
 
@@ -261,15 +280,20 @@ def _verdict(found: Certified) -> Verdict:
 def _findings(found: Certified) -> tuple[str, ...]:
     """What stands beside the verdict."""
     output, plan, settings = found.run.output, found.run.plan, found.settings
+    at = _at(settings)
     told = [
-        f"at least {output.share_within:.3%} of all rows have a relative output error of at most {output.largest:.3g}"
+        f"{at} at least {at_least(output.share_within, 3, percent=True)} of all rows have a relative output error of "
+        f"at most {at_most(output.largest, 3)}"
     ]
     if plan is None:
         return tuple(told)
+    if found.told_dense is not None:
+        told.append(found.told_dense)
     told.append(
-        f"the plan keeps a mean mass of {plan.mass:.3f} (at least {plan.mass_bound:.3f}), and the largest key in "
-        f"{plan.hit_rate:.1%} of rows (at least {plan.hit_rate_bound:.1%}); at most {plan.low_rows_bound:.2%} of rows "
-        f"keep less than {settings.mass_level:g}"
+        f"the plan keeps a mean mass of {plan.mass:.3f}, and the largest key in {plan.hit_rate:.1%} of rows; {at} each "
+        f"the mean mass is at least {at_least(plan.mass_bound)}, the largest key is kept in at least "
+        f"{at_least(plan.hit_rate_bound, percent=True)} of rows, and at most "
+        f"{at_most(plan.low_rows_bound, percent=True)} of rows keep less than {settings.mass_level:g}"
     )
     if plan.disagreement > EXECUTED_TOLERANCE[found.dtype]:
         told.append(
@@ -277,3 +301,7 @@ def _findings(found: Certified) -> tuple[str, ...]:
             f"function's, and they lie up to {plan.disagreement:.2g} apart"
         )
     return tuple(told)
+
+
+def _at(settings: Settings) -> str:
+    return f"at {all_digits(settings.confidence, percent=True)} confidence"

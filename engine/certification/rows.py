@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.certification.reads import Reads
+from routesparse.engine.errors import PromptError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.logits import capped_logits
@@ -44,21 +45,31 @@ class RowScores:
     hit: torch.Tensor | None = None
     plan_error: torch.Tensor | None = None
     disagreement: torch.Tensor | None = None
+    dense: bool = False  # there is a plan, but none for this layer: it counts as reading everything
 
     def numpy(self) -> dict[str, np.ndarray]:
         """By name, those that were measured; waits for the device."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.cpu().numpy() for name, value in found.items() if value is not None}
+        return {name: value.cpu().numpy() for name, value in found.items() if torch.is_tensor(value)}
 
 
 def draw_rows(inputs: AttentionInputs, count: int, salt: str, seed: int, layer: int) -> torch.Tensor:
-    """int64 [B, H, C] on the CPU: uniform rows of each head, behind the padding, numbered from the first query."""
+    """int64 [B, H, C] on the CPU: uniform rows of each head, behind the padding, numbered from the first query.
+
+    Errors: PromptError for a prompt whose queries are padding alone.
+    """
     batch, heads, n_q = inputs.q.shape[:3]
     generator = torch.Generator().manual_seed(stable_seed("certify", salt, seed, layer))
     draws = torch.rand(batch, heads, count, generator=generator, dtype=torch.float64)
     first = torch.zeros(batch, 1, 1, dtype=torch.int64)
     if inputs.key_start is not None:
-        first = (inputs.key_start.cpu().long() - (inputs.k.shape[2] - n_q)).clamp(0, n_q - 1).view(-1, 1, 1)
+        first = (inputs.key_start.cpu().long() - (inputs.k.shape[2] - n_q)).clamp_min(0).view(-1, 1, 1)
+        empty = (first.flatten() >= n_q).nonzero().flatten().tolist()
+        if empty:
+            raise PromptError(
+                f"row {empty[0]} of the batch holds padding alone here, which nothing can be compared with; pass "
+                "prompts that have a real token in every chunk, or one prompt at a time"
+            )
     return first + (draws * (n_q - first)).long().clamp(max=n_q - 1)
 
 
@@ -82,7 +93,7 @@ def score_rows(
         names += ["mass", "hit", "plan_error", "disagreement"]
     device = inputs.q.device
     shape = (batch, heads * count)
-    found = {name: torch.empty(shape, dtype=torch.float32, device=device) for name in names}
+    found = {name: torch.full(shape, torch.nan, device=device) for name in names}
     first_keys = [0] * batch if inputs.key_start is None else inputs.key_start.tolist()
     for b in range(batch):
         for kv_head in range(inputs.k.shape[1]):
@@ -103,7 +114,7 @@ def score_rows(
     for name in ("finite", "hit"):
         if name in shaped:
             shaped[name] = shaped[name] > 0
-    return RowScores(positions=rows + shift, **shaped)
+    return RowScores(positions=rows + shift, **shaped, dense=planned and reads is None)
 
 
 def _chunks(flat: torch.Tensor, shift: int, device: torch.device) -> list[torch.Tensor]:

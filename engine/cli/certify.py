@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
@@ -34,8 +36,10 @@ def certify(
         Path | None,
         typer.Option(help="Run and certify a block mask: .npy [layers, heads, M, N], or .safetensors."),
     ] = None,
-    block_q: Annotated[int | None, typer.Option(help="Query rows of the mask's blocks; default 128.")] = None,
-    block_k: Annotated[int | None, typer.Option(help="Keys of the mask's blocks; default 64.")] = None,
+    block_q: Annotated[
+        int | None, typer.Option(help="Query rows of the mask's blocks; default 128.", min=1)
+    ] = None,
+    block_k: Annotated[int | None, typer.Option(help="Keys of the mask's blocks; default 64.", min=1)] = None,
     minference: Annotated[
         Path | None, typer.Option(help="Run and certify MInference with the head patterns of this JSON file.")
     ] = None,
@@ -104,6 +108,7 @@ def certify(
     )
     with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
         loaded.model(ids, logits_to_keep=1, use_cache=False)
+    _check_used(found.last)
     if json_output:
         print_json({"model": loaded.name, "device": loaded.device, **found.last.as_dict()})
     else:
@@ -111,6 +116,15 @@ def certify(
     verdict = found.last.verdict
     if verdict.level == "broken" or (tolerance is not None and not verdict.passed):
         raise typer.Exit(1)
+
+
+def _check_used(found: Certified) -> None:
+    """Errors: ConfigError where no layer read by the plan, so that dense attention would be certified in its name."""
+    if found.plan is not None and len(found.dense_layers) == len(found.layers):
+        raise ConfigError(
+            f"{found.plan} left all {len(found.layers)} layers dense, so there is no plan to certify: rules serve no "
+            "layers with a sliding window, and some no short prompts; pass another plan, model or prompt"
+        )
 
 
 class _Plan:
@@ -172,6 +186,12 @@ def _rule(method: str) -> Any:
         setting = float(value) if value else methods.settings(name)[0]
     except ValueError:
         raise ConfigError(f"method {method!r} has no number behind '='; write {name}=0.9") from None
+    known = methods.settings(name)
+    whole = isinstance(known[0], int)
+    if not 0 < setting < math.inf or (whole and setting != int(setting)):
+        raise ConfigError(
+            f"method {method!r} needs a {'whole ' * whole}number above 0 behind '='; write {name}={known[0]:g}"
+        )
     return methods.find(name, setting).rule
 
 
@@ -195,17 +215,18 @@ def _attention(model: Any, name: str | None) -> Iterator[None]:
 def _print(found: Certified) -> None:
     console = out_console()
     planned = found.plan is not None
-    names = ["layer", "mean error", "at most", "largest", "beyond rounding"]
+    names = ["layer", "mean min(error, 1)", "at most", "largest", "beyond rounding"]
     names += ["mass", "at least", "largest key hit", "at least"] if planned else []
-    table = Table(*names)
+    confidence = all_digits(found.settings.confidence, percent=True)
+    table = Table(*names, caption=f"at most, at least: at {confidence} confidence each")
     for claims in (*found.by_layer, found.run):
         output, plan = claims.output, claims.plan
         cells = ["all" if claims.layer is None else str(claims.layer)]
-        cells += [f"{output.mean:.2g}", f"{output.mean_bound:.2g}", f"{output.largest:.2g}"]
+        cells += [f"{output.mean:.2g}", at_most(output.mean_bound), f"{output.largest:.2g}"]
         cells.append(f"{output.beyond_rounding} of {output.rows:,}")
         if plan is not None:
-            cells += [f"{plan.mass:.3f}", f"{plan.mass_bound:.3f}"]
-            cells += [f"{plan.hit_rate:.1%}", f"{plan.hit_rate_bound:.1%}"]
+            cells += [f"{plan.mass:.3f}", at_least(plan.mass_bound)]
+            cells += [f"{plan.hit_rate:.1%}", at_least(plan.hit_rate_bound, percent=True)]
         table.add_row(*cells)
     console.print(table)
     if found.run.output.beyond_rounding:
@@ -219,5 +240,5 @@ def _print(found: Certified) -> None:
 
 
 def _head(claims: Any) -> str:
-    told = f"layer {claims.layer} head {claims.head} mean error {claims.output.mean:.2g}"
+    told = f"layer {claims.layer} head {claims.head} mean min(error, 1) {claims.output.mean:.2g}"
     return told + ("" if claims.plan is None else f", mass {claims.plan.mass:.3f}")

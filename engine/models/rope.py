@@ -85,7 +85,9 @@ class RopeScaling:
         fast, slow = values.get("beta_fast", 32.0), values.get("beta_slow", 1.0)
         if fast <= slow:
             raise ConfigError(f"rope.beta_fast {fast:g} must be above beta_slow, {slow:g}")
-        return cls(json.dumps(values, sort_keys=True))
+        return cls(
+            json.dumps({name: _canonical(name, value) for name, value in values.items()}, sort_keys=True)
+        )
 
     @property
     def values(self) -> dict[str, Any]:
@@ -141,6 +143,13 @@ def revision_with(revision: str, config: Any, config_of_files: Any) -> str:
         return revision
     told = f"{revision} {json.dumps(here, sort_keys=True)}"
     return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _canonical(name: str, value: Any) -> Any:
+    """A field as records keep it: a factor of 4 is one of 4.0, and the same model."""
+    if name in ("rope_type", "original_max_position_embeddings"):
+        return value
+    return [float(one) for one in value] if isinstance(value, list) else float(value)
 
 
 def _check_lists(values: dict[str, Any], config: Any, own: dict[str, Any], name: str) -> None:

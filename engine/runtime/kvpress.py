@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from routesparse.engine.errors import InputError, PromptError, UnsupportedModelError
-from routesparse.engine.runtime.transformers import attention_modules, check_supported
+from routesparse.engine.runtime.transformers import attention_modules, check_supported, forward_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -117,13 +117,9 @@ def _check_prompt(observes: bool) -> Any:
     """A hook that refuses prompts for which a press would be silently wrong."""
 
     def before(model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        named = forward_arguments(arguments, named)
         tokens = next(
-            (
-                t
-                for t in (*arguments[:1], named.get("input_ids"), named.get("inputs_embeds"))
-                if t is not None
-            ),
-            None,
+            (t for t in (named.get("input_ids"), named.get("inputs_embeds")) if t is not None), None
         )
         if tokens is None or tokens.shape[1] == 1:
             return

@@ -28,6 +28,8 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call, check_family, check_mask_request
 
 NAME = "routesparse"
+# The first arguments of every supported family's forward, in transformers' order.
+FORWARD_ARGUMENTS = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds")
 _NOT_COMPILED = (
     "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
 )
@@ -151,6 +153,11 @@ def _told_of_forwards(model: PreTrainedModel, block: _Block) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def forward_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """A model's forward arguments by name, those that came by position too; for a hook before the forward pass."""
+    return {**dict(zip(FORWARD_ARGUMENTS, arguments, strict=False)), **named}
 
 
 def check_supported(model: object) -> None:

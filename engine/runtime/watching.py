@@ -21,7 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from routesparse.engine.errors import PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.refusals import check_family
-from routesparse.engine.runtime.transformers import attention_modules, check_supported
+from routesparse.engine.runtime.transformers import attention_modules, check_supported, forward_arguments
 
 _ATTRIBUTE = "_routesparse_watch"
 _lock = threading.RLock()
@@ -40,8 +40,11 @@ class Call:
 class Watcher(Protocol):
     """Told of forward passes and, inside, of attention calls; a pass that raised is not finished."""
 
-    def start(self, name: str, tokens: torch.Tensor | None) -> bool:
-        """A forward pass of the attention function ``name`` begins; tokens int [B, n]. False: leave it alone."""
+    def start(self, name: str, prompt: torch.Tensor | None) -> bool:
+        """A forward pass of the attention function ``name`` begins. False: leave it alone.
+
+        prompt: token ids int [B, n], or embeddings [B, n, d].
+        """
 
     def heard(self, call: Call) -> None:
         """One layer ran."""
@@ -54,15 +57,17 @@ class Watcher(Protocol):
 def watched(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
     """Tell the watcher of the model's forward passes inside the block. Errors: UnsupportedModelError.
 
-    One block at a time on a model; route() blocks may be opened and left inside or around it.
+    One block at a time on a model, and in it one thread at a time, else PromptError; route() blocks may be opened and
+    left inside or around it.
     """
     check_supported(model)
     modules = attention_modules(model)
-    if any(_ATTRIBUTE in module.__dict__ for module in modules):
-        raise UnsupportedModelError("this model is being certified already; leave that block first")
     listener = _Listener(model, modules, watcher)
-    for module in modules:
-        module.__dict__[_ATTRIBUTE] = listener
+    with _lock:
+        if any(_ATTRIBUTE in module.__dict__ for module in modules):
+            raise UnsupportedModelError("this model is being certified already; leave that block first")
+        for module in modules:
+            module.__dict__[_ATTRIBUTE] = listener
     hooks = [
         model.register_forward_pre_hook(listener.before, with_kwargs=True),
         model.register_forward_hook(listener.after),
@@ -71,7 +76,7 @@ def watched(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
     try:
         yield
     finally:
-        listener.always()
+        listener.end()
         for hook in hooks:
             hook.remove()
         for module in modules:
@@ -85,34 +90,56 @@ class _Listener:
         self.watcher, self._modules = watcher, modules
         self._key_start: tuple[torch.Tensor, int] | None = None
         self._shell: str | None = None
-        self.listening = False
+        self._thread: int | None = None  # the one whose forward pass runs
+        self._listening = False
+
+    @property
+    def hears_this_call(self) -> bool:
+        """Whether an attention call of this thread belongs to the pass that is watched."""
+        return self._listening and self._thread == threading.get_ident()
 
     @torch.compiler.disable(reason="rows are drawn on the host")
     def before(self, module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Open the shell around this pass's attention function."""
+        """Open the shell around this pass's attention function. Errors: PromptError in a second thread."""
+        me = threading.get_ident()
+        with _lock:
+            if self._thread not in (None, me):
+                raise PromptError(
+                    "another thread is inside this model's forward pass, and a report can't tell their prompts apart; "
+                    "call the model in turn, or give each thread a copy of it"
+                )
+            # transformers' hooks are not told of a pass that KeyboardInterrupt ended.
+            self.end()
+            self._thread = me
         name = self._modules[0].config._attn_implementation or "eager"
-        tokens = next((t for t in (*arguments[:1], named.get("input_ids")) if torch.is_tensor(t)), None)
-        self.listening = self.watcher.start(name, tokens)
-        if not self.listening:
+        given = forward_arguments(arguments, named)
+        prompt = next((t for n in ("input_ids", "inputs_embeds") if torch.is_tensor(t := given.get(n))), None)
+        if not self.watcher.start(name, prompt):
             return
-        _check_forward(named)
-        self._key_start = _first_keys(named.get("attention_mask"))
-        _open_shell(name, self._modules[0])
-        self._shell = name
+        _check_forward(given)
+        self._key_start = _first_keys(given.get("attention_mask"))
+        self._shell = _open_shell(name, self._modules[0])
+        self._listening = True
 
     @torch.compiler.disable(reason="rows are drawn on the host")
     def after(self, *_: Any) -> None:
         """The pass ended well."""
-        if self.listening:
+        if self.hears_this_call:
             self.watcher.finish()
 
     @torch.compiler.disable(reason="rows are drawn on the host")
     def always(self, *_: Any) -> None:
-        """The pass ended."""
-        self.listening = False
-        if self._shell is not None:
-            _close_shell(self._shell)
-            self._shell = None
+        """The pass ended; another thread's, which was refused, ends nothing."""
+        if self._thread == threading.get_ident():
+            self.end()
+
+    def end(self) -> None:
+        """Leave the function as it was; once is enough, more do no harm."""
+        with _lock:
+            shell, self._shell = self._shell, None
+            self._listening, self._thread = False, None
+            if shell is not None:
+                _close_shell(shell)
 
     def hear(
         self,
@@ -162,11 +189,11 @@ _NOTHING = object()
 _shells: dict[str, _Shell] = {}
 
 
-def _open_shell(name: str, module: Any) -> None:
+def _open_shell(name: str, module: Any) -> str:
     with _lock:
         if name in _shells:
             _shells[name].passes += 1
-            return
+            return name
         replaced = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name, _NOTHING)
         inner = ALL_ATTENTION_FUNCTIONS.get(name)
         if inner is None and _eager(module) is None:
@@ -175,6 +202,7 @@ def _open_shell(name: str, module: Any) -> None:
             )
         _shells[name] = _Shell(replaced)
         ALL_ATTENTION_FUNCTIONS[name] = _through(inner)
+        return name
 
 
 def _close_shell(name: str) -> None:
@@ -203,21 +231,21 @@ def _through(inner: Callable[..., Any] | None) -> Callable[..., Any]:
         serve: Any = inner or _eager(module)
         result = serve(module, query, key, value, *rest, **named)
         listener = module.__dict__.get(_ATTRIBUTE)
-        if listener is not None and listener.listening:
+        if listener is not None and listener.hears_this_call:
             listener.hear(module, query, key, value, result[0], named)
         return result
 
     return attention
 
 
-def _check_forward(named: dict[str, Any]) -> None:
+def _check_forward(given: dict[str, Any]) -> None:
     """Errors: UnsupportedModelError for a static cache, PromptError for packed sequences."""
-    if getattr(named.get("past_key_values"), "is_compileable", False):
+    if getattr(given.get("past_key_values"), "is_compileable", False):
         raise UnsupportedModelError(
             "a StaticCache can't be certified: its keys outlast the prompt; use the default DynamicCache"
         )
-    positions = named.get("position_ids")
-    padded = _first_keys(named.get("attention_mask")) is not None
+    positions = given.get("position_ids")
+    padded = _first_keys(given.get("attention_mask")) is not None
     if torch.is_tensor(positions) and not padded and bool((positions.diff(dim=-1) != 1).any()):
         raise PromptError("packed sequences can't be certified; pass one prompt per batch row")
 

@@ -173,7 +173,7 @@ def wrong_bounds(trials: int) -> dict[str, int]:
         claims = certify_attention(q, k, v, out, salt="sparse", request=request).run
         inputs = AttentionInputs(q, k, v, SIZE**-0.5)
         every = torch.arange(TOKENS).expand(1, HEADS, -1)
-        reads = reads_of(plan, 0, (HEADS, TOKENS, TOKENS))
+        reads = reads_of(plan, 0, (1, HEADS, TOKENS, TOKENS))
         truth = score_rows(inputs, out, every, None, reads, planned=True).numpy()
         error, output, kept = truth["error"], claims.output, claims.plan
         assert kept is not None

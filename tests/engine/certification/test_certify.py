@@ -1,6 +1,9 @@
 """``with certify(...)``: models of every family, foreign attention functions, broken ones. CPU, tiny models."""
 
+import contextlib
 import copy
+import inspect
+import threading
 
 import pytest
 import torch
@@ -10,14 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from routesparse.engine import RouterConfig, certify, certify_attention, route
+from routesparse.engine import RouterConfig, certify, route
 from routesparse.engine.baselines.rule import RuleRouter
 from routesparse.engine.baselines.xattention import XAttention
-from routesparse.engine.certification.certify import Request
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
-from routesparse.engine.evaluation.studies import certify_trials
 from routesparse.engine.profiles.measure import free_profile
-from routesparse.engine.runtime.transformers import routed_by
+from routesparse.engine.runtime.transformers import FORWARD_ARGUMENTS, routed_by
 
 TOKENS = 320
 WINDOW = 48
@@ -200,6 +201,35 @@ def test_left_padding_is_neither_drawn_nor_read(nothing_left_behind):
         assert scores["positions"][1].min() >= 70 and claims.output.rows == 2 * 4 * 64
 
 
+def test_arguments_by_position_are_seen_as_those_by_name(nothing_left_behind):
+    """Read as no mask, the padding would be compared with attention over padded keys."""
+    model, ids = build(attention="sdpa"), prompt(200, batch=2)
+    real = torch.ones_like(ids)
+    real[1, :70] = 0
+    with certify(model, rows=16) as report:
+        model(ids, real)
+    assert report.verdict.level == "exact"
+    assert report.last.scores[0]["positions"][1].min() >= 70
+    with pytest.raises(PromptError, match="pad on the left"), certify(model):
+        model(ids, real.flip(1))
+    with pytest.raises(PromptError, match="packed sequences"), certify(model):
+        model(ids, None, torch.arange(100).repeat(2)[None].expand(2, -1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_its_first_arguments_in_one_order(family):
+    parameters = list(inspect.signature(type(build(family)).forward).parameters)
+    assert tuple(parameters[1:6]) == FORWARD_ARGUMENTS
+
+
+def test_a_chunk_of_padding_alone_is_refused(nothing_left_behind):
+    model, ids = build(attention="sdpa"), prompt(40, batch=2)
+    real = torch.ones_like(ids)
+    real[1] = 0
+    with pytest.raises(PromptError, match="row 1 of the batch holds padding alone"), certify(model):
+        model(ids, attention_mask=real)
+
+
 def test_chunks_of_a_prompt_are_certified_one_by_one(nothing_left_behind):
     model, ids = build(attention="sdpa"), prompt(200)
     with certify(model, rows=16) as report:
@@ -222,6 +252,84 @@ def test_rows_are_placed_by_the_prompt_and_the_seed():
     first = positions(0, prompt())
     assert first == positions(0, prompt())
     assert first != positions(1, prompt()) and first != positions(0, prompt(seed=2))
+
+
+def test_embeddings_place_the_rows_as_token_ids_do():
+    model = build(attention="sdpa")
+    with certify(model, rows=8, every=2) as report:
+        for seed in (1, 0, 1, 0, 2):
+            model(inputs_embeds=model.get_input_embeddings()(prompt(seed=seed)))
+            model(inputs_embeds=model.get_input_embeddings()(prompt(1)))
+    placed = [one.scores[0]["positions"].tolist() for one in report.passes]
+    assert len(placed) == 3 and report.skipped == 2, "a decoded token is no prefill"
+    assert placed[0] == placed[1] != placed[2]
+
+
+class Pausing:
+    """An attention function that waits, in its first call, for another thread to try."""
+
+    def __init__(self):
+        self.inside, self.tried, self.error = threading.Event(), threading.Event(), None
+
+    def __call__(self, module, query, key, value, attention_mask, scaling=None, **kwargs):
+        if not self.inside.is_set():
+            self.inside.set()
+            assert self.tried.wait(30)
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return out.transpose(1, 2).contiguous(), None
+
+
+def test_a_second_thread_inside_the_model_is_refused_and_disturbs_nothing(nothing_left_behind):
+    pausing = Pausing()
+    AttentionInterface.register("pausing", pausing)
+    model = build(attention="pausing")
+
+    def second():
+        assert pausing.inside.wait(30)
+        try:
+            model(prompt(seed=2))
+        except PromptError as error:
+            pausing.error = error
+        finally:
+            pausing.tried.set()
+
+    thread = threading.Thread(target=second)
+    try:
+        with certify(model, rows=8) as report:
+            thread.start()
+            model(prompt())
+            thread.join(30)
+            model(prompt(seed=3))
+    finally:
+        del AttentionInterface._global_mapping["pausing"]
+    assert "give each thread a copy" in str(pausing.error)
+    assert [one.verdict.level for one in report.passes] == ["exact", "exact"]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["caught inside", "caught outside"])
+def test_an_interrupted_pass_leaves_nothing_behind(inside, nothing_left_behind):
+    model = build()
+    interrupt = model.model.layers[1].mlp.register_forward_pre_hook(raise_interrupt)
+    caught = contextlib.suppress(KeyboardInterrupt)
+    before = ALL_ATTENTION_FUNCTIONS._local_mapping.get("eager")
+    if inside:
+        with certify(model, rows=8) as report:
+            for _ in range(2):
+                with caught:
+                    model(prompt())
+            interrupt.remove()
+            model(prompt())
+        assert [one.verdict.level for one in report.passes] == ["exact"]
+    else:
+        with pytest.raises(KeyboardInterrupt), certify(model, rows=8):
+            model(prompt())
+    assert ALL_ATTENTION_FUNCTIONS._local_mapping.get("eager") is before
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_other_models_and_later_passes_are_left_alone(nothing_left_behind):
@@ -250,57 +358,16 @@ def test_an_error_in_a_pass_leaves_nothing_behind(nothing_left_behind):
     assert report.verdict.passed
 
 
-@pytest.mark.parametrize(
-    ("named", "told"),
-    [
-        ({"rows": 1}, "at least 2"),
-        ({"confidence": 1.0}, "confidence 1"),
-        ({"tolerance": 0.0}, "tolerance 0"),
-        ({"every": 0}, "every 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(named, told):
-    with pytest.raises(ConfigError, match=told), certify(certify_trials.dense, **named):
-        pass
-    with pytest.raises(UnsupportedModelError, match="neither a model nor"), certify(3):
-        pass
-
-
-def test_a_function_is_certified_call_by_call():
-    def half(q, k, v, scale=None):
-        return 0.5 * certify_trials.dense(q, k, v, 0)
-
-    q, k, v = certify_trials.problem(0, torch.float32)
-    with certify(half, rows=8, tolerance=0.6) as report:
-        report.attention(q, k, v)
-        report.attention(q, k, v)
-    assert [one.name for one in report.passes] == ["half", "half"]
-    assert report.run.output.mean == pytest.approx(0.5, abs=1e-4)
-    assert report.verdict.level == "differs"  # 32 rows can't promise 1 % at 95 %
-    with certify(half, rows=128, tolerance=0.6) as report:
-        report.attention(q, k, v)
-    assert report.verdict.level == "within" and "half: within" in str(report)
-
-
-@pytest.mark.parametrize("case", certify_trials.CASES)
-def test_broken_attention_is_found_and_whole_attention_is_not_accused(case):
-    """Ten trials of each; 200 are counted in data/results/CERTIFY.md."""
-    found = certify_trials.counted(case, 10)
-    if found["whole"]:
-        assert found["alarms"] == 0 and found["spoiled_share"] == 0.0
-    else:
-        assert found["claimed"] >= 3 and found["claimed_alarms"] >= found["claimed"] - 1
-
-
-def test_the_record_is_json_with_claims_of_run_layers_and_heads():
-    q, k, v = certify_trials.problem(0, torch.float32)
-    out = certify_trials.dense(q, k, v, 0)
-    told = certify_attention(q, k, v, out, request=Request(rows=8), layer=3).as_dict()
-    assert told["verdict"]["passed"] is True and told["layers"][0]["layer"] == 3
-    assert len(told["heads"]) == 4 and told["run"]["output"]["rows"] == 32 and told["run"]["plan"] is None
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    q, k, v = certify_trials.problem(0, torch.float32)
-    with pytest.raises(ConfigError, match="do not fit"):
-        certify_attention(q, k, v, q[:, :, :5])
+def test_layers_without_a_plan_are_counted(nothing_left_behind):
+    model, half = build(attention="sdpa"), torch.ones(4, 3, 5, dtype=torch.bool)
+    half[:, 2, 1] = False
+    for plan, dense in (({1: half}, [0]), (half, [])):
+        with certify(model, plan=plan, rows=8) as report:
+            model(prompt())
+        assert report.as_dict()["dense_layers"] == dense
+        told = [line for line in report.verdict.findings if "1 of 2 layers have no plan" in line]
+        assert len(told) == len(dense)
+    for layers in (1, 3):
+        stacked = half.expand(layers, -1, -1, -1)
+        with pytest.raises(ConfigError, match="layers, the model 2"), certify(model, plan=stacked):
+            pass

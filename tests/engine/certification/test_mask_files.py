@@ -39,6 +39,16 @@ def test_a_safetensors_file_may_leave_layers_out_and_say_its_blocks(tmp_path, na
     assert np.array_equal(read_masks(path).layers[1], MASK[1])
 
 
+def test_any_byte_but_0_is_true(tmp_path):
+    path = tmp_path / "mask.safetensors"
+    save_file({"mask": MASK}, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: -MASK.size] + (content[-MASK.size :].replace(b"\x01", b"\x02")))
+    found = read_masks(path)
+    for layer, mask in found.layers.items():
+        assert np.array_equal(mask, MASK[layer]) and set(np.unique(mask.view(np.uint8))) <= {0, 1}
+
+
 def test_what_is_no_mask_is_one_line(tmp_path, no_plain_file):
     cases = {
         "text.npy": (b"no array", "no .npy file"),
@@ -55,6 +65,9 @@ def test_what_is_no_mask_is_one_line(tmp_path, no_plain_file):
         with pytest.raises(ConfigError, match=told) as error:
             read_masks(tmp_path / name)
         assert "\n" not in str(error.value)
+    save_file({"3": MASK[0], "layer.3": MASK[1]}, tmp_path / "twice.safetensors")
+    with pytest.raises(ConfigError, match="names layer 3 twice"):
+        read_masks(tmp_path / "twice.safetensors")
     save_file({"weights": MASK}, tmp_path / "names.safetensors")
     with pytest.raises(ConfigError, match="a tensor 'weights'"):
         read_masks(tmp_path / "names.safetensors")

@@ -21,6 +21,10 @@ LAYERS = {
 HEADS = 4
 
 
+def inputs_shape(inputs):
+    return (*inputs.q.shape[:3], inputs.k.shape[2])
+
+
 def random_plan(inputs, seed=0):
     batch, heads, n_q = inputs.q.shape[:3]
     n_k = inputs.k.shape[2]
@@ -50,7 +54,7 @@ def test_rows_are_what_float64_attention_says(oracle, kind, window):
     out = exact + 0.1 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(1))
     rows = draw_rows(inputs, 60, "salt", 0, 2)
     assert bool((rows >= (inputs.first_keys() - (n_k - n_q)).clamp_min(0).view(-1, 1, 1)).all())
-    found = score_rows(inputs, out, rows, window, reads_of(plan, 0, (HEADS, n_q, n_k)), planned=True)
+    found = score_rows(inputs, out, rows, window, reads_of(plan, 0, inputs_shape(inputs)), planned=True)
 
     def near(name, wanted):
         mine = getattr(found, name).double()
@@ -95,7 +99,7 @@ def test_a_row_plan_is_read_as_its_mask(oracle, kind):
     inputs = oracle.draw_inputs(0, **LAYERS[kind])
     plan = random_plan(inputs)
     n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
-    reads = reads_of(plan, 0, (HEADS, n_q, n_k))
+    reads = reads_of(plan, 0, inputs_shape(inputs))
     assert torch.equal(whole_mask(reads, 1, n_q, n_k), plan.to_mask())
 
 
@@ -109,7 +113,7 @@ def test_flex_attention_block_masks_are_read_as_flex_attention_reads_them():
 
     mask = create_block_mask(predicate, 2, HEADS, 400, 400, device="cpu", BLOCK_SIZE=(64, 32))
     wanted = create_mask(predicate, 2, HEADS, 400, 400, device="cpu")
-    found = whole_mask(reads_of(mask, 0, (HEADS, 400, 400)), 2, 400, 400)
+    found = whole_mask(reads_of(mask, 0, (2, HEADS, 400, 400)), 2, 400, 400)
     assert torch.equal(found, wanted) and 0 < wanted.double().mean() < 0.5
 
 
@@ -117,7 +121,7 @@ def test_flex_attention_block_masks_are_read_as_flex_attention_reads_them():
 def test_a_block_mask_may_be_of_all_layers_of_one_or_by_layer(make):
     rng = np.random.default_rng(0)
     masks = rng.random((3, HEADS, 4, 7)) < 0.5
-    shape, block = (HEADS, 100, 100), (32, 16)
+    shape, block = (1, HEADS, 100, 100), (32, 16)
     wanted = torch.as_tensor(masks[2]).repeat_interleave(32, 1).repeat_interleave(16, 2)[:, :100, :100].tril()
     for plan in (make(masks), {2: make(masks[2])}, make(masks[2]), lambda layer: make(masks[layer])):
         assert torch.equal(whole_mask(reads_of(plan, 2, shape, block), 1, 100, 100)[0], wanted)
@@ -132,12 +136,14 @@ def test_a_block_mask_may_be_of_all_layers_of_one_or_by_layer(make):
         (np.ones((3, 4, 7), bool), "block sizes"),
         (np.ones((1, HEADS, 4, 7), bool), "layer 2 is not in it"),
         (RowPlan.dense(1, HEADS, 90, 90), "the plan of this prompt"),
+        (RowPlan.dense(2, HEADS, 100, 100), "the plan of this prompt"),
+        (create_block_mask(lambda b, h, q, k: q >= k, 2, 1, 100, 100, device="cpu"), "has 2 prompts"),
         ("mask.npy", "str is no plan"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(plan, told):
     with pytest.raises(ConfigError, match=told):
-        reads_of(plan, 2, (HEADS, 100, 100), (32, 16))
+        reads_of(plan, 2, (1, HEADS, 100, 100), (32, 16))
 
 
 def test_nan_is_an_infinite_error_and_breaks_the_verdict(oracle):

@@ -37,6 +37,10 @@ def test_the_model_s_own_attention_is_exact(told, run, model, home):
     assert found["run"]["output"]["rows"] == 2 * 2 * 16 and len(found["heads"]) == 4
     code, out, _ = run("certify", "--model", model, "--prompt", model.parent / "prompt.txt")
     assert code == 0 and "attention 'sdpa': exact" in out and "beyond rounding" in out
+    code, out, _ = run(
+        "certify", "--model", model, "--prompt", model.parent / "prompt.txt", "--confidence", 0.995
+    )
+    assert code == 0 and "at 99.5% confidence each" in out and "100% confidence" not in out
     assert told("--attention", "eager")[1]["function"] == "eager"
 
 
@@ -72,6 +76,7 @@ def test_a_foreign_plan_is_run_and_certified(told, tmp_path, arguments):
     assert 0 < kept["mass_bound"] <= kept["mass"] < 1 and kept["hit_rate_bound"] <= kept["hit_rate"]
     # The kernel computes the plan: what the function's output is off by is the plan's own error.
     assert kept["disagreement"] < 1e-4
+    assert found["dense_layers"] == ([0] if value == "mask.safetensors" else [])
     if value == "mask.safetensors":
         assert (
             found["layers"][0]["plan"]["mass"] == pytest.approx(1.0)
@@ -96,6 +101,14 @@ def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
         (("--mask", "absent.npy"), "can't be read"),
         (("--minference", "absent.json"), "holds no MInference heads"),
         (("--method", "window", "--attention", "sdpa"), "pass one of them"),
+        (("--method", "window=nan"), "needs a whole number above 0"),
+        (("--method", "window=inf"), "needs a whole number above 0"),
+        (("--method", "window=-5"), "needs a whole number above 0"),
+        (("--method", "window=0.5"), "needs a whole number above 0"),
+        (("--method", "xattention=nan"), "needs a number above 0"),
+        (("--block-q", 0), "--block-q"),
+        (("--block-k", -1), "--block-k"),
+        (("--method", "trianglemix=2"), "left all 2 layers dense"),
         (("--block-q", 64), "belong to --mask"),
         (("--rows", 1), "at least 2"),
         (("--confidence", 2), "confidence 2"),
@@ -114,3 +127,6 @@ def test_a_mask_of_another_prompt_is_refused(told, tmp_path):
     np.save(tmp_path / "mask.npy", np.ones((5, 2, 5, 10), bool))
     code, _, err = told("--mask", tmp_path / "mask.npy")
     assert code == 2 and "the model's layers are 0 to 1" in err
+    np.save(tmp_path / "mask.npy", np.ones((1, 2, 5, 10), bool))
+    code, _, err = told("--mask", tmp_path / "mask.npy")
+    assert code == 2 and "has 1 layers; the model's layers are 0 to 1" in err

@@ -146,6 +146,19 @@ def test_another_scaling_is_another_revision(folder):
     assert all(revision_of_model(one.model) == one.revision for one in (plain, twice, *found.values()))
 
 
+@kinds
+def test_a_number_written_whole_is_the_same_scaling(folder, kind):
+    def whole(value):
+        return [whole(one) for one in value] if isinstance(value, list) else int(value)
+
+    written = {name: value if name == "rope_type" else whole(value) for name, value in SCALINGS[kind].items()}
+    found = RopeScaling.of({**written, "original_max_position_embeddings": TRAINED})
+    assert found == RopeScaling.of({**SCALINGS[kind], "original_max_position_embeddings": TRAINED})
+    assert type(found.values["original_max_position_embeddings"]) is int
+    loaded = load_model(str(folder), device="cpu", rope=RopeScaling.of(written))
+    assert loaded.revision == loaded_with(folder, kind).revision
+
+
 def calibration(revision):
     return Calibration(
         "mine", "mine", None, 0.5, "tiny", revision, library_hash(), stamp_of(CONFIG), (), (), 0, {}

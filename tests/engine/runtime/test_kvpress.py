@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import DynamicCache
 
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import InputError, PromptError
 from routesparse.engine.runtime import kvpress as adapter
 
 HERE = Path(__file__).resolve().parent
@@ -56,6 +57,17 @@ def test_another_version_is_refused_before_it_is_imported(monkeypatch):
     monkeypatch.setattr(adapter.metadata, "version", lambda name: "0.4.0")
     with pytest.raises(InputError, match=r"kvpress 0\.4\.0 was never compared; install 0\.5\.5"):
         adapter._library()
+
+
+def test_padding_and_a_full_cache_are_seen_by_position_too():
+    check, ids = adapter._check_prompt(False), torch.ones(1, 8, dtype=torch.long)
+    check(None, (ids, torch.ones_like(ids)), {})
+    with pytest.raises(PromptError, match="takes padding for text"):
+        check(None, (ids, torch.tensor([[0] * 3 + [1] * 5])), {})
+    cache = DynamicCache()
+    cache.update(torch.zeros(1, 1, 5, 4), torch.zeros(1, 1, 5, 4), 0)
+    with pytest.raises(PromptError, match="behind 5 cached ones"):
+        check(None, (ids, None, None, cache), {})
 
 
 @pytest.fixture(scope="module")
