@@ -16,6 +16,8 @@ _COUNTS = ("uncertified_units", "uncertified_layers", "violations")
 
 def of_rows(runs: pd.DataFrame) -> list[Verdict]:
     """One verdict for each row of queries.runs."""
+    if runs.empty:  # it may have no columns either
+        return []
     told = runs[[field.name for field in fields(Facts)]]
     known = told.notna().to_dict("records")
     return [
