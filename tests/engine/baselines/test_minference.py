@@ -118,7 +118,7 @@ def test_search_measures_what_each_entry_keeps(make_view, slow, monkeypatch) -> 
 def test_search_runs_layers_dense_and_takes_the_mean_over_prompts(make_view) -> None:
     search = MInferenceSearch(first_row=100, rows=40)
     for seed in (0, 1):
-        router = RuleRouter(search, salt=f"prompt {seed}")
+        router = RuleRouter(search, salt=f"prompt {seed}", counted=True)
         router.start()
         for layer in (0, 1):
             router.attend(make_view(400, seed=seed).inputs, layer=layer)

@@ -92,7 +92,7 @@ def test_the_same_view_gives_the_same_blocks(rule, make_view) -> None:
 @every_rule
 def test_the_router_attends_as_the_plan_says(rule, oracle) -> None:
     inputs = oracle.draw_inputs(2, n_q=389)
-    router = RuleRouter(rule, extras=False, salt="prompt")
+    router = RuleRouter(rule, extras=False, salt="prompt", counted=True)
     router.start()
     out = router.attend(inputs, layer=3)
     view = View(inputs, 3, "prompt")
