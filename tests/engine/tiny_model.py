@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.profiles.measure import measure
 
 LIMIT = 1_000  # tokens that it reads
 SHAPE = {"head_dim": 16, "heads": 2, "kv_heads": 1}  # as profiling names it
@@ -32,6 +36,18 @@ def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
             model.model.layers[1].self_attn.q_proj.weight[0, 0] = poison
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
+    return folder
+
+
+def save_measured(root: Path) -> Path:
+    """``save`` as root / "tiny", and beside it a latency profile that fits it; the model's folder."""
+    folder = save(root / "tiny")
+    measured = measure(
+        torch.device("cpu"), torch.float32, **SHAPE, config=RouterConfig(), lengths=(512, 1024)
+    )
+    # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
+    costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
+    replace(measured, **costs).save(root / "profiles")
     return folder
 
 

@@ -3,14 +3,9 @@
 import random
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-
-from routesparse.engine.config import RouterConfig
-from routesparse.engine.profiles.measure import measure
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "engine" / "README.md").read_text().split("### Your own model in ten minutes\n", 1)[1]
@@ -30,13 +25,7 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("own")
-    tiny_model.save(root / "tiny")
-    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
-    measured = measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings)
-    costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
-    replace(measured, **costs).save(root / "profiles")
-    return root / "tiny"
+    return tiny_model.save_measured(tmp_path_factory.mktemp("own"))
 
 
 @pytest.mark.timeout(600)

@@ -2,30 +2,19 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
-import torch
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.models.files import revision_of
-from routesparse.engine.profiles.measure import measure
 
 YARN = '{"rope_type": "yarn", "factor": 2.0}'
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("rope")
-    tiny_model.save(root / "tiny")
-    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
-    measured = measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings)
-    # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
-    costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
-    replace(measured, **costs).save(root / "profiles")
-    return root / "tiny"
+    return tiny_model.save_measured(tmp_path_factory.mktemp("rope"))
 
 
 def words(seed, characters):
