@@ -22,10 +22,10 @@ from routesparse.engine.evaluation.runner.asked import check_lengths, config_has
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished, key
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
-from routesparse.engine.evaluation.studies.selection import methods, rows
+from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.models.load import LoadedModel
+from routesparse.engine.evaluation.suites.suite import Suite
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -72,35 +72,29 @@ def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: floa
     path = rows.part(job.predictions, place) if processes > 1 else job.predictions
     shown = _TimeLeft(place, len(todo))
     device = device_name(torch.device(loaded.device))
+    suite, number = find(job.suite), itertools.count(1)
     with rows.Appender(path) as out:
-        for number, (method, prepared, code) in enumerate(todo):
-            if time.time() > deadline:
-                study.note(f"out of time after {number} of {len(todo)}; the same command goes on from here")
-                return
-            out.write(
-                {
-                    **label(job, method, prepared, code),
-                    "device": device,
-                    **_measured(bench, job, method, prepared, loaded),
-                }
-            )
-            shown(number + 1, method, prepared)
+        # Methods take turns on one prompt, whose tokenizing takes as long as a prefill.
+        for prepared, turns in itertools.groupby(todo, lambda turn: turn[1]):
+            prompt = prompt_of(job, prepared, loaded)
+            for method, _, code in turns:
+                if time.time() > deadline:
+                    study.note("out of time; the same command goes on from here")
+                    return
+                numbers = _measured(bench, suite, method, prepared, prompt)
+                out.write({**label(job, method, prepared, code), "device": device, **numbers})
+                shown(next(number), method, prepared)
 
 
 def _measured(
-    bench: Bench, job: Job, method: methods.Method, prepared: Prepared, loaded: LoadedModel
+    bench: Bench, suite: Suite, method: methods.Method, prepared: Prepared, prompt: prompts.Prompt
 ) -> dict[str, Any]:
     """One prediction's numbers and its row in the suite's own format, or why there are none."""
+    example = prepared.example
     try:
-        if job.suite == pg19.SUITE.name:
-            return _book(bench, job, method, prepared, loaded)
-        suite, example = find(job.suite), prepared.example
-        text, numbers = bench.answer(
-            prompt_of(job, prepared, loaded),
-            method,
-            example.new_tokens,
-            past_gold=not suite.stops_at_gold,
-        )
+        if suite is pg19.SUITE:
+            return _book(bench, method, prepared, prompt)
+        text, numbers = bench.answer(prompt, method, example.new_tokens, past_gold=not suite.stops_at_gold)
         return {**numbers, "row": suite.row(example, text)}
     except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way, and the others go on
         if torch.cuda.is_available():
@@ -108,11 +102,9 @@ def _measured(
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 
-def _book(
-    bench: Bench, job: Job, method: methods.Method, prepared: Prepared, loaded: LoadedModel
-) -> dict[str, Any]:
+def _book(bench: Bench, method: methods.Method, prepared: Prepared, prompt: prompts.Prompt) -> dict[str, Any]:
     """The sums that PG-19's measures need, of the tokens behind the first."""
-    nats, numbers = bench.losses(prompt_of(job, prepared, loaded), method)
+    nats, numbers = bench.losses(prompt, method)
     last, text = nats[-pg19.LAST_TOKENS :].double(), prepared.example.prompt
     row = {
         "id": prepared.example.cluster,

@@ -249,9 +249,9 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     made = job(suite, (task,), n=1)
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
-    found = predicting._measured(Bench(loaded), made, method, prepared, loaded)
-    answer = asked._ids(loaded, prepared.example.answer)
     prompt = asked.prompt_of(made, prepared, loaded)
+    found = predicting._measured(Bench(loaded), find(suite), method, prepared, prompt)
+    answer = asked._ids(loaded, prepared.example.answer)
     with torch.no_grad():
         bench = Bench(loaded)
         out = bench._forward(prompt, method)
