@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,9 @@ def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:
 def all_prepared(job: Job) -> list[Prepared]:
     """Lengths outermost and tasks innermost, so that a run cut short has some of every task.
 
+    Each round of tasks begins one task later than the round before: else processes that take prompts in turn would
+    keep to a few tasks each, and a run cut short would have least of the slowest.
+
     Errors: InputError where prompts are not prepared.
     """
     check_prepared(job)
@@ -156,5 +160,7 @@ def all_prepared(job: Job) -> list[Prepared]:
     for length in job.lengths:
         by_task = [list(read_prepared(job, length, task)) for task in job.tasks]
         for index in range(max(map(len, by_task), default=0)):
-            found += [prompts[index] for prompts in by_task if index < len(prompts)]
+            tasks = deque(by_task)
+            tasks.rotate(-index)
+            found += [prompts[index] for prompts in tasks if index < len(prompts)]
     return found

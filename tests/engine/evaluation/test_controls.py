@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine.evaluation.runner import predict as predicting
+from routesparse.engine.evaluation.runner.asked import prompt_of
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
@@ -54,7 +55,8 @@ def measured(loaded, data, out, suite, task, length, index, method, extras):
     job = Job(suite, (task,), (length,), ("window=128",), index + 1, 6, "demo", data, out, extras)
     prepare(job, no_progress)
     prepared = all_prepared(job)[index]
-    row = predicting._measured(Bench(loaded, extras=extras), job, method, prepared, loaded)["row"]
+    prompt = prompt_of(job, prepared, loaded)
+    row = predicting._measured(Bench(loaded, extras=extras), find(suite), method, prepared, prompt)["row"]
     return find(suite).score(task, [row]).score
 
 
@@ -71,8 +73,9 @@ def test_the_whole_budget_equals_dense(loaded, data, tmp_path):
     job = Job("ruler", ("niah_multikey_2",), (1_300,), ("dense",), 1, 6, "demo", data, tmp_path)
     prepare(job, no_progress)
     (prepared,) = all_prepared(job)
+    prompt = prompt_of(job, prepared, loaded)
     dense, *others = (
-        predicting._measured(Bench(loaded), job, methods.find(*method), prepared, loaded)
+        predicting._measured(Bench(loaded), find("ruler"), methods.find(*method), prepared, prompt)
         for method in (("dense", 1), ("dense_kernel", 1), ("routesparse", 1e-6))
     )
     for found in others:

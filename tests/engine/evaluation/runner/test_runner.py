@@ -56,6 +56,15 @@ def evaluated(job):
     return score(job)
 
 
+def test_processes_that_take_prompts_in_turn_all_meet_every_task(job):
+    """Else one of them would have the slowest task alone, and a run cut short would lack it."""
+    made = job(n=4)
+    prepare(made, no_progress)
+    tasks = [prepared.example.task for prepared in all_prepared(made)]
+    assert set(tasks[::2]) == set(tasks[1::2]) == set(made.tasks)
+    assert [set(tasks[at : at + 2]) for at in (0, 2, 4, 6)] == [set(made.tasks)] * 4
+
+
 def test_the_stages_follow_one_another_and_each_says_what_is_missing(job):
     made = job()
     with pytest.raises(InputError, match="run the stage prepare first"):
