@@ -30,8 +30,8 @@ SEED = 1_847
 TASKS = ("niah_multivalue", "vt", "niah_multiquery", "fwe", "niah_multikey_3", "relay", "list")
 # From generous to starved; the last line holds the controls.
 METHODS = (
-    *("routesparse=0.25,1,4", "flexprefill=0.95,0.8,0.6", "xattention=0.95,0.8,0.6"),
-    *("minference=1,0.25,0.0625", "flashprefill=0.1,0.3,0.6"),
+    *("routesparse=0.25,1,4", "flexprefill=0.95,0.8,0.6", "xattention=0.98,0.9,0.7"),
+    *("minference=1,0.25,0.0625", "flashprefill=0.05,0.18,0.5"),
     *("dense_kernel", "window=1024"),
 )
 
