@@ -144,17 +144,18 @@ class Looking(AttentionRouter):
         return {name: values[..., place] for name, values in self._scores[layer].numpy().items()}
 
 
-def claims(looking: Looking, name: str) -> dict[str, float | str]:
+def claims(looking: Looking, name: str) -> dict[str, float]:
     """Every claim of one prefill, by kind and name; of rows that a prompt lacks there are none."""
     found = looking.certified(name)
     output, plan, random = found.run.output, found.run.plan, looking.pooled("random")
     assert plan is not None
     by_head = np.minimum(random["error"], 1.0).mean(-1)
-    told: dict[str, float | str] = {
-        "verdict": found.verdict.level,
+    told: dict[str, float] = {
+        "alarm": float(found.verdict.level != "exact"),
         "rows": output.rows,
         "error": output.mean,
         "error_bound": output.mean_bound,
+        "nonfinite": output.nonfinite,
         "beyond_rounding": output.beyond_rounding,
         "disagreement": plan.disagreement,
         "mass": plan.mass,
@@ -169,7 +170,7 @@ def claims(looking: Looking, name: str) -> dict[str, float | str]:
     }
     for tolerance in TOLERANCES:
         over = replace(found, settings=Settings(tolerance=tolerance))
-        told[f"passed_{tolerance:g}"] = float(over.verdict.passed)
+        told[f"alarm_{tolerance:g}"] = float(not over.verdict.passed)
     back = random["positions"] - random["largest"]
     far = (random["largest"] >= SINK_TOKENS) & (back >= NEAR_TOKENS)
     return (
@@ -180,7 +181,7 @@ def claims(looking: Looking, name: str) -> dict[str, float | str]:
     )
 
 
-def _summary(kind: str, scores: Scores) -> dict[str, float | str]:
+def _summary(kind: str, scores: Scores) -> dict[str, float]:
     rows = scores["error"].size
     if not rows:
         return {f"{kind}_rows": 0}
@@ -206,7 +207,7 @@ class LookingBench(Bench):
         """See ``Bench.measure``, with the claims about that prefill."""
         numbers = super().measure(prompt, method)
         assert self._looking is not None
-        return numbers | claims(self._looking, method.name)  # type: ignore[operator]
+        return numbers | claims(self._looking, method.name)
 
     def _serving(self, run: Run, prompt: Prompt) -> AttentionRouter:
         router, keeper = run.router, self._keeper
