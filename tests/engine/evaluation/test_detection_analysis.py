@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import report_detection
 from routesparse.engine.evaluation.studies.detection import analyse
 from routesparse.engine.evaluation.studies.selection import rows
 
@@ -90,6 +91,21 @@ def test_each_method_has_its_line(result):
     assert lines["dense", 1.0]["lost"] == 0 == lines["dense", 1.0]["nats"]
     lost = [lines["xattention", setting]["lost"] for setting in SETTINGS]
     assert lost == sorted(lost) and lost[0] > 0 and sum(lost) == result["foresight"][analyse.ALL]["lost"]
+
+
+def test_the_page_says_of_each_task_whether_random_rows_foretell(result):
+    about = {"failed": 0, "rows": 64, "device": "cpu", "threads": 1, "dtype": "bfloat16", "seed": 1}
+    about |= {"versions": {"torch": "2"}, "git_commit": "0123456", "command": "run"}
+    text = report_detection.page({**about, **result})
+    (found,) = (line for line in text if line.startswith(f"- **{analyse.ALL}**"))
+    assert "within one method and setting foretells *mean output error*" in found
+    noise = {claim: told for claim, told in claims(result).items() if claim in ("area", "hit_rate")}
+    blind = {**result["foresight"][analyse.ALL], "claims": noise}
+    (told,) = report_detection.findings({"foresight": {"vt": blind}})[2:-1]
+    assert told.count("do **not** foretell") == 2
+    lost = result["foresight"]["vt"]["lost"]
+    assert any(f" | vt, {lost} of {PROMPTS * len(SETTINGS)} lost |" in line for line in text)
+    assert any(line.startswith("| no certificate: area read |") for line in text)
 
 
 def test_too_few_lost_answers_give_no_curve_and_a_claim_that_rows_lack_is_left_out(planted):

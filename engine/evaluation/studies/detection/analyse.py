@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ FALSE_ALARMS = (0.05, 0.1, 0.2)
 FEWEST = 8
 RESAMPLES = 1_000
 ALL = "all tasks"
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 Prompt = tuple[str, int, int]  # task, length, index
 
 
@@ -67,7 +67,7 @@ class Told:
     def of(self, chosen: np.ndarray) -> Told:
         """Those that are chosen, bool [n]."""
         place = np.flatnonzero(chosen)
-        return Told([self.rows[i] for i in place], self.lost[place], self.nats[place])
+        return Told([self.rows[i] for i in place.tolist()], self.lost[place], self.nats[place])
 
     def column(self, name: str) -> np.ndarray:
         """float64 [n], NaN where a row lacks it."""
