@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from routesparse.engine.evaluation.result_files import read, source, write_page
-from routesparse.engine.evaluation.studies.detection.analyse import ALL, CONTROL, FALSE_ALARMS, WHOLE
-from routesparse.engine.evaluation.studies.detection.looking import (
+from routesparse.engine.evaluation.studies.detection.analyse import ALL, FALSE_ALARMS
+from routesparse.engine.evaluation.studies.detection.names import (
     CHOSEN_ROWS,
+    CONTROL,
     NEAR_TOKENS,
     SINK_TOKENS,
+    WHOLE,
 )
 
 SERVED = {  # what a server has without knowing the prompt's purpose
@@ -59,11 +61,12 @@ def page(result: dict[str, Any]) -> list[str]:
 def meaning(result: dict[str, Any]) -> list[str]:
     """What was measured and how to read it."""
     found = result["foresight"][ALL]
+    lengths = " and ".join(f"{length:,}" for length in result["lengths"])
     return [
-        f"{result['prefills']:,} prefills of {found['prompts']} prompts, each by every method below, with the "
-        "certificate of `certify` taken on that very prefill: random rows of every head of every layer, the same for "
-        "all methods, scored exactly. Rivals run as published, on our kernel; decoding is dense. An answer is *lost* "
-        "where its score is below dense attention's on the same prompt; *lost nats* are what the gold answer's "
+        f"{result['prefills']:,} prefills of {found['prompts']} prompts of {lengths} tokens, each by every method below "
+        "with the certificate of `certify` taken on that very prefill: random rows of every head of every layer, the "
+        "same for all methods, scored exactly. Rivals run as published, on our kernel; decoding is dense. An answer is "
+        "*lost* where its score is below dense attention's on the same prompt; *lost nats* are what the gold answer's "
         "log-likelihood fell by. "
         f"{result['unanswered']} prompts that dense attention fails altogether are left out, and {result['failed']} "
         f"prefills failed. {source(result)}; {result['rows']} random rows a head.",
@@ -142,8 +145,8 @@ def alarms(result: dict[str, Any]) -> list[str]:
     lines = [
         "## The verdict's own alarms",
         "",
-        "Without a tolerance `certify` asks for equality up to rounding, so every sparse prefill is an alarm. With one "
-        "it asks that at most 1 % of all rows have a larger relative output error.",
+        "Without a tolerance `certify` asks for equality up to rounding, so every prefill that leaves something out is "
+        "an alarm. With one it asks that at most 1 % of all rows have a larger relative output error.",
         "",
         "| tolerance | alarms where an answer is lost | alarms where none is | "
         + " | ".join(f"alarms of {name}" for name in (*WHOLE, CONTROL))

@@ -5,7 +5,7 @@ import pytest
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import report_detection
-from routesparse.engine.evaluation.studies.detection import analyse
+from routesparse.engine.evaluation.studies.detection import analyse, names
 from routesparse.engine.evaluation.studies.selection import rows
 
 PROMPTS, SETTINGS = 24, (0.9, 0.7, 0.5)
@@ -20,12 +20,12 @@ def planted():
     made = []
     for task in ("vt", "relay"):
         for index in range(PROMPTS):
-            for method, settings in (("xattention", SETTINGS), *((m, (1.0,)) for m in analyse.WHOLE)):
+            for method, settings in (("xattention", SETTINGS), *((m, (1.0,)) for m in names.WHOLE)):
                 for starved, setting in enumerate(settings):
-                    whole = method in analyse.WHOLE
+                    whole = method in names.WHOLE
                     harm = 0.0 if whole else float(rng.normal(starved, 1))
                     seen = HALF * (harm - starved) + HALF * rng.normal()
-                    row = dict.fromkeys(analyse.ALARMS, 0.0 if whole else float(harm > 0.2))
+                    row = dict.fromkeys(names.ALARMS, 0.0 if whole else float(harm > 0.2))
                     row |= {"method": method, "setting": setting, "task": task, "length": 8, "index": index}
                     row |= {"seed": 0, "extras": False, "area": 1.0 - starved / 4, "low_rows": 0.0}
                     row |= {"score": float(harm < 1), "nats": 1 + harm / 7, "nats_dense": 1.0, "positions": 7}
@@ -82,7 +82,7 @@ def test_the_verdicts_alarms_are_counted_where_answers_are_lost_and_where_not(pl
     assert found["lost"]["alarmed"][0] == 1 and found["lost"]["n"] == len(sparse) - len(kept)
     assert found["kept"]["alarmed"][0] == pytest.approx(np.mean(kept), abs=1e-4)
     assert found["controls"]["dense"] == {"n": 2 * PROMPTS, "alarms": 0}
-    assert found["controls"][analyse.CONTROL] == {"n": 0, "alarms": 0}
+    assert found["controls"][names.CONTROL] == {"n": 0, "alarms": 0}
 
 
 def test_each_method_has_its_line(result):

@@ -9,13 +9,13 @@ nats* are the gold answer's log-likelihood under dense attention less that under
 Pairs of one task and length are compared, never of two. Twice over: *all*, over every method and setting, which asks
 whether the claim tells a starved prefill from a generous one; *within*, over prompts of one method and setting, which
 asks whether it tells the prompt that is hurt from the one that is not. Intervals: 95 % percentiles over resampled
-prompts, in each task and length; None with fewer than FEWEST answers on either side.
+prompts, in each task and length; None with fewer than FEWEST prompts of one, or answers on either side.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,29 +25,11 @@ import numpy as np
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.detection.looking import TOLERANCES
+from routesparse.engine.evaluation.studies.detection.names import ALARMS, CLAIMS, CONTROL, WHOLE
 from routesparse.engine.evaluation.studies.selection import rows
 from routesparse.engine.stats.detection import area_under_curve, detected, spearman
 from routesparse.engine.stats.paired import Draws
 
-WHOLE = ("dense", "dense_kernel")
-CONTROL = "window"
-# claim: the column of a row, and whether more of it means more trouble (1) or less (-1)
-CLAIMS: dict[str, tuple[str, int]] = {
-    "area": ("area", -1),
-    "mass": ("mass_bound", -1),
-    "low_rows": ("low_rows", 1),
-    "hit_rate": ("hit_rate", -1),
-    "error": ("error", 1),
-    "worst_head": ("worst_head", 1),
-    "far_hit_rate": ("far_hit_rate", -1),
-    "far_low_rows": ("far_low_rows", 1),
-    "question_hit_rate": ("question_hit_rate", -1),
-    "question_error": ("question_error", 1),
-    "needles_hit_rate": ("needles_hit_rate", -1),
-    "needles_error": ("needles_error", 1),
-}
-ALARMS = ("alarm", *(f"alarm_{tolerance:g}" for tolerance in TOLERANCES))
 FALSE_ALARMS = (0.05, 0.1, 0.2)
 FEWEST = 8
 RESAMPLES = 1_000
@@ -78,6 +60,12 @@ class Told:
         keys = [tuple(row[name] for name in names) for row in self.rows]
         known = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         return np.array([known[key] for key in keys])
+
+    @property
+    def fewest_prompts(self) -> int:
+        """Of a task and length."""
+        prompts = Counter((task, length) for task, length, _ in {_prompt(row) for row in self.rows})
+        return min(prompts.values())
 
     def weights(self, seed: int) -> np.ndarray:
         """How often each prefill counts, [1 + B, n]: prompts are drawn, with all methods' prefills of them."""
@@ -123,6 +111,7 @@ def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
         for task in dict.fromkeys(row["task"] for row in sparse.rows)
     }
     return {
+        "lengths": sorted({row["length"] for row in told.rows}),
         "unanswered": unanswered,
         "resamples": RESAMPLES,
         "prefills": len(told.rows),
@@ -174,7 +163,8 @@ def _claim(told: Told, trouble: np.ndarray, seed: int) -> dict[str, Any]:
     weights = told.weights(seed)
     within = told.groups("task", "length", "method", "setting")
     pooled = told.groups("task", "length")
-    enough = min(told.lost.sum(), (~told.lost).sum()) >= FEWEST
+    sampled = told.fewest_prompts >= FEWEST
+    enough = sampled and min(told.lost.sum(), (~told.lost).sum()) >= FEWEST
     measures = {
         "rho": spearman(trouble, told.nats, weights, pooled),
         "rho_within": spearman(trouble, told.nats, weights, within),
@@ -185,12 +175,12 @@ def _claim(told: Told, trouble: np.ndarray, seed: int) -> dict[str, Any]:
     return {
         "n": len(told.rows),
         "lost": int(told.lost.sum()),
-        **{name: _interval(draws, enough or "auc" not in name) for name, draws in measures.items()},
+        **{name: _interval(draws, enough if "auc" in name else sampled) for name, draws in measures.items()},
         "detected": {share: _interval(draws, enough) for share, draws in curve.items()},
     }
 
 
-def _interval(draws: np.ndarray, enough: bool | np.bool_) -> list[float] | None:
+def _interval(draws: np.ndarray, enough: bool) -> list[float] | None:
     """Estimate and interval; None where it is not defined in the sample, or too rarely in the resamples."""
     known = draws[1:][~np.isnan(draws[1:])]
     if not enough or np.isnan(draws[0]) or len(known) < 0.9 * (len(draws) - 1):
@@ -228,14 +218,17 @@ def _mean(values: np.ndarray) -> float | None:
 
 def alarms(told: Told, sparse: Told, name: str, seed: int) -> dict[str, Any]:
     """How often the verdict raises an alarm: where an answer is lost, where none is, and on the controls."""
-    raised, weights = sparse.column(name), sparse.weights(seed)
+    raised, weights, enough = sparse.column(name), sparse.weights(seed), sparse.fewest_prompts >= FEWEST
     shares = {}
     for kind, chosen in (("lost", sparse.lost), ("kept", ~sparse.lost)):
         total = (weights * chosen).sum(1)
         draws = np.divide(
             (weights * chosen) @ raised, total, out=np.full(len(total), np.nan), where=total > 0
         )
-        shares[kind] = {"n": int(chosen.sum()), "alarmed": _interval(draws, chosen.sum() >= FEWEST)}
+        shares[kind] = {
+            "n": int(chosen.sum()),
+            "alarmed": _interval(draws, enough and chosen.sum() >= FEWEST),
+        }
     controls = {}
     for control in (*WHOLE, CONTROL):
         column = [row[name] for row in told.rows if row["method"] == control]

@@ -27,6 +27,12 @@ from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, sc
 from routesparse.engine.decide.decision import Decision
 from routesparse.engine.decide.layer import plan_of
 from routesparse.engine.decide.settings import LayerSettings
+from routesparse.engine.evaluation.studies.detection.names import (
+    CHOSEN_ROWS,
+    NEAR_TOKENS,
+    SINK_TOKENS,
+    TOLERANCES,
+)
 from routesparse.engine.evaluation.studies.selection.measure import Bench, Run
 from routesparse.engine.evaluation.studies.selection.methods import Method
 from routesparse.engine.evaluation.studies.selection.prompts import Prompt
@@ -35,9 +41,6 @@ from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.kernels.interface import RowPlan
 
-SINK_TOKENS, NEAR_TOKENS = 64, 1_024
-CHOSEN_ROWS = 32  # of the question and of the needles each, spread over them
-TOLERANCES = (0.05, 0.1, 0.2, 0.5)  # relative output errors at which the verdict is asked
 Scores = dict[str, np.ndarray]  # [1, H, C] by name
 
 
