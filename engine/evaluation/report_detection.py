@@ -63,7 +63,7 @@ def meaning(result: dict[str, Any]) -> list[str]:
     found = result["foresight"][ALL]
     lengths = " and ".join(f"{length:,}" for length in result["lengths"])
     return [
-        f"{result['prefills']:,} prefills of {found['prompts']} prompts of {lengths} tokens, each by every method below "
+        f"{result['prefills']:,} prefills of {found['prompts']} prompts of {lengths} tokens, by every method below, "
         "with the certificate of `certify` taken on that very prefill: random rows of every head of every layer, the "
         "same for all methods, scored exactly. Rivals run as published, on our kernel; decoding is dense. An answer is "
         "*lost* where its score is below dense attention's on the same prompt; *lost nats* are what the gold answer's "
