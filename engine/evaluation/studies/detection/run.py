@@ -1,6 +1,7 @@
 """Every method on prompts whose answers it may lose, with the certificate of that very prefill.
 
-    python -m routesparse.engine.evaluation.studies.detection.run --out detection.jsonl --processes 8 --seconds 300
+    python -m routesparse.engine.evaluation.studies.detection.run --out detection.jsonl --lengths 32768 16384 \\
+        --prompts 16 --processes 8 --seconds 340
 
 --out grows by one line per method, setting and prompt: score and gold answer's log-likelihood beside dense attention's,
 and the claims of ``looking.py``. What it holds already is skipped, so the same command goes on where it was cut off; a
