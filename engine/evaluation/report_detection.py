@@ -62,6 +62,7 @@ def meaning(result: dict[str, Any]) -> list[str]:
     """What was measured and how to read it."""
     found = result["foresight"][ALL]
     lengths = " and ".join(f"{length:,}" for length in result["lengths"])
+    thin = f" Too few prompts to compare: {', '.join(result['thin'])}." if result["thin"] else ""
     return [
         f"{result['prefills']:,} prefills of {found['prompts']} prompts of {lengths} tokens, by every method below, "
         "with the certificate of `certify` taken on that very prefill: random rows of every head of every layer, the "
@@ -75,9 +76,9 @@ def meaning(result: dict[str, Any]) -> list[str]:
         f"{NEAR_TOKENS:,} before the row: rows that look something up. *Question's rows* (of relay and list: the "
         f"looked-up tokens) and *needles' rows* are up to {CHOSEN_ROWS} rows each at places that only whoever made the "
         "prompt knows; they show what a certificate would need to see. Intervals: 95 %, prompts resampled in each task "
-        f"and length, {result['resamples']:,} times. Only pairs of one task and length are compared. {NONE}: not "
-        "defined, or too few answers on one side. Several claims are compared on the same prompts: the best of them "
-        "looks better than it is.",
+        f"and length, {result['resamples']:,} times. Only pairs of one task and length are compared.{thin} {NONE}: "
+        "not defined, or too few answers on one side. Several claims are compared on the same prompts, so the best of "
+        "them looks better than it is.",
         "",
     ]
 

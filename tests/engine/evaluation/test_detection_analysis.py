@@ -110,9 +110,19 @@ def test_the_page_says_of_each_task_whether_random_rows_foretell(result):
 
 def test_too_few_lost_answers_give_no_curve_and_a_claim_that_rows_lack_is_left_out(planted):
     few = [row | {"score": 1.0} for row in planted]
-    found = analyse.analysed(few, seed=1)["foresight"]["vt"]
+    result = analyse.analysed(few, seed=1)
+    found = result["foresight"]["vt"]
+    assert result["thin"] == []
     assert found["lost"] == 0 and found["claims"]["error"]["auc"] is None
     assert found["claims"]["error"]["rho"] is not None and "needles_error" not in found["claims"]
+
+
+def test_a_task_with_few_prompts_is_left_out_of_the_comparison_and_named(planted):
+    cut = [row for row in planted if row["task"] == "vt" or row["index"] < analyse.FEWEST - 1]
+    found = analyse.analysed(cut, seed=1)
+    assert found["thin"] == ["relay at 8"] and set(found["foresight"]) == {"vt", analyse.ALL}
+    with pytest.raises(InputError, match="measure more"):
+        analyse.analysed([row for row in cut if row["task"] == "relay"], seed=1)
 
 
 def test_what_dense_fails_is_left_out_and_a_prompt_without_dense_is_an_error(planted):

@@ -9,7 +9,8 @@ nats* are the gold answer's log-likelihood under dense attention less that under
 Pairs of one task and length are compared, never of two. Twice over: *all*, over every method and setting, which asks
 whether the claim tells a starved prefill from a generous one; *within*, over prompts of one method and setting, which
 asks whether it tells the prompt that is hurt from the one that is not. Intervals: 95 % percentiles over resampled
-prompts, in each task and length; None with fewer than FEWEST prompts of one, or answers on either side.
+prompts in each task and length; those with fewer than FEWEST prompts are left out of the comparison. None: fewer than
+FEWEST answers on one side.
 """
 
 from __future__ import annotations
@@ -61,12 +62,6 @@ class Told:
         known = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         return np.array([known[key] for key in keys])
 
-    @property
-    def fewest_prompts(self) -> int:
-        """Of a task and length."""
-        prompts = Counter((task, length) for task, length, _ in {_prompt(row) for row in self.rows})
-        return min(prompts.values())
-
     def weights(self, seed: int) -> np.ndarray:
         """How often each prefill counts, [1 + B, n]: prompts are drawn, with all methods' prefills of them."""
         strata = self.groups("task", "length")
@@ -103,9 +98,20 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
-    """Everything that the page tells. Errors: InputError where dense attention was not measured."""
+    """Everything that the page tells.
+
+    Errors: InputError where dense attention was not measured, or nothing has enough prompts.
+    """
     told, unanswered = paired(measured)
-    sparse = told.of(np.array([row["method"] not in (*WHOLE, CONTROL) for row in told.rows]))
+    prompts = Counter((task, length) for task, length, _ in {_prompt(row) for row in told.rows})
+    thin = sorted(stratum for stratum, count in prompts.items() if count < FEWEST)
+    compared = [
+        row["method"] not in (*WHOLE, CONTROL) and (row["task"], row["length"]) not in thin
+        for row in told.rows
+    ]
+    if not any(compared):
+        raise InputError(f"no task and length has {FEWEST} prompts that a sparse method ran on; measure more")
+    sparse = told.of(np.array(compared))
     scopes = {
         task: sparse.of(np.array([row["task"] == task for row in sparse.rows]))
         for task in dict.fromkeys(row["task"] for row in sparse.rows)
@@ -113,6 +119,7 @@ def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
     return {
         "lengths": sorted({row["length"] for row in told.rows}),
         "unanswered": unanswered,
+        "thin": [f"{task} at {length:,}" for task, length in thin],
         "resamples": RESAMPLES,
         "prefills": len(told.rows),
         "methods": methods_of(told),
@@ -163,8 +170,7 @@ def _claim(told: Told, trouble: np.ndarray, seed: int) -> dict[str, Any]:
     weights = told.weights(seed)
     within = told.groups("task", "length", "method", "setting")
     pooled = told.groups("task", "length")
-    sampled = told.fewest_prompts >= FEWEST
-    enough = sampled and min(told.lost.sum(), (~told.lost).sum()) >= FEWEST
+    enough = min(told.lost.sum(), (~told.lost).sum()) >= FEWEST
     measures = {
         "rho": spearman(trouble, told.nats, weights, pooled),
         "rho_within": spearman(trouble, told.nats, weights, within),
@@ -175,12 +181,12 @@ def _claim(told: Told, trouble: np.ndarray, seed: int) -> dict[str, Any]:
     return {
         "n": len(told.rows),
         "lost": int(told.lost.sum()),
-        **{name: _interval(draws, enough if "auc" in name else sampled) for name, draws in measures.items()},
+        **{name: _interval(draws, enough or "auc" not in name) for name, draws in measures.items()},
         "detected": {share: _interval(draws, enough) for share, draws in curve.items()},
     }
 
 
-def _interval(draws: np.ndarray, enough: bool) -> list[float] | None:
+def _interval(draws: np.ndarray, enough: bool | np.bool_) -> list[float] | None:
     """Estimate and interval; None where it is not defined in the sample, or too rarely in the resamples."""
     known = draws[1:][~np.isnan(draws[1:])]
     if not enough or np.isnan(draws[0]) or len(known) < 0.9 * (len(draws) - 1):
@@ -218,7 +224,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 def alarms(told: Told, sparse: Told, name: str, seed: int) -> dict[str, Any]:
     """How often the verdict raises an alarm: where an answer is lost, where none is, and on the controls."""
-    raised, weights, enough = sparse.column(name), sparse.weights(seed), sparse.fewest_prompts >= FEWEST
+    raised, weights = sparse.column(name), sparse.weights(seed)
     shares = {}
     for kind, chosen in (("lost", sparse.lost), ("kept", ~sparse.lost)):
         total = (weights * chosen).sum(1)
@@ -227,7 +233,7 @@ def alarms(told: Told, sparse: Told, name: str, seed: int) -> dict[str, Any]:
         )
         shares[kind] = {
             "n": int(chosen.sum()),
-            "alarmed": _interval(draws, enough and chosen.sum() >= FEWEST),
+            "alarmed": _interval(draws, chosen.sum() >= FEWEST),
         }
     controls = {}
     for control in (*WHOLE, CONTROL):
