@@ -43,6 +43,7 @@ class RowScores:
     finite: torch.Tensor  # bool: the function's output is
     mass: torch.Tensor | None = None
     hit: torch.Tensor | None = None
+    largest: torch.Tensor | None = None  # int64
     plan_error: torch.Tensor | None = None
     disagreement: torch.Tensor | None = None
     dense: bool = False  # there is a plan, but none for this layer: it counts as reading everything
@@ -90,7 +91,7 @@ def score_rows(
     shift = inputs.k.shape[2] - inputs.q.shape[2]
     names = ["error", "deviation", "finite"]
     if planned:
-        names += ["mass", "hit", "plan_error", "disagreement"]
+        names += ["mass", "hit", "largest", "plan_error", "disagreement"]
     device = inputs.q.device
     shape = (batch, heads * count)
     found = {name: torch.full(shape, torch.nan, device=device) for name in names}
@@ -110,10 +111,14 @@ def score_rows(
     shaped = {name: value.view(batch, heads, count) for name, value in found.items()}
     for name, value in shaped.items():
         # NaN in Q, K or V leaves nothing to compare with: the worst is said, never the best.
-        value.nan_to_num_(nan=0.0 if name in ("mass", "hit", "finite") else torch.inf, posinf=torch.inf)
+        value.nan_to_num_(
+            nan=0.0 if name in ("mass", "hit", "largest", "finite") else torch.inf, posinf=torch.inf
+        )
     for name in ("finite", "hit"):
         if name in shaped:
             shaped[name] = shaped[name] > 0
+    if planned:
+        shaped["largest"] = shaped["largest"].long()
     return RowScores(positions=rows + shift, **shaped, dense=planned and reads is None)
 
 
@@ -176,6 +181,7 @@ class _Head:
         largest = weights.argmax(-1, keepdim=True)
         scored["mass"] = mass
         scored["hit"] = kept.gather(-1, largest).squeeze(-1) > 0
+        scored["largest"] = largest.squeeze(-1)
         scored["plan_error"] = (exact - sparse).norm(dim=-1) / norm
         disagreement = (ran - sparse).norm(dim=-1).where(finite, torch.inf)
         scored["disagreement"] = disagreement / read.clamp_min(_TINY)

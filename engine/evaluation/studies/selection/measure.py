@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from routesparse.engine.audit.auditor import Auditor
 from routesparse.engine.baselines.rule import RuleRouter, Selection, View
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
@@ -64,6 +65,7 @@ class Run:
         seed: int,
         graphs: Graphs[Computed],
         device: torch.device,
+        auditor: Auditor | None = None,
     ) -> None:
         self._laps: list[Laps] = []
         self._device = device
@@ -77,7 +79,7 @@ class Run:
                 }
             )
             self.router: AttentionRouter = RoutingSession(
-                config, profile=NamedProfile(), salt=salt, graphs=graphs
+                config, profile=NamedProfile(), auditor=auditor, salt=salt, graphs=graphs
             )
         else:
             self._rule = method.rule
@@ -119,6 +121,7 @@ class Bench:
     """Measures methods against dense attention, which runs once a prompt; all references stay on the device."""
 
     segment_tokens = SEGMENT_TOKENS
+    _auditor: Auditor | None = None  # of our own policies' sessions
 
     def __init__(self, loaded: LoadedModel, *, extras: bool = True) -> None:
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
@@ -211,17 +214,22 @@ class Bench:
             seed=prompt.item.seed,
             graphs=self._graphs,
             device=self._device,
+            auditor=self._auditor,
         )
         self._wait()
         started = time.perf_counter()
         # The model's hooks see only whole calls, and its body alone spares the head [n, vocabulary].
-        with routed_by(self._model, run.router):
+        with routed_by(self._model, self._serving(run, prompt)):
             run.router.start()
             out = self._model.model(ids, use_cache=bool(prompt.answer))
             run.router.finish()
             self._wait()
             prefill_ms = 1e3 * (time.perf_counter() - started)
         return out, {**run.read(), "prefill_ms": prefill_ms}
+
+    def _serving(self, run: Run, prompt: Prompt) -> AttentionRouter:
+        """What serves the prefill; a study that looks at every layer puts its own router around the run's."""
+        return run.router
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

@@ -49,6 +49,8 @@ class Prompt:
     """ids: with the begin token. asked: positions whose token is looked up or, of text, all but the first.
 
     answer: tokens of the gold answer, and gold the strings that it is scored by; of text and body tasks none.
+    needles, question: positions of the asked needles' tokens and of the question with its unfinished answer, where the
+    task has them.
     """
 
     item: Item
@@ -57,6 +59,8 @@ class Prompt:
     answer: list[int]
     gold: tuple[str, ...]
     about: dict[str, Any]
+    needles: tuple[int, ...] = ()
+    question: tuple[int, ...] = ()
 
     @property
     def is_text(self) -> bool:
@@ -103,10 +107,17 @@ class Prompts:
             seed=item.seed + SEED_OFFSET,
             index=item.index,
         )
-        ids, answer = (
-            self._encode(text)[0] for text in (sample.prompt + sample.answer_prefix, sample.answer)
+        ids, spans = self._encode(sample.prompt + sample.answer_prefix)
+        answer, shift = self._encode(sample.answer)[0], len(self._begun([]))
+        needles = tuple(
+            place + shift
+            for place, (first, last) in enumerate(spans)
+            if any(first < end and last > start for start, end in sample.needle_spans)
         )
-        return Prompt(item, self._begun(ids), [], answer, sample.gold, about)
+        question = tuple(
+            place + shift for place, (first, _) in enumerate(spans) if first >= len(sample.context)
+        )
+        return Prompt(item, self._begun(ids), [], answer, sample.gold, about, needles, question)
 
     def _window(self, item: Item, source: Source) -> Prompt:
         """A window of the split's documents one after another, without end."""

@@ -1,0 +1,217 @@
+"""data/results/DETECTION.md: whether a prompt's own certificate foretells that its answer is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from routesparse.engine.evaluation.result_files import read, source, write_page
+from routesparse.engine.evaluation.studies.detection.analyse import ALL, FALSE_ALARMS
+from routesparse.engine.evaluation.studies.detection.names import (
+    CHOSEN_ROWS,
+    CONTROL,
+    NEAR_TOKENS,
+    SINK_TOKENS,
+    WHOLE,
+)
+
+SERVED = {  # what a server has without knowing the prompt's purpose
+    "mass": "mean retained mass, bound",
+    "low_rows": "rows that keep less than half",
+    "hit_rate": "rows that keep their largest key",
+    "error": "mean output error",
+    "worst_head": "output error of the worst head",
+    "far_hit_rate": "far rows that keep their largest key",
+    "far_low_rows": "far rows that keep less than half",
+}
+NAMES = {
+    "area": "no certificate: area read",
+    **SERVED,
+    "question_hit_rate": "question's rows that keep their largest key",
+    "question_error": "output error in the question's rows",
+    "needles_hit_rate": "needles' rows that keep their largest key",
+    "needles_error": "output error in the needles' rows",
+}
+CURVES = ("area", "error", "hit_rate", "far_hit_rate", "question_error", "needles_error")
+NONE = "–"
+
+
+def write() -> None:
+    """Replace data/results/DETECTION.md."""
+    write_page(
+        "DETECTION.md", "Does a prompt's certificate foretell a lost answer?", page(read("detection.json"))
+    )
+
+
+def page(result: dict[str, Any]) -> list[str]:
+    """The page's lines."""
+    return [
+        *meaning(result),
+        *findings(result),
+        *lost(result),
+        *alarms(result),
+        *table(result, "auc", "Over all methods and settings: area under the ROC curve"),
+        *table(result, "auc_within", "Within one method and setting: area under the ROC curve"),
+        *table(result, "rho", "Over all methods and settings: rank correlation with the lost nats"),
+        *table(result, "rho_within", "Within one method and setting: rank correlation with the lost nats"),
+        *curves(result),
+    ]
+
+
+def meaning(result: dict[str, Any]) -> list[str]:
+    """What was measured and how to read it."""
+    found = result["foresight"][ALL]
+    lengths = " and ".join(f"{length:,}" for length in result["lengths"])
+    thin = f" Too few prompts to compare: {', '.join(result['thin'])}." if result["thin"] else ""
+    return [
+        f"{result['prefills']:,} prefills of {found['prompts']} prompts of {lengths} tokens, by every method below, "
+        "with the certificate of `certify` taken on that very prefill: random rows of every head of every layer, the "
+        "same for all methods, scored exactly. Rivals run as published, on our kernel; decoding is dense. An answer is "
+        "*lost* where its score is below dense attention's on the same prompt; *lost nats* are what the gold answer's "
+        "log-likelihood fell by. "
+        f"{result['unanswered']} prompts that dense attention fails altogether are left out, and {result['failed']} "
+        f"prefills failed. {source(result)}; {result['rows']} random rows a head.",
+        "",
+        f"*Far rows* are random rows whose largest key lies neither among the first {SINK_TOKENS} tokens nor among the "
+        f"{NEAR_TOKENS:,} before the row: rows that look something up. *Question's rows* (of relay and list: the "
+        f"looked-up tokens) and *needles' rows* are up to {CHOSEN_ROWS} rows each at places that only whoever made the "
+        "prompt knows; they show what a certificate would need to see. Intervals: 95 %, prompts resampled in each task "
+        f"and length, {result['resamples']:,} times. Only pairs of one task and length are compared.{thin} {NONE}: "
+        "not defined, or too few answers on one side. Several claims are compared on the same prompts, so the best of "
+        "them looks better than it is.",
+        "",
+    ]
+
+
+def findings(result: dict[str, Any]) -> list[str]:
+    """What each task shows, in a sentence with its numbers."""
+    lines = ["## What it foretells, and where it does not", ""]
+    for task, found in result["foresight"].items():
+        lines.append(f"- **{task}** ({found['lost']} of {found['n']:,} lost): " + _finding(found))
+    return [*lines, ""]
+
+
+def _finding(found: dict[str, Any]) -> str:
+    claims = found["claims"]
+    told = []
+    for measure, scope in (("auc", "over all methods"), ("auc_within", "within one method and setting")):
+        best = _best(claims, measure, SERVED)
+        if best is None:
+            told.append(f"too few answers to say {scope}")
+            continue
+        name, interval = best
+        area = claims["area"][measure] if measure == "auc" else None
+        beside = "" if area is None else f" (the area read alone: {area[0]:.2f})"
+        verdict = "foretells" if interval[1] > 0.5 else "random rows do **not** foretell; best is"
+        told.append(f"{scope} {verdict} *{SERVED[name]}* with {_cell(interval)}{beside}")
+    others = [name for name in NAMES if name not in (*SERVED, "area")]
+    known = _best(claims, "auc_within", others)
+    if known is not None:
+        told.append(f"with known places, within: *{NAMES[known[0]]}* {_cell(known[1])}")
+    return "; ".join(told) + "."
+
+
+def _best(
+    claims: dict[str, Any], measure: str, names: Sequence[str] | dict[str, str]
+) -> tuple[str, list[float]] | None:
+    known = [(name, claims[name][measure]) for name in names if claims.get(name, {}).get(measure)]
+    return max(known, key=lambda one: one[1][0], default=None)
+
+
+def lost(result: dict[str, Any]) -> list[str]:
+    """A line for each method and setting."""
+    lines = [
+        "## What was lost, and what was claimed",
+        "",
+        f"Means over prefills. {', '.join(f'`{name}`' for name in (*WHOLE, CONTROL))} are controls: the first two must "
+        "lose nothing and claim nothing amiss, the last must lose.",
+        "",
+        "| method | setting | n | lost | score | lost nats | area | mass, bound | rows below half | keep largest key | "
+        "far rows keep it | output error |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["methods"]:
+        shares = [row[name] for name in ("low_rows", "hit_rate", "far_hit_rate")]
+        lines.append(
+            f"| {row['method']} | {row['setting']:g} | {row['n']} | {row['lost']} | {100 * row['score']:.1f} | "
+            f"{row['nats']:+.3f} | {row['area']:.1%} | {row['mass_bound']:.3f} | "
+            + " | ".join(NONE if share is None else f"{share:.1%}" for share in shares)
+            + f" | {row['error']:.4f} |"
+        )
+    return [*lines, ""]
+
+
+def alarms(result: dict[str, Any]) -> list[str]:
+    """The verdict at its own thresholds."""
+    lines = [
+        "## The verdict's own alarms",
+        "",
+        "Without a tolerance `certify` asks for equality up to rounding, so every prefill that leaves something out is "
+        "an alarm. With one it asks that at most 1 % of all rows have a larger relative output error.",
+        "",
+        "| tolerance | alarms where an answer is lost | alarms where none is | "
+        + " | ".join(f"alarms of {name}" for name in (*WHOLE, CONTROL))
+        + " |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["alarms"]:
+        name = row["alarm"].partition("_")[2] or "none"
+        shares = [
+            NONE
+            if row[kind]["alarmed"] is None
+            else f"{_cell(row[kind]['alarmed'], percent=True)} of {row[kind]['n']:,}"
+            for kind in ("lost", "kept")
+        ]
+        controls = [f"{c['alarms']} of {c['n']}" for c in row["controls"].values()]
+        lines.append("| " + " | ".join([name, *shares, *controls]) + " |")
+    return [*lines, ""]
+
+
+def table(result: dict[str, Any], measure: str, title: str) -> list[str]:
+    """One measure of every claim, by task."""
+    scopes = result["foresight"]
+    chance = "0.5 is chance, 1 always right" if measure.startswith("auc") else "0 is chance"
+    return [
+        f"## {title}",
+        "",
+        f"Signs are such that more is better; {chance}.",
+        "",
+        "| claim | "
+        + " | ".join(f"{name}, {found['lost']} of {found['n']:,} lost" for name, found in scopes.items())
+        + " |",
+        "|---|" + "---:|" * len(scopes),
+        *_claim_lines(scopes, measure),
+        "",
+    ]
+
+
+def _claim_lines(scopes: dict[str, Any], measure: str) -> Iterator[str]:
+    for claim, name in NAMES.items():
+        found = [scope["claims"].get(claim, {}).get(measure) for scope in scopes.values()]
+        yield f"| {name} | " + " | ".join(NONE if one is None else _cell(one) for one in found) + " |"
+
+
+def curves(result: dict[str, Any]) -> list[str]:
+    """Points of the ROC curve, by task."""
+    lines = [
+        "## The curve: lost answers found at a share of false alarms",
+        "",
+        "Over all methods and settings; the threshold is found on the same prefills, one for all tasks in the last "
+        "lines.",
+        "",
+        "| task | claim | " + " | ".join(f"{share:.0%} false alarms" for share in FALSE_ALARMS) + " |",
+        "|---|---|" + "---:|" * len(FALSE_ALARMS),
+    ]
+    for task, found in result["foresight"].items():
+        for claim in CURVES:
+            points = found["claims"].get(claim, {}).get("detected", {})
+            if any(points.values()):
+                cells = [NONE if p is None else _cell(p, percent=True) for p in points.values()]
+                lines.append(f"| {task} | {NAMES[claim]} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _cell(interval: Sequence[float], percent: bool = False) -> str:
+    if percent:
+        return "{:.0f} % \\[{:.0f}, {:.0f}\\]".format(*(100 * value for value in interval))
+    return "{:.2f} \\[{:.2f}, {:.2f}\\]".format(*interval)
