@@ -12,6 +12,7 @@ defined alike on all devices.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,11 @@ class TunedPrice:
     def save(self, path: Path) -> Path:
         """Write the file, replacing it whole."""
         return paths.write_json(path, {"schema": SCHEMA, "kind": KIND, **dataclasses.asdict(self)})
+
+
+def ordered(found: Iterable[TunedPrice]) -> list[TunedPrice]:
+    """What promises the same stands together."""
+    return sorted(found, key=lambda one: (MEASURES.index(one.measure), one.name))
 
 
 def own_folder(owner: str | None = None) -> Path:
