@@ -27,8 +27,8 @@ HOW = (
     "A row is a price and what it was tuned on, a column the kind of text that it was then used on: windows of "
     "documents that no choice has seen. Kept: an upper bound of the mean loss is at most the target; kept by the mean "
     "only: the measured mean is, the bound is not. Saved: causal area that is not read, against the strictest price "
-    "for the same target on the same windows. A price promises nothing about a text that it was not tuned on; what it "
-    "was tuned on is framed."
+    "for the same target on the same windows. Framed: what the price was tuned on. It promises nothing about another "
+    "kind of text, nor, where it was tuned on the mean of several kinds, about one of them."
 )
 
 
@@ -126,7 +126,9 @@ def headline(goal: Goal) -> str:
         return text
     missed = [use.domain for use in strict.uses if goal.kept(use) != "yes"]
     of = (
-        f"is not shown to keep it on {', '.join(missed)}" if missed else f"keeps it on all {len(strict.uses)}"
+        f"is not shown to keep it on {', '.join(missed)}"
+        if missed
+        else f"keeps it on all {len(strict.uses)} kinds"
     )
     return f"{text} The strictest price, {strict.price:g}, {of}."
 
@@ -139,6 +141,12 @@ def cell(goal: Goal, use: Use) -> tuple[str, str, str]:
         f"{goal.loss(use.loss)}, at most {goal.loss(use.bound)}",
         f"{saved} {numbers.share(use.area)}",
     )
+
+
+def told(found: Shift) -> str:
+    """What stands behind a goal's picture, in one line."""
+    windows = sorted(use.windows for goal in found.goals for one in goal.prices for use in one.uses)
+    return f"n = {windows[0]} to {windows[-1]} windows a kind of text, {found.source}"
 
 
 def table(found: Shift, goal: Goal) -> Table:

@@ -10,7 +10,7 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.screens.results import figures, rows
+from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, numbers, states
@@ -23,6 +23,11 @@ EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 
 def render() -> None:
     """Draw the page."""
     st.html('<div class="rs-title">Results</div>')
+    _evaluations()
+    shift_card.card()
+
+
+def _evaluations() -> None:
     found, problems = offered()
     for problem in problems:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")

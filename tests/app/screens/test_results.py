@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.app.screens.results import figures, rows
+from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.ui import design
 from routesparse.engine import paths
-from routesparse.engine.results import evaluations, tables
+from routesparse.engine.results import evaluations, shift, tables
 
 PARTS = importlib.util.spec_from_file_location(
     "evaluation_values", Path(__file__).parents[2] / "engine" / "results" / "values.py"
@@ -174,3 +174,42 @@ def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     )
     first, *older = open_page("results").selectbox(key="set-choice").options
     assert len(older) == 2 and first not in older
+
+
+@pytest.fixture
+def tuned_elsewhere(home):
+    shipped = Path(__file__).parents[3] / "data" / "results" / shift.FILE
+    target = paths.DATA / "results" / shift.FILE
+    target.parent.mkdir(parents=True)
+    target.write_bytes(shipped.read_bytes())
+    return target
+
+
+def test_tuned_prices_on_other_kinds_of_text_stand_there_by_target(tuned_elsewhere, open_page):
+    page = open_page("results")
+    text = text_of(page)
+    assert "No evaluations yet" in text, "an evaluation is not needed for it"
+    assert "Target: KL to dense at most 0.01 nats a token, at 95 % confidence. Of 11 pairs" in text
+    for part in ("n = 64 to 75 windows", "NVIDIA H200", "each at 95 %", "strictest-kl"):
+        assert part in text
+    other = open_page("results", target="agreement")
+    assert "at most 3 % of next tokens changed" in text_of(other) and "code-agreement" in text_of(other)
+
+
+def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned_elsewhere, open_page):
+    tuned_elsewhere.write_text("{}")
+    text = text_of(open_page("results"))
+    assert "tuning_shift.json can't be read: command is missing" in text
+    assert "routesparse=0.5" in text
+
+
+@pytest.mark.parametrize("theme", [design.LIGHT, design.DARK])
+def test_the_chart_of_tuned_prices_says_its_verdicts_in_words_too(theme):
+    goal = shift.read(Path(__file__).parents[3] / "data" / "results" / shift.FILE).goals[0]
+    chart = shift_card.picture(goal, theme)
+    (cells,) = chart.data
+    by_name = {name.split("</b>")[0]: row for name, row in zip(cells.y, cells.text, strict=True)}
+    assert by_name["<b>prose-kl"][0].startswith("✕ missed<br>0.0101, at most 0.0116<br>29 % saved")
+    assert len(chart.layout.shapes) == sum(use.own for one in goal.prices for use in one.uses)
+    for _, fill in cells.colorscale:
+        assert design.contrast(fill, theme.ink) >= 4.5
