@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from routesparse.engine.export import report_html
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.results import shift, tables, wording
+from routesparse.engine.results import answers, shift, tables, wording
 from routesparse.engine.results.evaluations import Evaluation, Verdict
 from routesparse.engine.results.picture import STYLE, area_picture
 from routesparse.engine.results.shift import Shift
@@ -39,7 +39,11 @@ class Section:
 def sections(
     found: Sequence[Evaluation], together: Sequence[Verdict], shifted: Shift | None = None
 ) -> Iterator[Section]:
-    """Everything that a report says, verdicts first. together: those over all suites; shifted: of tuned prices."""
+    """Everything that a report says, answers first. together: verdicts over all suites; shifted: of tuned prices."""
+    for one in found:
+        for length in one.lengths[-1:]:
+            told = (f"{ask} {answer}" for ask, answer in answers.answers(one, length, together))
+            yield Section(f"{one.suite}, in short", (wording.about(one), *told), ())
     if together:
         about = wording.tested_on(found, together)
         yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
@@ -51,8 +55,10 @@ def sections(
         )
         yield Section(f"{one.suite}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
-            by_task = tuple(tables.task_table(one, length) for length in one.lengths)
-            yield Section(f"{one.suite}: by task", (), by_task)
+            by_task = [tables.task_table(one, length) for length in one.lengths]
+            rows = [answers.ours(one, length) for length in one.lengths]
+            by_task += [tables.task_intervals(one, row) for row in rows if row is not None and row.tasks]
+            yield Section(f"{one.suite}: by task", (), tuple(by_task))
         for length in one.lengths:
             unit = "% of perplexity" if one.is_perplexity else "points"
             title = f"{one.suite} at {length:,} tokens: loss over area"

@@ -6,7 +6,7 @@ from html import escape
 
 from routesparse.engine.results.shift import KEPT, Goal, cell, headline
 
-_LEFT, _TOP, _WIDTH, _ROW = 210, 30, 980, 64
+_LEFT, _TOP, _WIDTH, _ROW = 236, 30, 980, 64
 _CLASSES = dict(zip(KEPT, ("kept", "doubted", "missed"), strict=True))
 
 STYLE = (

@@ -36,7 +36,8 @@ def target(model: str, varied: bool) -> TunedPrice | None:
     if varied:
         return None
     if (asked := st.session_state.get(_ASKED)) is not None:
-        _tell(*asked, name, fitting)
+        wanted, price = asked
+        _tell(wanted, price, name, fitting)
     return fitting.get(name)
 
 

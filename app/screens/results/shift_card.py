@@ -15,8 +15,9 @@ from routesparse.app.ui import design, exports, glossary, states
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.results import shift
 from routesparse.engine.results.shift import Goal, Shift
+from routesparse.engine.verdict import Level
 
-_LEVELS = ("green", "amber", "red")  # of shift.KEPT
+_LEVELS: tuple[Level, ...] = ("green", "amber", "red")  # of shift.KEPT
 _TINT = 0.22  # share of a level's colour in its cell, so that the theme's ink stays readable on it
 
 
