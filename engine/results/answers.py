@@ -109,6 +109,8 @@ def _rivals(found: Evaluation, row: MethodRow, length: int) -> str:
     others = rivals(found, length)
     if not others or row.area is None or row.change is None:
         return "Not measured: no other method ran at this length."
+    if row.tasks and row.good_tasks == ():
+        return "It can't be told here, for the same reason."
     names = ", ".join(dict.fromkeys(name.partition("=")[0] for name, _, _ in others))
     ran = f"{numbers.several(len(others), 'setting')} that ran ({names})"
     ahead = [name for name, area, change in others if area <= row.area and change.value >= row.change.value]

@@ -109,7 +109,7 @@ def markdown(
     """The Markdown page."""
     lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", LIMITS]
     for one in sections(found, together, shifted):
-        lines += ["", f"## {one.title}"]
+        lines += [*([""] if lines[-1] else []), f"## {one.title}"]
         for note in one.notes:
             lines += [_plain(note), ""]
         for table in one.tables:

@@ -88,6 +88,23 @@ def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
     assert len(lines(made)) == 8 and made.predictions.read_text() == before
 
 
+def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scores(job, tmp_path):
+    """Also of methods that draw at random: the rows that ours scores, the control's blocks. Only clocks differ."""
+    clocks = {"created_at", "select_ms", "prefill_ms", "attention_ms", "medians"}
+
+    def run(name, seed):
+        made = job(tasks=("passkey",), methods=("routesparse=0.5", "random_blocks=0.5"), seed=seed)
+        made = dataclasses.replace(made, out=tmp_path / name)
+        found = evaluated(made)["suite"], lines(made)
+        suite, rows = ([{key: one[key] for key in one.keys() - clocks} for one in table] for table in found)
+        return made.prompts(LENGTH, "passkey").read_text(), rows, suite
+
+    first, again, other = run("first", 1), run("again", 1), run("other", 2)
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
+    assert min(row["area"] for row in first[1] if row["method"] == "random_blocks") < 1
+
+
 def test_several_processes_share_one_job(job):
     made = job(tasks=("passkey",))
     prepare(made, no_progress)
