@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import asked, predictions, timing
@@ -20,7 +21,7 @@ from routesparse.engine.evaluation.studies.selection.measure import SEGMENT_TOKE
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
-from routesparse.engine.results import evaluations, tables
+from routesparse.engine.results import evaluations, shift, tables
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -350,6 +351,11 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "--tasks passkey,number\\_string" in page and "not tested: no predictions of routesparse" in page
     assert str(tmp_path) not in page
+    assert shift.TITLE not in (tmp_path / "page.html").read_text()
+    code, out, err = run("report", there, *wanted, "--shift", paths.DATA / "results" / shift.FILE, "--force")
+    assert code == 0 and all(
+        shift.TITLE in (tmp_path / f"page.{kind}").read_text() for kind in ("html", "md")
+    )
     (again,), _ = evaluations.read(tmp_path / "page.json")
     assert [row.name for row in again.rows] == ["dense", "window=128"] and again.devices
     code, out, err = run("report", there, *wanted)
