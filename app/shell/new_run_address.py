@@ -21,8 +21,8 @@ def of_run(run: RunRow) -> dict[str, Any]:
         "limit": run.budget,
         "in_domain": run.domain,
         "tau": run.tau if run.tau_layer is None else run.tau_layer,
-        # The target sets the price.
-        **({"price": run.price} if run.tuned_price is None else {"quality": run.tuned_price}),
+        "price": run.price,
+        "quality": run.tuned_price,  # sets the price while it is there
         "segment": config.get("segment_tokens"),
         "break_even": config.get("break_even_tokens"),
         "probe_mode": run.probe_mode,
@@ -41,7 +41,8 @@ def of_request(request: RunRequest) -> dict[str, Any]:
         "limit": request.budget,
         "in_domain": request.domain,
         "tau": request.tau,
-        **({"price": request.price} if request.quality is None else {"quality": request.quality}),
+        "price": request.price,
+        "quality": request.quality,  # sets the price while it is there
         "segment": request.segment,
         "break_even": request.break_even,
         "probe_mode": request.probe,

@@ -166,6 +166,7 @@ _STYLE = """
 .rs-cells span.ring { outline: 2.4px solid var(--rs-ink); outline-offset: 1px; }
 .rs-sample ol { flex: 1 1 260px; margin: 0; padding-left: 1.3em; }
 .rs-sample li { margin: 0 0 9px; line-height: 1.45; } .rs-sample li::marker { font-weight: 650; }
+.rs-command { overflow-wrap: anywhere; }
 .rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
 .rs-concludes p { font-size: 1.06rem; line-height: 1.5; max-width: 70em; margin: 0 0 6px; }
 .rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }

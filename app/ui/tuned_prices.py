@@ -48,7 +48,7 @@ def read(owner: str | None) -> tuple[list[TunedPrice], list[str]]:
             found.append(tuned.load(name, owner))
         except CalibrationError as error:
             problems.append(f"{error}. The others are shown.")
-    return found, problems
+    return tuned.ordered(found), problems
 
 
 def listed(found: Sequence[TunedPrice]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ defined alike on all devices.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from routesparse.engine.method.patterns import library_hash
 KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
 MEASURES = ("kl", "agreement", "nats")
-WORDS = {"kl": "KL to dense", "agreement": "next-token agreement", "nats": "loss of the text"}
+WORDS = {"kl": "KL to dense", "agreement": "next-token agreement", "nats": "rise of the text's loss"}
 MOST_TIMES_LONGER = 2  # a prompt than the windows, for the claim to be told of it (ours)
 FREE = (
     "price",
@@ -106,17 +107,22 @@ class TunedPrice:
         return next(row for row in self.tested if row.price == self.price)
 
     @property
+    def goal(self) -> str:
+        """The target in words."""
+        if self.measure == "agreement":
+            return f"at most {100 * self.limit:g} % of next tokens changed (agreement {self.target:g})"
+        return f"{WORDS[self.measure]} at most {self.limit:g} nats a token"
+
+    @property
     def says(self) -> str:
         """The claim in one line."""
-        told = f"{self.limit:g} of tokens" if self.measure == "agreement" else f"{self.limit:g} nats a token"
-        what = "share of changed next tokens" if self.measure == "agreement" else WORDS[self.measure]
         on = ", ".join(
             part.domain + (f" (the {part.strata} measured)" if part.unit == "window" else "")
             for part in self.parts
         )
         joined = "each of " if self.robust else "the mean of " if len(self.parts) > 1 else ""
         return (
-            f"price {self.price:g}: {what} at most {told} on {joined}{on}, in the mean over windows of up to "
+            f"price {self.price:g}: {self.goal} on {joined}{on}, in the mean over windows of up to "
             f"{self.tokens:,} tokens, each counted up to {self.cap:g}, with confidence {self.confidence:g}"
         )
 
@@ -171,6 +177,11 @@ class TunedPrice:
     def save(self, path: Path) -> Path:
         """Write the file, replacing it whole."""
         return paths.write_json(path, {"schema": SCHEMA, "kind": KIND, **dataclasses.asdict(self)})
+
+
+def ordered(found: Iterable[TunedPrice]) -> list[TunedPrice]:
+    """What promises the same stands together."""
+    return sorted(found, key=lambda one: (MEASURES.index(one.measure), one.name))
 
 
 def own_folder(owner: str | None = None) -> Path:

@@ -185,7 +185,7 @@ def read(path: Path) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
 
 
 def shipped() -> list[Path]:
-    """The results that come with RouteSparse, first evaluations_h1.json, whose times were measured alone."""
+    """The results that come with RouteSparse, the last name first: the main table where it ships."""
     return sorted((paths.DATA / "results").glob(SHIPPED), reverse=True)
 
 

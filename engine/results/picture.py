@@ -100,7 +100,8 @@ def area_picture(rows: Sequence[MethodRow], unit: str, name: str) -> str:
 
 
 STYLE = (
-    "body{max-width:1360px;overflow-wrap:normal}th[scope=row]{min-width:0}td:not(.left) bdi,th bdi{white-space:nowrap}"
+    "body{max-width:1360px;overflow-wrap:normal}p{overflow-wrap:anywhere}"
+    "th[scope=row]{min-width:0}td:not(.left) bdi,th bdi{white-space:nowrap}"
     "svg .accent{fill:var(--accent)}svg .hollow{fill:var(--panel);stroke:var(--ink);stroke-width:1.6}"
     "svg .whisker{stroke:var(--mute);stroke-width:1.2}svg .front{fill:none;stroke:var(--accent);stroke-width:1.6}"
 )

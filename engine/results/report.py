@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from routesparse.engine.export import report_html
 from routesparse.engine.export.plain_text import visible
-from routesparse.engine.results import tables, wording
+from routesparse.engine.results import answers, shift, tables, wording
 from routesparse.engine.results.evaluations import Evaluation, Verdict
 from routesparse.engine.results.picture import STYLE, area_picture
+from routesparse.engine.results.shift import Shift
+from routesparse.engine.results.shift_picture import STYLE as SHIFT_STYLE
+from routesparse.engine.results.shift_picture import shift_picture
 from routesparse.engine.results.tables import Table
 
 TITLE = "Is it better? Suites, intervals and verdicts"
@@ -33,8 +36,14 @@ class Section:
     picture: str = ""
 
 
-def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterator[Section]:
-    """Everything that a report says, verdicts first. together: those over all suites."""
+def sections(
+    found: Sequence[Evaluation], together: Sequence[Verdict], shifted: Shift | None = None
+) -> Iterator[Section]:
+    """Everything that a report says, answers first. together: verdicts over all suites; shifted: of tuned prices."""
+    for one in found:
+        for length in one.lengths[-1:]:
+            told = (f"{ask} {answer}" for ask, answer in answers.answers(one, length, together))
+            yield Section(f"{one.suite}, in short", (wording.about(one), *told), ())
     if together:
         about = wording.tested_on(found, together)
         yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
@@ -46,8 +55,10 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
         )
         yield Section(f"{one.suite}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
-            by_task = tuple(tables.task_table(one, length) for length in one.lengths)
-            yield Section(f"{one.suite}: by task", (), by_task)
+            by_task = [tables.task_table(one, length) for length in one.lengths]
+            rows = [answers.ours(one, length) for length in one.lengths]
+            by_task += [tables.task_intervals(one, row) for row in rows if row is not None and row.tasks]
+            yield Section(f"{one.suite}: by task", (), tuple(by_task))
         for length in one.lengths:
             unit = "% of perplexity" if one.is_perplexity else "points"
             title = f"{one.suite} at {length:,} tokens: loss over area"
@@ -60,9 +71,21 @@ def sections(found: Sequence[Evaluation], together: Sequence[Verdict]) -> Iterat
         if len(found) > 1 and any(verdict.why is None for verdict in one.verdicts):
             source = f"{one.suite} alone: looked at beside the verdicts over all suites. {one.source}"
             yield Section(f"{one.suite}: H1 to H3 alone", (), (tables.verdict_table(one.verdicts, source),))
+    if shifted is not None:
+        yield from _shift_sections(shifted)
 
 
-def page(found: Sequence[Evaluation], together: Sequence[Verdict], command: str) -> str:
+def _shift_sections(shifted: Shift) -> Iterator[Section]:
+    for goal in shifted.goals:
+        notes = (shift.headline(goal), shift.HOW, f"Written by {shifted.command}")
+        yield Section(
+            f"{shift.TITLE} {goal.words}", notes, (shift.table(shifted, goal),), shift_picture(goal)
+        )
+
+
+def page(
+    found: Sequence[Evaluation], together: Sequence[Verdict], command: str, shifted: Shift | None = None
+) -> str:
     """The HTML page."""
     body = [
         f"<header><h1>{report_html.text(TITLE)}</h1>",
@@ -70,21 +93,23 @@ def page(found: Sequence[Evaluation], together: Sequence[Verdict], command: str)
         "</header>",
         report_html.note(LIMITS),
     ]
-    for one in sections(found, together):
+    for one in sections(found, together, shifted):
         drawn = [report_html.note(note) for note in one.notes]
         drawn += [f"<figure>{one.picture}</figure>"] if one.picture else []
         drawn += [
             report_html.table(table.caption, table.heads, table.rows, table.left) for table in one.tables
         ]
         body.append(report_html.section(one.title, *drawn))
-    return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE)
+    return report_html.document(f"RouteSparse: {TITLE}", "".join(body), STYLE + SHIFT_STYLE)
 
 
-def markdown(found: Sequence[Evaluation], together: Sequence[Verdict], command: str) -> str:
+def markdown(
+    found: Sequence[Evaluation], together: Sequence[Verdict], command: str, shifted: Shift | None = None
+) -> str:
     """The Markdown page."""
     lines = [f"# {TITLE}", f"Written by `{command}`; do not edit by hand.", "", LIMITS]
-    for one in sections(found, together):
-        lines += ["", f"## {one.title}"]
+    for one in sections(found, together, shifted):
+        lines += [*([""] if lines[-1] else []), f"## {one.title}"]
         for note in one.notes:
             lines += [_plain(note), ""]
         for table in one.tables:

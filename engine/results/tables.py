@@ -44,6 +44,7 @@ class Variant:
     numbers: tuple[str, ...] = ANSWERS
 
 
+_SHOWN_LOSS = 15.0  # points or percent: what loses more would flatten a chart, and is named beside it
 NO_OPTION = "cannot be expressed by an option"
 VARIANTS = (
     Variant("RouteSparse full", "routesparse", "the default policy"),
@@ -154,22 +155,38 @@ def length_table(found: Evaluation) -> Table:
 
 
 def task_table(found: Evaluation, length: int) -> Table:
-    """Methods by task at one length: dense's score, then each method's paired difference."""
+    """Methods by task at one length: dense's score, then each method's difference, marked where it is sure."""
     rows = found.at(length)
     tasks = list(dict.fromkeys(one.task for row in rows for one in row.tasks))
     cells = []
     for row in rows:
         by_name = {one.task: one for one in row.tasks}
-        line = []
-        for task in tasks:
-            one = by_name.get(task)
-            if one is None:
-                line.append(numbers.NOT_MEASURED)
-            else:
-                line.append(f"{one.score:.1f}" if row.method == "dense" else wording.task_change(one))
-        cells.append((row.name, *line))
-    caption = f"{found.suite} at {length:,} tokens: dense's score, then points against it. {found.source}"
+        cell = wording.task_score if row.method == "dense" else wording.short_change
+        cells.append(
+            (row.name, *(cell(by_name[task]) if task in by_name else numbers.NOT_MEASURED for task in tasks))
+        )
+    told = f"dense's score, then points against it. {wording.MARKED}"
+    caption = f"{found.suite} at {length:,} tokens: {told} {found.source}"
     return Table(caption, ("method", *tasks), tuple(cells))
+
+
+def task_intervals(found: Evaluation, row: MethodRow) -> Table:
+    """One method's tasks, with all that is known of each."""
+    cells = [
+        (
+            one.task,
+            f"{one.n}",
+            f"{one.dense:.1f}",
+            f"{one.score:.1f}",
+            wording.interval(one.difference, one.few_clusters)
+            if one.difference.low < one.difference.high
+            else wording.signed(one.difference.value),
+            f"{one.harmed}",
+        )
+        for one in row.tasks
+    ]
+    caption = f"{row.name}, {found.suite} at {row.length:,} tokens. {found.source}"
+    return Table(caption, ("task", "n", "dense", "score", "against dense, points", "harmed"), tuple(cells))
 
 
 def on_front(rows: Sequence[MethodRow]) -> list[bool]:
@@ -181,17 +198,21 @@ def on_front(rows: Sequence[MethodRow]) -> list[bool]:
 
 
 def loss_ends(rows: Sequence[MethodRow]) -> tuple[float, float]:
-    """Of a chart of differences: every interval but those of the controls, which must lose, and lose far more."""
+    """Of a chart of differences: every interval but those of the controls and of what loses far more than others."""
     known = [row for row in rows if row.change is not None]
-    shown = [row for row in known if row.method not in CONTROLS] or known
+    shown = [row for row in known if row.method not in CONTROLS and not _hopeless(row)] or known
     changes = [row.change for row in shown if row.change is not None]
     low, high = min(-1.0, *(one.low for one in changes)), max(1.0, *(one.high for one in changes))
     pad = 0.06 * (high - low)
     return low - pad, high + pad
 
 
+def _hopeless(row: MethodRow) -> bool:
+    return row.change is not None and row.change.value < -_SHOWN_LOSS
+
+
 def beyond(rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The controls that lose more than ``loss_ends``."""
+    """What loses more than ``loss_ends``."""
     low, _ = loss_ends(rows)
     return [row for row in rows if row.change is not None and row.change.value < low]
 

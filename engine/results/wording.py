@@ -19,6 +19,15 @@ CLAIMS = {
 UNEQUAL = {
     "faster": "it takes less time than ours and reads nearly all: more time could buy it nothing",
 }
+SUITES = {
+    "ruler": "RULER's tasks, facts hidden in long texts that must be found, followed, counted or read about",
+    "stories": "generated stories with questions of one and several steps",
+    "pg19": "books, whose next words are predicted",
+    "infinitebench": "InfiniteBench's tasks on prompts of a hundred thousand tokens and more",
+    "longbench": "LongBench's tasks on documents",
+    "leval": "L-Eval's tasks on documents",
+    "stress": "prompts that are made to be hard for sparse attention",
+}
 LOSING = ("window", "random_blocks")
 HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
@@ -27,6 +36,10 @@ HOW = (
     "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal "
     "area read. Times are medians."
 )
+
+
+GOOD = 80.0  # of dense, from which on a task says something about sparse attention
+MARKED = "* its 95 % interval does not hold 0. † dense is below 80: says nothing about sparse attention."
 
 
 def interval(found: Estimate | None, few: bool = False, digits: int = 1) -> str:
@@ -45,6 +58,17 @@ def change(row: MethodRow) -> str:
     if row.change.low < row.change.high:
         shown += f" [{signed(row.change.low)}, {signed(row.change.high)}]"
     return shown + (f" ({FEW})" if row.few_clusters else "")
+
+
+def short_change(row: TaskRow) -> str:
+    """A task's difference for a narrow cell; see MARKED."""
+    sure = not row.few_clusters and not row.difference.low <= 0 <= row.difference.high
+    return signed(row.difference.value) + ("*" if sure else "")
+
+
+def task_score(row: TaskRow) -> str:
+    """Dense's score of a task; see MARKED."""
+    return f"{row.dense:.1f}" + ("†" if row.dense < GOOD else "")
 
 
 def task_change(row: TaskRow) -> str:
@@ -130,6 +154,12 @@ def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
     return text + "".join(f" No part of it: {suite} ({why})." for suite, why in unused.items())
 
 
+def about(found: Evaluation) -> str:
+    """What the suite asks, where it is one of ours."""
+    told = SUITES.get(found.suite)
+    return f"{found.suite}: {told}." if told else f"{found.suite}:"
+
+
 def telling(found: Evaluation, length: int) -> str | None:
     """In how many tasks a control surely loses; None where no control ran. The others prove nothing."""
     rows = [row for row in found.at(length) if row.method in LOSING and row.tasks]
@@ -140,6 +170,8 @@ def telling(found: Evaluation, length: int) -> str | None:
         return "Dense reaches 80 in no task: this says nothing about sparse attention."
     tasks = {one.task for row in rows for one in row.tasks}
     lost = sorted({one.task for row in rows for one in row.tasks if one.difference.high < 0})
+    if len(lost) == len(tasks):
+        return f"Controls that must lose do so in all {len(tasks)} tasks."
     named = f" ({', '.join(lost)})" if lost else ""
     return (
         f"Controls that must lose do so in {len(lost)} of {len(tasks)} tasks{named}; the others do not tell sparse "
@@ -158,6 +190,5 @@ def headline(found: Evaluation, length: int) -> str:
     good = f", dense reaches 80 in {good_tasks(row)} tasks" if row.good_tasks is not None else ""
     return (
         f"{found.suite} at {length:,} tokens: {row.name} {has} {score(row)} and reads {numbers.share(row.area)} of the "
-        f"area; against dense, in {unit}: {change(row)}; n = {prompts(row)}{good}. "
-        f"{telling(found, length) or ''}"
-    ).rstrip()
+        f"area; against dense, in {unit}: {change(row)}; n = {prompts(row)}{good}."
+    )

@@ -110,9 +110,9 @@ def test_a_quality_sets_the_price_of_a_new_run(demo_home, open_page, prices, que
     (job,) = queue.jobs()
     request = RunRequest.from_json(job.request_json)
     assert (request.price, request.quality) == (1.4, "prose-kl")
-    # The same settings again: the target, which sets the price.
+    # The same settings again: the target, and its price for the day when it is gone.
     address = new_run_address.of_request(request)
-    assert address["quality"] == "prose-kl" and "price" not in address
+    assert (address["quality"], address["price"]) == ("prose-kl", 1.4)
     assert setting_words.of_request(request).startswith("priced 1.4, τ layer 0.30, quality prose-kl")
 
 
@@ -122,13 +122,43 @@ def test_a_run_names_the_target_that_set_its_price(factory):
     )
     assert setting_words.parts(vars(run))["quality"] == "quality prose-kl"
     assert ", quality prose-kl, " in setting_words.of_run(vars(run))
-    assert new_run_address.of_run(run)["quality"] == "prose-kl"
+    address = new_run_address.of_run(run)
+    assert (address["quality"], address["price"]) == ("prose-kl", 0.6)
     by_hand = replace(run, tuned_price=None)
     assert "quality" not in setting_words.parts(vars(by_hand))
     assert new_run_address.of_run(by_hand)["price"] == 0.6
     assert setting_words.differing([setting_words.parts(vars(one)) for one in (run, by_hand)]) == [
         "quality prose-kl", ""
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quality", "price", "told", "taken"),
+    [
+        (
+            "gone-kl",
+            "0.7",
+            "Quality gone-kl is not here for this model: its price, 0.7, is taken instead",
+            0.7,
+        ),
+        ("gone-kl", None, "Quality gone-kl is not here for this model: the default price is taken", None),
+        ("prose-kl", "0.7", "Quality prose-kl now sets price 1.4; before, it was 0.7", 1.4),
+        ("prose-kl", "1.4", None, 1.4),
+    ],
+)
+def test_running_again_keeps_the_price_of_a_target_that_is_gone(
+    demo_home, open_page, prices, queue, went, quality, price, told, taken
+):
+    prices()
+    address = {"quality": quality} if price is None else {"quality": quality, "price": price}
+    page = open_page("new_run", source="Paste", **address)
+    page.text_area(key="pasted").set_value(TEXT).run()
+    assert not page.exception
+    assert told in text_of(page) if told else "Quality prose-kl" not in text_of(page)
+    page.button(key="submit").click().run()
+    (job,) = queue.jobs()
+    request = RunRequest.from_json(job.request_json)
+    assert (request.price, request.quality) == (taken, quality if quality == "prose-kl" else None)
 
 
 def test_a_target_that_says_nothing_here_blocks_until_only_its_price_is_used(demo_home, open_page, prices):

@@ -45,7 +45,7 @@ from routesparse.engine.models import files as model_files
 from routesparse.engine.models import token_count
 from routesparse.engine.operations import backup
 from routesparse.engine.prompts import read_prompt
-from routesparse.engine.results import evaluations, report
+from routesparse.engine.results import evaluations, report, shift
 from routesparse.engine.store import bundle, ranges, tables, thumbnail
 
 STORE_TESTS = Path(__file__).resolve().parents[1] / "engine" / "store"
@@ -457,6 +457,11 @@ TARGETS: dict[str, Target] = {
     "evaluations": Target(
         json_bytes(_scores()),
         _written("scores.json", lambda file: shown(evaluations.read(file))),
+        (errors.ResultsError,),
+    ),
+    "shift": Target(
+        json_bytes(json.loads((paths.DATA / "results" / shift.FILE).read_text())),
+        _written(shift.FILE, lambda file: report.page([], [], "fuzz", shift.read(file))),
         (errors.ResultsError,),
     ),
     "request": Target(

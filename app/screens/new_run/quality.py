@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 import streamlit as st
 
 from routesparse.app.screens.new_run import problems
 from routesparse.app.shell import identity
+from routesparse.app.ui import states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.errors import CalibrationError, ModelError
 from routesparse.engine.models.files import resolve, revision_of
 
+_ASKED = "asked-quality"  # what the address named: quality and price
+
 
 def target(model: str, varied: bool) -> TunedPrice | None:
     """The quality target that is chosen: it sets the price."""
     fitting = {one.name: one for one in _tuned_for(model)}
+    _remember_what_was_asked()
     name = st.selectbox(
         "Quality",
         [problems.NO_CALIBRATION, *fitting],
@@ -25,8 +30,34 @@ def target(model: str, varied: bool) -> TunedPrice | None:
         bind="query-params",
         help=TERMS["quality"],
         disabled=varied,
+        on_change=st.session_state.pop,
+        args=(_ASKED, None),
     )
-    return None if varied else fitting.get(name)
+    if varied:
+        return None
+    if (asked := st.session_state.get(_ASKED)) is not None:
+        wanted, price = asked
+        _tell(wanted, price, name, fitting)
+    return fitting.get(name)
+
+
+def _remember_what_was_asked() -> None:
+    """Quality and price of the address that the page was opened with, which its fields then overwrite."""
+    if "quality" not in st.session_state:
+        wanted = st.query_params.get("quality", problems.NO_CALIBRATION)
+        price = None
+        with contextlib.suppress(ValueError):
+            price = float(st.query_params.get("price", ""))
+        st.session_state[_ASKED] = None if wanted == problems.NO_CALIBRATION else (wanted, price)
+
+
+def _tell(wanted: str, price: float | None, name: str, fitting: Mapping[str, TunedPrice]) -> None:
+    """That a target of the address is gone, or sets another price now than the one that stood beside it."""
+    if wanted not in fitting:
+        instead = "the default price" if price is None else f"its price, {price:g},"
+        states.note(f"Quality {wanted[:80]} is not here for this model: {instead} is taken instead.")
+    elif name == wanted and price not in (None, fitting[name].price):
+        states.note(f"Quality {name} now sets price {fitting[name].price:g}; before, it was {price:g}.")
 
 
 def of_length(model: str, tokens: int) -> list[problems.Problem]:
@@ -46,4 +77,4 @@ def _tuned_for(model: str) -> list[TunedPrice]:
             one = tuned.load(name, identity.owner())
             if one.model_revision == revision_of(resolve(model)[0]):
                 found.append(one)
-    return found
+    return tuned.ordered(found)

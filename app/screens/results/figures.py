@@ -13,7 +13,12 @@ from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import Estimate, MethodRow
 from routesparse.engine.results.tables import loss_ends, on_front
 
-_GOOD = 80.0
+_NARROW, _PLOT_HEIGHT = 640.0, 326.0  # pixels of the chart's inside in the narrowest window
+_LETTER = 6.0  # pixels of a letter, about
+_SIDES = (
+    *("top right", "bottom right", "top left", "bottom left", "middle right", "middle left"),
+    *("top center", "bottom center"),
+)
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -30,9 +35,24 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
         line={"color": theme.accent, "width": 1.6},
         hoverinfo="skip",
     )
+    low, high = loss_ends(known)
+    least = min((row.area or 1.0 for row in known), default=0.1)
+    left, right = math.log10(least * 0.85), math.log10(1.25)
+    drawn = [row for row in known if low <= _change(row).value <= high]
+    order = sorted(drawn, key=lambda row: (row.name != picked, row not in line))
+    places = label_places(
+        [
+            (
+                (math.log10(row.area or 1.0) - left) / (right - left),
+                (_change(row).value - low) / (high - low),
+                row.name,
+            )
+            for row in order
+        ]
+    )
+    sides = dict(zip((row.name for row in order), places, strict=True))
     for ours in (False, True):
         part = [row for row in known if row.method.startswith("routesparse") == ours]
-        shown = [row in line or row.name == picked for row in part]
         chart.add_scatter(
             x=[row.area for row in part],
             y=[_change(row).value for row in part],
@@ -44,9 +64,8 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
                 "color": theme.accent if ours else theme.ink,
                 "line": {"width": 1.4, "color": theme.accent if ours else theme.ink},
             },
-            text=[escape(row.name) if one else "" for row, one in zip(part, shown, strict=True)],
-            # Neighbours on the front are named below and above in turn.
-            textposition=["top left" if row in line[1::2] else "bottom right" for row in part],
+            text=[escape(row.name) if sides.get(row.name) else "" for row in part],
+            textposition=[sides.get(row.name) or "top right" for row in part],
             textfont={"color": theme.ink, "size": 11},
             customdata=[
                 f"<b>{escape(row.name)}</b><br>{wording.change(row)} {unit}"
@@ -55,16 +74,14 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
             ],
             hovertemplate="%{customdata}<extra></extra>",
         )
-    least = min((row.area or 1.0 for row in known), default=0.1)
     chart.update_xaxes(
         type="log",
         title={"text": "share of the causal area read"},
-        range=[math.log10(least * 0.85), math.log10(1.25)],
+        range=[left, right],
         tickvals=_TICKS,
         ticktext=[f"{100 * tick:g} %" for tick in _TICKS],
         fixedrange=True,
     )
-    low, high = loss_ends(known)
     chart.update_yaxes(
         title={"text": f"against dense, {unit}", "standoff": 6},
         range=[low, high],
@@ -74,10 +91,44 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
     return _laid_out(chart, theme, 380)
 
 
+def label_places(points: Sequence[tuple[float, float, str]]) -> list[str | None]:
+    """Where each point's name stands, so that no two names meet; None where there is no room.
+
+    points: x and y as shares of the plot, and the name; the first ones choose first.
+    """
+    spots = [(x * _NARROW, y * _PLOT_HEIGHT) for x, y, _ in points]
+    taken: list[tuple[float, float, float, float]] = []
+    places: list[str | None] = []
+    for (x, y), (_, _, name) in zip(spots, points, strict=True):
+        found = None
+        for side in _SIDES:
+            box = _box(x, y, len(name) * _LETTER, side)
+            inside = box[0] >= 0 and box[1] <= _NARROW and box[2] >= 0 and box[3] <= _PLOT_HEIGHT
+            free = not any(_meet(box, other) for other in taken)
+            clear = not any(_meet(box, (a - 5, a + 5, b - 5, b + 5)) for a, b in spots if (a, b) != (x, y))
+            if inside and free and clear:
+                found = side
+                taken.append(box)
+                break
+        places.append(found)
+    return places
+
+
+def _box(x: float, y: float, wide: float, side: str) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of a name of this width on this side of a point, in pixels."""
+    bottom = {"top": y + 4, "middle": y - 7, "bottom": y - 18}[side.split()[0]]
+    left = {"right": x + 6, "left": x - 6 - wide, "center": x - wide / 2}[side.split()[1]]
+    return left, left + wide, bottom, bottom + 14
+
+
+def _meet(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+
+
 def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:
     """One method's difference in every task; hollow where dense scores below 80, which says nothing about sparse."""
     tasks = list(reversed(row.tasks))
-    good = [one.dense >= _GOOD for one in tasks]
+    good = [one.dense >= wording.GOOD for one in tasks]
     chart = go.Figure()
     chart.add_scatter(
         x=[one.difference.value for one in tasks],

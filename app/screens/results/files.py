@@ -42,8 +42,10 @@ def offered() -> tuple[list[Offered], list[str]]:
             key = f"here-{folder}" if folder else one.suite
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
-            label = f"{one.suite}, {origin}" + (f" ({folder})" if folder not in ("", one.suite) else "")
-            label += f" ({one.model}, n {one.n}, seed {one.seed})" if taken else ""
+            where = f"{origin} ({folder})" if folder not in ("", one.suite) else origin
+            lengths = ", ".join(f"{length:,}" for length in one.lengths) or "no"
+            label = f"{one.suite}, {where}: {lengths} tokens, n {one.n}, seed {one.seed}, model {one.model}"
+            label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
     return found, problems
 

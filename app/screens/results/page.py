@@ -10,11 +10,11 @@ from html import escape
 
 import streamlit as st
 
-from routesparse.app.screens.results import figures, rows
+from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, numbers, states
-from routesparse.engine.results import report, tables, wording
+from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
 
 EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
@@ -23,6 +23,11 @@ EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 
 def render() -> None:
     """Draw the page."""
     st.html('<div class="rs-title">Results</div>')
+    _evaluations()
+    shift_card.card()
+
+
+def _evaluations() -> None:
     found, problems = offered()
     for problem in problems:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
@@ -40,8 +45,12 @@ def render() -> None:
     if length is None:
         states.empty("Nothing was predicted", [f"{chosen.source} holds no length with prompts."])
         return
-    st.html(f'<div class="rs-plain" role="status">{escape(wording.headline(chosen.found, length))}</div>')
-    st.html(f'<div class="rs-note">{escape(report.LIMITS)} {escape(chosen.found.made_by)}</div>')
+    told = "".join(
+        f"<p><b>{escape(question)}</b> {escape(answer)}</p>"
+        for question, answer in answers.answers(chosen.found, length, chosen.verdicts)
+    )
+    st.html(f'<div class="rs-concludes" role="status">{told}</div>')
+    st.html(f'<div class="rs-note">{escape(wording.about(chosen.found))} {escape(report.LIMITS)}</div>')
     _verdict_card(chosen)
     shown = chosen.found.at(length)
     picked = _method(shown)
@@ -51,6 +60,7 @@ def render() -> None:
     _table_card(chosen, "lengths", "Every length", tables.length_table(chosen.found))
     _table_card(chosen, "ablations", "Ablations", tables.ablation_table(chosen.found, length))
     _table_card(chosen, "controls", "Controls", tables.control_table(chosen.found))
+    st.html(f'<div class="rs-note rs-command">{escape(chosen.found.made_by)}</div>')
 
 
 def _chosen(found: list[Offered]) -> Offered:
@@ -66,7 +76,7 @@ def _chosen(found: list[Offered]) -> Offered:
             list(by_key),
             format_func=lambda name: by_key[name].label,
             key="set-choice",
-            width=420,
+            width=680,
             on_change=lambda: _other(st.session_state["set-choice"]),
         )
     return by_key[key]
@@ -219,7 +229,7 @@ def _task_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Met
         exports.chart_foot(
             f"{found.suite}-{length}-tasks",
             f"n = {wording.prompts(picked)} prompts of {picked.name} · points, 95 % paired bootstrap · in brackets: "
-            f"dense's score; hollow: below 80, where a task says nothing about sparse attention · {found.source} · "
+            f"dense's score; hollow: below 80 · table: {wording.MARKED} {found.source} · "
             f"source: {chosen.source}",
             all_rows[all_rows["length"] == length],
             "tasks",

@@ -1,15 +1,16 @@
 """What quality targets chose, and whether they were kept on documents that no choice has seen: data/results/TUNE.md.
 
     python -m routesparse.engine.evaluation.studies.tuning_table data/results/tuning_calibration_h200.jsonl.gz \\
-        data/results/tuning_test_h200.jsonl.gz --out data/results/TUNE.md
+        data/results/tuning_test_h200.jsonl.gz --out data/results/TUNE.md --shift data/results/tuning_shift.json
 
-The first file's windows chose the bundled prices (data/calibrations/tuned), the second's are of the test split.
+The first file's windows chose the bundled prices (data/calibrations/tuned), the second's are of the test split. The
+table of one domain's price on another is also what the page Results draws: --shift.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies import tuning_check
 from routesparse.engine.method.layer_certificate import layer_lower_mass
+from routesparse.engine.results import shift
 from routesparse.engine.stats.coverage import clustered_interval
 
 REPEATS = 400
@@ -36,12 +39,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("test", type=Path, help="rows of the check")
     parser.add_argument("--prices", type=Path, default=paths.DATA / "calibrations" / tuned.FOLDER)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shift", type=Path, help="JSON of the prices on every domain, for the page Results")
     arguments = parser.parse_args(argv)
     chosen = [tuned.load(str(path)) for path in sorted(arguments.prices.glob("*.json"))]
     if not chosen:
         raise CalibrationError(f"{arguments.prices} holds no tuned prices; choose some with routesparse tune")
     files = [read_measured([path]) for path in (arguments.calibration, arguments.test)]
-    arguments.out.write_text("\n".join(page(chosen, *files[0], *files[1], study.command())).rstrip() + "\n")
+    command = study.command()
+    arguments.out.write_text("\n".join(page(chosen, *files[0], *files[1], command)).rstrip() + "\n")
+    if arguments.shift is not None:
+        paths.write_json(arguments.shift, shift.plain(shifted(chosen, *files[1], command)))
 
 
 def page(
@@ -60,49 +67,52 @@ def page(
             "prices are checked on documents of the test split, which no choice may have seen"
         )
     first = chosen[0]
-    target = Target(first.measure, first.target)
+    lots = tuning_check.by_target(chosen)
+    goals = [f"{lot[0].goal} ({100 * lot[0].confidence:g} %)" for lot in lots]
     return [
         "# Quality targets in place of a price",
         f"Written by `{command}`; do not edit by hand.",
         "",
-        f"`routesparse tune` chose, for each domain, the cheapest price at which {tuned.WORDS[first.measure]} stays at "
-        f"or below {first.limit:g} nats a token, with confidence {first.confidence:g}. A window's loss counts up to "
-        f"{CAP:g} times that. Prices were tested from the dearest on, each at the full error, up to the first that "
-        "failed (Learn-then-Test, fixed sequence). The confidence holds for prices and windows that were fixed before "
-        "their losses were seen; a second try on more rows is a second test. A domain with at least "
+        "`routesparse tune` chose, for each domain and target, the cheapest price at which a mean loss against dense "
+        f"attention stays at or below a limit: {'; '.join(goals)}. A window's loss counts up to {CAP:g} times the "
+        "limit; where the text's loss falls it counts as 0. Prices were tested from the dearest on, each at the full "
+        "error, up to the first that failed (Learn-then-Test, fixed sequence). The confidence holds for prices and "
+        "windows that were fixed before their losses were seen, and for one target at a time: of several targets on "
+        "the same windows each may err. A second try on more rows is a second test. A domain with at least "
         f"{LEAST_CLUSTERS} documents (projects for code) is bounded over these; one with fewer over windows that were "
         "drawn independently from those there are, so that its claim is about these alone. Losses are means over "
-        f"windows of up to {first.tokens:,} tokens. Area: the kept "
-        "share of the causal area.",
+        f"windows of up to {first.tokens:,} tokens: nats a token, and for next-token agreement the share of tokens "
+        "whose likeliest next token is another one than dense's. Area: the kept share of the causal area.",
         "",
         *_sources(headers, test_headers),
         "## What was chosen",
-        *_chosen_table(chosen),
+        *_chosen_table([one for lot in lots for one in lot]),
         "## The check on test documents",
         "Windows of documents that no choice has seen. *upper bound*: of the mean over the test windows, by the same "
         f"method at {100 * first.confidence:g} %; *interval*: 95 %, bootstrap over clusters (documents; projects "
         "for code), given from 8 clusters on. *kept*: the upper bound is at most the target; *by its mean*: the mean "
         "is, the bound is not. *below*: windows whose own loss is at most the target. *saved*: area against what the "
-        "strictest price reads on the same windows.",
+        "strictest price for the same target reads on the same windows.",
         "",
-        *_check_table(chosen, target, test_rows),
+        *_each(lots, lambda lot, target: _check_table(lot, target, test_rows)),
         "## The price of one domain on another",
         "Each price on the test windows of every domain: the mean loss, its upper bound as above, and whether the "
         "target is kept. A price claims nothing about a domain that it was not tuned on; in **bold** what it was tuned "
         "on.",
         "",
-        *_shift_table(chosen, target, test_rows),
+        *_each(lots, lambda lot, _: _shift_table(tuning_check.used(lot, test_rows))),
         "## How often a choice would have been wrong",
         f"{REPEATS} times: choose on a random half of a domain's calibration windows, judge by the mean of the other "
         "half. A wrong one is expected seldom; the guarantee is about the true mean, not about the other half's. The "
         "control takes the cheapest price whose mean on the "
         "same half is at most the target.",
         "",
-        *_repeats_table(chosen, target, rows),
+        *_each(lots, lambda lot, target: _repeats_table(lot, target, rows)),
         "## Every price",
-        "Mean loss in millinats a token, and area, on calibration / test windows.",
+        "Mean loss in thousandths (millinats a token; of agreement, changed tokens in a thousand), and area, on "
+        "calibration / test windows.",
         "",
-        *_curves(first.tested, target, rows, test_rows),
+        *_each(lots, lambda lot, target: _curves(lot[0].tested, target, rows, test_rows)),
         "## What this does not say",
         "Nothing about another model, another kind of text, or prompts far longer than the windows. A mean over "
         "windows says nothing about a single window, or about a token that must be right. With few documents (prose, "
@@ -110,14 +120,32 @@ def page(
     ]
 
 
+def shifted(
+    chosen: Sequence[TunedPrice], test_rows: Sequence[Row], headers: Sequence[Row], command: str
+) -> shift.Shift:
+    """Every price on every domain of the test rows, for the page Results."""
+    goals = tuple(tuning_check.used(lot, test_rows) for lot in tuning_check.by_target(chosen))
+    sources = tuple(dict.fromkeys(map(_measured_on, headers)))
+    return shift.Shift(command, chosen[0].model, chosen[0].tokens, sources, goals)
+
+
+def _each(lots: Sequence[Sequence[TunedPrice]], tables: Callable[..., list[str]]) -> Iterator[str]:
+    """A table for each target, under its words."""
+    for lot in lots:
+        yield f"### {lot[0].goal[0].upper()}{lot[0].goal[1:]}"
+        yield from tables(lot, Target(lot[0].measure, lot[0].target))
+
+
+def _measured_on(header: Row) -> str:
+    return (
+        f"{header['device']}, {header['dtype']}, torch {header['versions']['torch']}, seed {header['seed']}, commit "
+        f"{(header['git_commit'] or 'unknown')[:7]}"
+    )
+
+
 def _sources(*headers: Sequence[Row]) -> Iterator[str]:
     for lot in headers:
-        told = dict.fromkeys(
-            f"- `{header['command']}`: {header['device']}, {header['dtype']}, torch {header['versions']['torch']}, "
-            f"seed {header['seed']}, commit {(header['git_commit'] or 'unknown')[:7]}"
-            for header in lot
-        )
-        yield from told
+        yield from dict.fromkeys(f"- `{header['command']}`: {_measured_on(header)}" for header in lot)
     yield ""
 
 
@@ -186,7 +214,7 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
                     _interval(found, place),
                     f"{bound:.4f}",
                     f"{(windows <= one.limit).sum()}",
-                    _kept(mean, bound, one.limit).replace("no", "**no**"),
+                    shift.kept(mean, bound, one.limit).replace("no", "**no**"),
                     f"{area:.3f}",
                     f"{100 * (1 - area / strict):.0f} %",
                 )
@@ -202,36 +230,23 @@ def _check_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Ro
     ]
 
 
-def _shift_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[Row]) -> list[str]:
+def _shift_table(goal: shift.Goal) -> list[str]:
     """Tuned on, down; used on, across; and how many of the shifted pairs keep the target."""
-    domains = list(dict.fromkeys(row["domain"] for row in rows))
-    made, shifted = [], []
-    for one in sorted(chosen, key=lambda one: (one.robust, one.price, one.name)):
-        own = {part.domain for part in one.parts}
-        cells = []
-        for domain in domains:
-            found = sample(rows, domain, [one.price], target)
-            mean, bound = float(found.losses.mean()), float(found.bounds(one.cap, 1 - one.confidence)[0])
-            kept = _kept(mean, bound, one.limit)
-            cells.append(f"{mean:.4f}, at most {bound:.4f}: {kept}")
-            if domain in own:
-                cells[-1] = f"**{cells[-1]}**"
-            else:
-                shifted.append(kept)
+    made = []
+    for one in goal.prices:
+        cells = [f"{use.loss:.4f}, at most {use.bound:.4f}: {goal.kept(use)}" for use in one.uses]
+        cells = [f"**{told}**" if use.own else told for told, use in zip(cells, one.uses, strict=True)]
         made.append((f"`{one.name}`", f"{one.price:g}", *cells))
-    counts = ", ".join(f"{shifted.count(kept)} {told}" for kept, told in _KEPT.items())
+    kept = [goal.kept(use) for use in goal.shifted]
+    counts = ", ".join(f"{kept.count(one)} {told}" for one, told in _KEPT.items())
     return [
-        *_table(("tuned on", "price", *(f"used on {domain}" for domain in domains)), made),
-        f"Of {len(shifted)} pairs of a price and a domain that it was not tuned on: {counts}.",
+        *_table(("tuned on", "price", *(f"used on {domain}" for domain in goal.domains)), made),
+        f"Of {len(kept)} pairs of a price and a domain that it was not tuned on: {counts}.",
         "",
     ]
 
 
 _KEPT = {"yes": "keep the target", "by its mean": "keep it by their mean only", "no": "miss it"}
-
-
-def _kept(mean: float, bound: float, limit: float) -> str:
-    return "yes" if bound <= limit else "by its mean" if mean <= limit else "no"
 
 
 def _interval(found: Sequence[Sample], place: int) -> str:
@@ -255,10 +270,9 @@ def _repeats_table(chosen: Sequence[TunedPrice], target: Target, rows: Sequence[
             continue
         found = sample(rows, one.parts[0].domain, [row.price for row in one.tested], target)
         wrong, naive, prices = repeated(found, one.cap, one.limit, 1 - one.confidence)
+        grid = {-1: "none", **dict(enumerate(f"{row.price:g}" for row in one.tested))}
         told = ", ".join(
-            f"{price:g}: {(prices == place).sum()}"
-            for place, price in enumerate([row.price for row in one.tested])
-            if (prices == place).any()
+            f"{price}: {(prices == place).sum()}" for place, price in grid.items() if (prices == place).any()
         )
         made.append((one.domain, told, f"{100 * wrong:.1f} %", f"{100 * naive:.1f} %"))
     return _table(("domain", "chosen how often", "wrong", "wrong, by the mean alone"), made)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
 
-from routesparse.app.screens.results import figures, rows
+from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.ui import design
 from routesparse.engine import paths
-from routesparse.engine.results import evaluations, tables
+from routesparse.engine.results import evaluations, shift, tables
+from routesparse.engine.results.evaluations import Estimate
 
 PARTS = importlib.util.spec_from_file_location(
     "evaluation_values", Path(__file__).parents[2] / "engine" / "results" / "values.py"
@@ -51,7 +53,10 @@ def test_without_an_evaluation_the_page_says_how_to_make_one(home, open_page):
 def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page):
     page = open_page("results")
     text = text_of(page)
-    assert "routesparse=0.5 scores 94.6 and reads" in text and "in points: −0.4 [−1.9, +1.1]" in text
+    assert "Is anything lost at 32,768 tokens? Not resolved" in text.replace("</b>", "")
+    assert "−0.4 points of 100, 95 % interval −1.9 to +1.1; n = 48 prompts of 2 tasks" in text
+    assert "What is saved?" in text and "Is it better than other methods?" in text
+    assert "What was not tested? Any model but demo" in text.replace("</b>", "")
     assert "supported: +5.0 [+3.0, +7.0] points" in text and text.count("not tested: no predictions") == 4
     assert "cannot be expressed by an option" in text and "Per-head launches" in text
     assert text.count("seed 23") >= 6 and "evaluations/first/scores.json" in text
@@ -93,7 +98,7 @@ def test_an_address_that_names_nothing_shows_something_else(evaluated, open_page
 def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
     write(evaluated / "evaluations" / "second", '{"about": 3, "suite": []}')
     text = text_of(open_page("results"))
-    assert "second/scores.json can't be read: about is 3" in text and "routesparse=0.5 scores 94.6" in text
+    assert "second/scores.json can't be read: about is 3" in text and "mean score of 94.6" in text
 
 
 def test_broken_alone_is_no_empty_page(home, open_page):
@@ -110,10 +115,9 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     text = evaluations.compact([values.scores(), other], values.scores()["hypotheses"], "routesparse report")
     paths.DATA.joinpath("results", "evaluations.json").write_text(text)
     page = open_page("results")
+    told = ": 16,384, 32,768 tokens, n 24, seed 23, model demo"
     assert page.selectbox(key="set-choice").options == [
-        "ruler, shipped",
-        "stories, shipped",
-        "ruler, run here (first)",
+        f"{name}{told}" for name in ("ruler, shipped", "stories, shipped", "ruler, run here (first)")
     ]
     assert "Suites together: ruler, stories" in text_of(page)
     again = open_page("results", set="here-first")
@@ -151,6 +155,35 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     assert any("&lt;b&gt;vt" in name for name in drawn.data[0].y), "a chart renders markup"
 
 
+def test_names_of_methods_stand_in_the_chart_and_never_on_each_other(found):
+    crowd = [
+        (0.5, 0.5, "a" * 20),
+        (0.51, 0.5, "b" * 20),
+        (0.5, 0.52, "c" * 20),
+        (0.0, 0.0, "d" * 20),
+        (1.0, 1.0, "e" * 20),
+    ]
+    places = figures.label_places(crowd)
+    boxes = [
+        figures._box(x * figures._NARROW, y * figures._PLOT_HEIGHT, len(name) * figures._LETTER, side)
+        for (x, y, name), side in zip(crowd, places, strict=True)
+        if side
+    ]
+    assert len(boxes) >= 4 and places[4] == "bottom left"
+    assert not any(figures._meet(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
+    assert figures.label_places([(0.5, 0.5, "x" * 200)]) == [None]
+
+
+def test_what_loses_far_more_than_others_does_not_flatten_the_chart(found):
+    lost = [
+        replace(row, difference=Estimate(-40.0, -42.0, -38.0)) if row.name == "minference=1" else row
+        for row in found.at(32_768)
+    ]
+    assert [row.name for row in tables.beyond(lost)] == ["minference=1", "window=1024"]
+    low, _ = tables.loss_ends(lost)
+    assert low > -5
+
+
 def test_a_chart_of_methods_with_unlike_numbers_of_prompts_says_both(home, open_page):
     content = values.scores()
     content["suite"][8] |= {"n": 3}
@@ -174,3 +207,42 @@ def test_two_evaluations_of_one_suite_stand_beside_each_other(home, open_page):
     )
     first, *older = open_page("results").selectbox(key="set-choice").options
     assert len(older) == 2 and first not in older
+
+
+@pytest.fixture
+def tuned_elsewhere(home):
+    shipped = Path(__file__).parents[3] / "data" / "results" / shift.FILE
+    target = paths.DATA / "results" / shift.FILE
+    target.parent.mkdir(parents=True)
+    target.write_bytes(shipped.read_bytes())
+    return target
+
+
+def test_tuned_prices_on_other_kinds_of_text_stand_there_by_target(tuned_elsewhere, open_page):
+    page = open_page("results")
+    text = text_of(page)
+    assert "No evaluations yet" in text, "an evaluation is not needed for it"
+    assert "Target: KL to dense at most 0.01 nats a token, at 95 % confidence. Of 11 pairs" in text
+    for part in ("n = 64 to 75 windows", "NVIDIA H200", "each at 95 %", "strictest-kl"):
+        assert part in text
+    other = open_page("results", target="agreement")
+    assert "at most 3 % of next tokens changed" in text_of(other) and "code-agreement" in text_of(other)
+
+
+def test_broken_tuned_prices_are_named_and_the_evaluations_stay(evaluated, tuned_elsewhere, open_page):
+    tuned_elsewhere.write_text("{}")
+    text = text_of(open_page("results"))
+    assert "tuning_shift.json can't be read: command is missing" in text
+    assert "routesparse=0.5" in text
+
+
+@pytest.mark.parametrize("theme", [design.LIGHT, design.DARK])
+def test_the_chart_of_tuned_prices_says_its_verdicts_in_words_too(theme):
+    goal = shift.read(Path(__file__).parents[3] / "data" / "results" / shift.FILE).goals[0]
+    chart = shift_card.picture(goal, theme)
+    (cells,) = chart.data
+    by_name = {name.split("</b>")[0]: row for name, row in zip(cells.y, cells.text, strict=True)}
+    assert by_name["<b>prose-kl"][0].startswith("✕ missed<br>0.0101, at most 0.0116<br>29 % saved")
+    assert len(chart.layout.shapes) == sum(use.own for one in goal.prices for use in one.uses)
+    for _, fill in cells.colorscale:
+        assert design.contrast(fill, theme.ink) >= 4.5

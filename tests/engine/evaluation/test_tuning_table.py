@@ -14,6 +14,7 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.evaluation.studies import tuning_table
 from routesparse.engine.models.files import resolve, revision_of
+from routesparse.engine.results import shift
 
 PRICES = (0.25, 0.5, 1.0)
 
@@ -96,7 +97,10 @@ def test_the_page_tells_what_was_chosen_kept_and_saved(tmp_path):
     made.save(tmp_path / "prices" / "all.json")
     out = tmp_path / "TUNE.md"
     files = [str(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
-    tuning_table.main([*files, "--prices", str(tmp_path / "prices"), "--out", str(out)])
+    written = tmp_path / shift.FILE
+    tuning_table.main(
+        [*files, "--prices", str(tmp_path / "prices"), "--out", str(out), "--shift", str(written)]
+    )
     lines = out.read_text().splitlines()
     chosen, check = (
         {
@@ -115,16 +119,28 @@ def test_the_page_tells_what_was_chosen_kept_and_saved(tmp_path):
     assert "`code` on code (0.0" in out.read_text().split("Missed: ")[1]
     assert ("`all`", "docs (shift)") in check and "windows" in check["price of", "on"]
     # Code's own test windows lose 2.5 times what its calibration's did; the price of prose, 1, loses that and more.
-    shift = {
+    cross = {
         cells[0]: cells[1:]
         for line in lines
         for cells in [line.strip("| ").split(" | ")]
         if len(cells) == 5 and cells[0].startswith("`")
     }
-    assert [cell.rsplit(": ")[-1] for cell in shift["`prose`"][1:]] == ["yes**", "no", "no"]
-    assert shift["`prose`"][0] == "1" and shift["`code`"][2].startswith("**0.0")
-    assert shift["`code`"][1].endswith(": yes") and shift["`code`"][2].endswith(": no**")
+    assert [cell.rsplit(": ")[-1] for cell in cross["`prose`"][1:]] == ["yes**", "no", "no"]
+    assert cross["`prose`"][0] == "1" and cross["`code`"][2].startswith("**0.0")
+    assert cross["`code`"][1].endswith(": yes") and cross["`code`"][2].endswith(": no**")
     assert "Of 5 pairs of a price and a domain that it was not tuned on: " in out.read_text()
+    (goal,) = shift.read(written).goals
+    used = {(one.name, use.domain): use for one in goal.prices for use in one.uses}
+    assert [pair for pair, use in used.items() if use.own] == [
+        ("code", "code"), ("prose", "prose"), ("all", "prose"), ("all", "code")
+    ]  # fmt: skip
+    assert goal.kept(used["prose", "docs"]) == "no" and used["prose", "docs"].windows == 64
+    assert used["prose", "docs"].saved == pytest.approx(1 - 0.3 / 0.4) and used["code", "docs"].saved == 0
+    told = shift.headline(goal)
+    assert (
+        told.endswith("2 missed. The strictest price, 0.5, is not shown to keep it on code.")
+        and ": 3 kept" in told
+    )
     assert "measure calibration" in out.read_text() and "commit unknown" in out.read_text()
     with pytest.raises(CalibrationError, match="documents of the test split"):
         tuning_table.main([files[0], files[0], "--prices", str(tmp_path / "prices"), "--out", str(out)])
@@ -135,11 +151,15 @@ def test_the_shipped_prices_and_page_are_what_the_shipped_rows_say():
     results = paths.DATA / "results"
     files = [read_measured([results / f"tuning_{split}_h200.jsonl.gz"]) for split in ("calibration", "test")]
     names = sorted(path.stem for path in (paths.DATA / "calibrations" / "tuned").glob("*.json"))
-    assert names == ["code-kl", "dialog-kl", "mixed-kl", "prose-kl", "strictest-kl"]
+    domains = ("code", "dialog", "mixed", "prose", "strictest")
+    assert names == sorted(f"{domain}-{measure}" for domain in domains for measure in tuned.MEASURES)
     shipped = [tuned.load(name) for name in names]
     text = (results / "TUNE.md").read_text()
     command = text.splitlines()[1].split("`")[1]
     assert "\n".join(tuning_table.page(shipped, *files[0], *files[1], command)).rstrip() + "\n" == text
+    assert shift.read(results / shift.FILE) == tuning_table.shifted(shipped, *files[1], command)
+    said = "price 0.35: at most 3 % of next tokens changed (agreement 0.97) on code (the 3 projects measured), in"
+    assert tuned.load("code-agreement").says.startswith(said)
     for one in shipped:
         again = choose(
             files[0][0],

@@ -21,7 +21,7 @@ from routesparse.engine.verdict import SIGNS, WORDS, of_record
 
 SECRET = "the code of Oslo is 4417"
 HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">\u2028\u202e\u0000&amp;'
-VOID = {"meta", "img", "br", "link", "input"}
+VOID = {"wbr", "meta", "img", "br", "link", "input"}
 
 
 class Page(HTMLParser):

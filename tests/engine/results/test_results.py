@@ -133,8 +133,8 @@ def test_tasks_in_which_no_control_loses_are_said_to_prove_nothing(tmp_path):
     content = values.scores()
     content["suite"][-1]["by_task"][1]["difference"] = values.estimate(0, 0)
     ((found,), _) = read(tmp_path, content)
-    assert "Controls that must lose do so in 1 of 2 tasks (niah_single_2)" in wording.headline(found, 32_768)
-    assert "Controls that must lose do so in 2 of 2 tasks" in wording.headline(found, 16_384)
+    assert "Controls that must lose do so in 1 of 2 tasks (niah_single_2)" in wording.telling(found, 32_768)
+    assert wording.telling(found, 16_384) == "Controls that must lose do so in all 2 tasks."
 
 
 def test_times_of_several_processes_are_called_rough(tmp_path):
@@ -142,6 +142,20 @@ def test_times_of_several_processes_are_called_rough(tmp_path):
     content["about"]["processes"] = 2
     ((found,), _) = read(tmp_path, content)
     assert "2 processes at once (their times compare nothing)" in tables.main_table(found).caption
+
+
+def test_tasks_are_short_beside_many_methods_and_whole_for_ours(tmp_path):
+    content = values.scores()
+    for row in content["suite"]:
+        row["by_task"][1] |= {"dense": 41.0}
+    content["suite"][10]["by_task"][1] |= {"few_clusters": True}
+    ((found,), _) = read(tmp_path, content)
+    table = tables.task_table(found, 32_768)
+    cells = {row[0]: row[1:] for row in table.rows}
+    assert cells["dense"] == ("95.0", "41.0†") and cells["routesparse=0.5"] == ("−0.4", "−0.4")
+    assert cells["minference=1"] == ("−6.0*", "−6.0") and wording.MARKED in table.caption
+    whole = tables.task_intervals(found, named(found, 32_768, "minference=1")).rows
+    assert whole[0] == ("niah_single_2", "24", "95.0", "89.0", "−6.0 [−7.5, −4.5]", "6")
 
 
 def test_perplexity_is_no_score(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import asked, predictions, timing
@@ -20,7 +21,7 @@ from routesparse.engine.evaluation.studies.selection.measure import SEGMENT_TOKE
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.progress import no_progress
-from routesparse.engine.results import evaluations, tables
+from routesparse.engine.results import evaluations, shift, tables
 
 LENGTH = 900
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
@@ -95,6 +96,23 @@ def test_a_run_goes_on_where_it_was_cut_off_and_repeats_its_scores(job):
     before = made.predictions.read_text()
     predicting.predict(made, Bench)
     assert len(lines(made)) == 8 and made.predictions.read_text() == before
+
+
+def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scores(job, tmp_path):
+    """Also of methods that draw at random: the rows that ours scores, the control's blocks. Only clocks differ."""
+    clocks = {"created_at", "select_ms", "prefill_ms", "attention_ms", "medians"}
+
+    def run(name, seed):
+        made = job(tasks=("passkey",), methods=("routesparse=0.5", "random_blocks=0.5"), seed=seed)
+        made = dataclasses.replace(made, out=tmp_path / name)
+        found = evaluated(made)["suite"], lines(made)
+        suite, rows = ([{key: one[key] for key in one.keys() - clocks} for one in table] for table in found)
+        return made.prompts(LENGTH, "passkey").read_text(), rows, suite
+
+    first, again, other = run("first", 1), run("again", 1), run("other", 2)
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
+    assert min(row["area"] for row in first[1] if row["method"] == "random_blocks") < 1
 
 
 def test_several_processes_share_one_job(job):
@@ -342,6 +360,11 @@ def test_the_command_runs_all_stages(run, folder, data, tmp_path):
     page = (tmp_path / "page.md").read_text()
     assert "--tasks passkey,number\\_string" in page and "not tested: no predictions of routesparse" in page
     assert str(tmp_path) not in page
+    assert shift.TITLE not in (tmp_path / "page.html").read_text()
+    code, out, err = run("report", there, *wanted, "--shift", paths.DATA / "results" / shift.FILE, "--force")
+    assert code == 0 and all(
+        shift.TITLE in (tmp_path / f"page.{kind}").read_text() for kind in ("html", "md")
+    )
     (again,), _ = evaluations.read(tmp_path / "page.json")
     assert [row.name for row in again.rows] == ["dense", "window=128"] and again.devices
     code, out, err = run("report", there, *wanted)

@@ -1,0 +1,258 @@
+"""What a price that was tuned on one domain does on another: data/results/tuning_shift.json, read, and as a table.
+
+``engine/evaluation/studies/tuning_table.py`` writes the file; a price claims nothing about a domain that it was not
+tuned on, so this is measurement, not promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from routesparse.engine import fields, paths
+from routesparse.engine.errors import ResultsError
+from routesparse.engine.export import numbers
+from routesparse.engine.results.tables import Table
+
+KIND = "shift of tuned prices"
+FILE = "tuning_shift.json"
+MOST_BYTES = 1 << 22
+KEPT = ("yes", "by its mean", "no")
+SIGNS = {"yes": "✓", "by its mean": "–", "no": "✕"}
+WORDS = {"yes": "kept", "by its mean": "kept by the mean only", "no": "missed"}
+TITLE = "Does a tuned price carry over to another kind of text?"
+HOW = (
+    "A row is a price and what it was tuned on, a column the kind of text that it was then used on: windows of "
+    "documents that no choice has seen. Kept: an upper bound of the mean loss is at most the target; kept by the mean "
+    "only: the measured mean is, the bound is not. Saved: causal area that is not read, against the strictest price "
+    "for the same target on the same windows. Framed: what the price was tuned on. It promises nothing about another "
+    "kind of text, nor, where it was tuned on the mean of several kinds, about one of them."
+)
+
+
+@dataclass(frozen=True)
+class Use:
+    """One price on one domain's test windows. loss: their capped mean; bound: its upper one; area and saved: shares."""
+
+    domain: str
+    own: bool  # the price was tuned on it
+    windows: int
+    clusters: int
+    loss: float
+    bound: float
+    area: float
+    saved: float
+
+
+@dataclass(frozen=True)
+class Price:
+    """One tuned price and where it was used."""
+
+    name: str
+    price: float
+    tuned_on: tuple[str, ...]
+    robust: bool
+    uses: tuple[Use, ...]
+
+    @property
+    def told(self) -> str:
+        """What it was tuned on, and what it is."""
+        several = "each of " if self.robust else "mean of " if len(self.tuned_on) > 1 else ""
+        return f"{several}{', '.join(self.tuned_on)}: price {self.price:g}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One target and its prices. limit: the largest mean loss that keeps it; words: the target as people read it."""
+
+    measure: str
+    limit: float
+    words: str
+    confidence: float
+    prices: tuple[Price, ...]
+
+    @property
+    def domains(self) -> list[str]:
+        """What the prices were used on."""
+        return list(dict.fromkeys(use.domain for one in self.prices for use in one.uses))
+
+    @property
+    def shifted(self) -> list[Use]:
+        """The pairs of a price and a domain that it was not tuned on."""
+        return [use for one in self.prices for use in one.uses if not use.own]
+
+    def kept(self, use: Use) -> str:
+        """Whether the target is kept there: one of KEPT."""
+        return kept(use.loss, use.bound, self.limit)
+
+    def loss(self, value: float) -> str:
+        """A loss with its unit: nats a token, or the share of changed tokens."""
+        return f"{100 * value:.2f} %" if self.measure == "agreement" else f"{value:.4f}"
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The whole file. sources: each measuring command with its device, number format, seed and commit."""
+
+    command: str
+    model: str
+    tokens: int  # of a window, at most
+    sources: tuple[str, ...]
+    goals: tuple[Goal, ...]
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from, in one line."""
+        return f"windows of up to {self.tokens:,} tokens, model {self.model}, {'; '.join(self.sources)}"
+
+
+def kept(loss: float, bound: float, limit: float) -> str:
+    """Whether a target is kept: by the bound, by the mean alone, or not."""
+    return "yes" if bound <= limit else "by its mean" if loss <= limit else "no"
+
+
+def headline(goal: Goal) -> str:
+    """How many pairs keep the target, and what the strictest price does."""
+    shifted = [goal.kept(use) for use in goal.shifted]
+    counts = ", ".join(f"{shifted.count(one)} {WORDS[one]}" for one in KEPT)
+    text = (
+        f"Target: {goal.words}, at {100 * goal.confidence:g} % confidence. Of {len(shifted)} pairs of a price and a "
+        f"kind of text that it was not tuned on: {counts}."
+    )
+    strict = next((one for one in goal.prices if one.robust), None)
+    if strict is None:
+        return text
+    missed = [use.domain for use in strict.uses if goal.kept(use) != "yes"]
+    of = (
+        f"is not shown to keep it on {', '.join(missed)}"
+        if missed
+        else f"keeps it on all {len(strict.uses)} kinds"
+    )
+    return f"{text} The strictest price, {strict.price:g}, {of}."
+
+
+def cell(goal: Goal, use: Use) -> tuple[str, str, str]:
+    """One pair in three short lines: the verdict, the loss with its bound, the area."""
+    saved = "reads" if not use.saved else f"{numbers.share(use.saved, 0)} saved, reads"
+    return (
+        f"{SIGNS[goal.kept(use)]} {WORDS[goal.kept(use)]}",
+        f"{goal.loss(use.loss)}, at most {goal.loss(use.bound)}",
+        f"{saved} {numbers.share(use.area)}",
+    )
+
+
+def told(found: Shift) -> str:
+    """What stands behind a goal's picture, in one line."""
+    windows = sorted(use.windows for goal in found.goals for one in goal.prices for use in one.uses)
+    return f"n = {windows[0]} to {windows[-1]} windows a kind of text, {found.source}"
+
+
+def table(found: Shift, goal: Goal) -> Table:
+    """Every pair of a price and a domain."""
+    rows = [
+        (
+            one.name,
+            one.told,
+            use.domain + (" (tuned on it)" if use.own else ""),
+            f"{use.windows} in {use.clusters}",
+            goal.loss(use.loss),
+            goal.loss(use.bound),
+            f"{SIGNS[goal.kept(use)]} {WORDS[goal.kept(use)]}",
+            numbers.share(use.area),
+            numbers.share(use.saved, 0),
+        )
+        for one in goal.prices
+        for use in one.uses
+    ]
+    heads = ("name", "tuned on", "used on", "n", "mean loss", "upper bound", "target", "area", "saved")
+    caption = (
+        f"Target: {goal.words}; n: windows in clusters (documents; of code and docs projects); each bound by itself at "
+        f"{100 * goal.confidence:g} %. {found.source}"
+    )
+    return Table(caption, heads, tuple(rows), (0, 1, 2, 6))
+
+
+def shipped() -> Shift | None:
+    """The file that comes with RouteSparse; None where it is not there. Errors: ResultsError."""
+    path = paths.DATA / "results" / FILE
+    return read(path) if path.is_file() else None
+
+
+def read(path: Path) -> Shift:
+    """Errors: ResultsError, which names the file and what is wrong in it."""
+    try:
+        values = fields.read_json(path, MOST_BYTES)
+        _FILE(values, "")
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ResultsError(
+            f"{path.parent.name}/{path.name} can't be read: {said}; write it again with "
+            "`python -m routesparse.engine.evaluation.studies.tuning_table`"
+        ) from None
+    goals = tuple(_goal(one) for one in values["goals"])
+    return Shift(values["command"], values["model"], values["tokens"], tuple(values["sources"]), goals)
+
+
+def plain(found: Shift) -> dict[str, Any]:
+    """What ``read`` reads, for JSON."""
+    return {"kind": KIND, **asdict(found)}
+
+
+_SHARE = fields.number(0, 1.001, "a share")
+_LOSS = fields.number(0)
+_USE = fields.record(
+    {
+        "domain": fields.text,
+        "own": fields.flag,
+        "windows": fields.whole(1),
+        "clusters": fields.whole(1),
+        "loss": _LOSS,
+        "bound": _LOSS,
+        "area": _SHARE,
+        "saved": fields.number(-1000, 1),
+    }
+)
+_PRICE = fields.record(
+    {
+        "name": fields.text,
+        "price": fields.number(fields.POSITIVE),
+        "tuned_on": fields.items(fields.text, least=1),
+        "robust": fields.flag,
+        "uses": fields.items(_USE, least=1),
+    }
+)
+_GOAL = fields.record(
+    {
+        "measure": fields.text,
+        "limit": fields.number(fields.POSITIVE),
+        "words": fields.text,
+        "confidence": fields.number(0, 1),
+        "prices": fields.items(_PRICE, least=1),
+    }
+)
+_FILE = fields.record(
+    {
+        "kind": fields.one_of(KIND),
+        "command": fields.text,
+        "model": fields.text,
+        "tokens": fields.whole(1),
+        "sources": fields.items(fields.text, least=1),
+        "goals": fields.items(_GOAL, least=1),
+    }
+)
+
+
+def _goal(values: Mapping[str, Any]) -> Goal:
+    prices = tuple(
+        Price(
+            **{
+                **one,
+                "tuned_on": tuple(one["tuned_on"]),
+                "uses": tuple(Use(**use) for use in one["uses"]),
+            }
+        )
+        for one in values["prices"]
+    )
+    return Goal(**{**values, "prices": prices})

@@ -1,0 +1,79 @@
+"""Tuned prices on other kinds of text: read, told, drawn. No GPU, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from routesparse.engine import paths
+from routesparse.engine.errors import ResultsError
+from routesparse.engine.results import report, shift
+from routesparse.engine.results.shift import Goal, Price, Shift, Use
+from routesparse.engine.results.shift_picture import shift_picture
+
+KEEPS = Use("prose", True, 64, 4, 0.004, 0.006, 0.2, 0.0)
+DOUBTED = Use("code", False, 66, 3, 0.009, 0.0105, 0.15, 0.25)
+MISSES = Use("docs", False, 64, 2, 0.012, 0.013, 0.15, 0.25)
+GOAL = Goal(
+    "kl",
+    0.01,
+    "KL <at most> 0.01",
+    0.95,
+    (
+        Price("prose-kl", 0.5, ("prose",), False, (KEEPS, DOUBTED, MISSES)),
+        Price("strictest-kl", 0.2, ("prose", "code"), True, (KEEPS, dataclasses.replace(DOUBTED, own=True), MISSES)),
+    ),
+)  # fmt: skip
+SHIFT = Shift("write it", "demo", 16_384, ("NVIDIA H200, seed 1",), (GOAL,))
+
+
+def test_what_was_written_is_read_again(tmp_path):
+    path = paths.write_json(tmp_path / shift.FILE, shift.plain(SHIFT))
+    assert shift.read(path) == SHIFT
+    path.write_text(path.read_text().replace('"bound": 0.013', '"bound": NaN'))
+    with pytest.raises(ResultsError, match=re.escape("goals[0].prices[0].uses[2].bound is NaN")):
+        shift.read(path)
+
+
+def test_a_target_is_kept_by_its_bound_by_its_mean_alone_or_not():
+    assert [GOAL.kept(use) for use in (KEEPS, DOUBTED, MISSES)] == ["yes", "by its mean", "no"]
+    told = shift.headline(GOAL)
+    assert (
+        "Of 3 pairs of a price and a kind of text that it was not tuned on: 0 kept, 1 kept by the mean"
+        in told
+    )
+    assert told.endswith("The strictest price, 0.2, is not shown to keep it on code, docs.")
+    assert shift.cell(GOAL, DOUBTED) == (
+        "– kept by the mean only",
+        "0.0090, at most 0.0105",
+        "25 % saved, reads 15.0 %",
+    )
+
+
+def test_the_table_has_n_confidence_and_source():
+    table = shift.table(SHIFT, GOAL)
+    assert table.rows[0][2:5] == ("prose (tuned on it)", "64 in 4", "0.0040")
+    assert table.rows[2][6] == "✕ missed" and len(table.rows) == 6
+    assert "at 95 %" in table.caption and "NVIDIA H200, seed 1" in table.caption
+
+
+def test_the_picture_frames_what_a_price_was_tuned_on_and_the_report_holds_it():
+    picture = shift_picture(GOAL)
+    assert picture.count('class="own"') == 3
+    assert [picture.count(f'class="{name}"') for name in ("kept", "doubted", "missed")] == [2, 2, 2]
+    page = report.page([], [], "routesparse report", SHIFT)
+    assert picture in page and "KL &lt;at most&gt; 0.01" in page and "<at most>" not in page
+    assert "| prose-kl |" in report.markdown([], [], "routesparse report", SHIFT)
+
+
+def test_the_shipped_file_says_what_its_headlines_say():
+    found = shift.shipped()
+    assert found is not None and [goal.measure for goal in found.goals] == ["kl", "agreement", "nats"]
+    for goal in found.goals:
+        assert goal.domains == ["prose", "dialog", "code", "docs"] and goal.confidence == 0.95
+        assert all(use.windows >= 60 for one in goal.prices for use in one.uses)
+        assert len({(one.name, use.domain) for one in goal.prices for use in one.uses}) == 20
+    assert json.loads((paths.DATA / "results" / shift.FILE).read_text())["kind"] == shift.KIND
