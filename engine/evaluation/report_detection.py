@@ -129,21 +129,28 @@ def _summary(found: dict[str, Any]) -> str:
 def _places(scopes: dict[str, Any]) -> str:
     """On which tasks rows at known places say more than random ones: their whole interval lies above."""
     told = []
-    for claim in ("question_error", "needles_error"):
-        better = [
-            task
-            for task, found in scopes.items()
-            if task != ALL
-            and (mine := found["claims"].get(claim, {}).get("auc"))
-            and (random := found["claims"]["error"]["auc"])
-            and mine[1] > random[0]
-        ]
-        told.append(f"{SHORT[claim]} on {', '.join(better) or 'no task'}")
+    for quantity, random, known in (
+        ("output error", "error", ("question_error", "needles_error")),
+        ("largest keys kept", "hit_rate", ("question_hit_rate", "needles_hit_rate")),
+    ):
+        for claim in known:
+            better = [
+                task
+                for task, found in scopes.items()
+                if task != ALL and _above(found["claims"].get(claim), found["claims"].get(random))
+            ]
+            kind = {"question": "the question's", "needles": "the needles'"}[claim.partition("_")[0]]
+            told += [f"{quantity} in {kind} rows on {', '.join(better)}"] if better else []
     return (
-        "Where random rows see little, rows at the right places see more: over all methods and settings the output "
-        f"error is clearly more telling in {' and in '.join(told)}. Such rows are rare, and a mean over all rows hardly "
-        "moves when they are lost: whoever knows which rows matter should have those certified."
+        "Over all methods and settings, rows at known places tell more than random ones, by more than their interval: "
+        f"{'; '.join(told) or 'on no task'}. Such rows are rare, and a mean over all rows hardly moves when they are lost: "
+        "whoever knows which rows matter should have those certified."
     )
+
+
+def _above(claim: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    mine, theirs = ((one or {}).get("auc") for one in (claim, other))
+    return bool(mine and theirs and mine[1] > theirs[0])
 
 
 def _gap(result: dict[str, Any]) -> str:

@@ -115,6 +115,13 @@ def test_the_page_says_of_each_task_whether_random_rows_foretell(result):
     assert any(line.startswith("| no certificate: area read |") for line in text)
 
 
+def test_the_page_names_the_tasks_where_known_places_tell_clearly_more():
+    random, more, as_much = ({"auc": [middle, middle - 0.1, 1.0]} for middle in (0.6, 0.8, 0.7))
+    claims = {"error": random, "question_error": more, "needles_error": as_much}
+    told = report_detection._places({"vt": {"claims": claims}, analyse.ALL: {"claims": claims}})
+    assert "output error in the question's rows on vt. " in told and "needles" not in told
+
+
 def test_a_drop_below_a_tenth_counts_once_and_not_twice(planted):
     """Half of the lost answers lose a twentieth of the score, the others all of it."""
     small = [row | {"score": max(row["score"], 0.95 * (row["index"] % 2))} for row in planted]
