@@ -143,8 +143,8 @@ def _places(scopes: dict[str, Any]) -> str:
             told += [f"{quantity} in {kind} rows on {', '.join(better)}"] if better else []
     return (
         "Over all methods and settings, rows at known places tell more than random ones, by more than their interval: "
-        f"{'; '.join(told) or 'on no task'}. Such rows are rare, and a mean over all rows hardly moves when they are lost: "
-        "whoever knows which rows matter should have those certified."
+        f"{'; '.join(told) or 'on no task'}. Such rows are rare, and a mean over all rows hardly moves when they are "
+        "lost: whoever knows which rows matter should have those certified."
     )
 
 
