@@ -36,7 +36,7 @@ SHORT = {  # claims of the sentences
     "error": "random rows",
     "area": "area read alone",
     "question_error": "question's rows",
-    "needles_error": "needles' rows",
+    "needles_error": "needles' rows, where a task has them",
 }
 CURVES = ("area", "error", "hit_rate", "far_hit_rate", "question_error", "needles_error")
 NONE = "–"

@@ -103,9 +103,8 @@ def main(argv: list[str] | None = None) -> None:
             f"{', '.join(map(str, arguments.files))} hold no prefill; pass files that run.py wrote"
         )
     result = analysed(list(measured.values()), arguments.seed)
-    about = {name: headers[0][name] for name in headers[0] if name != "out"}
-    about |= {"analysis": study.command(), "note": arguments.note, "failed": len(failed)}
-    study.save(arguments.out, {**about, **result})
+    about = {"analysis": study.command(), "note": arguments.note, "failed": len(failed)}
+    study.save(arguments.out, {**headers[0], **about, **result})
 
 
 def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
