@@ -15,7 +15,8 @@ from routesparse.engine.evaluation.studies.detection.names import (
     WHOLE,
 )
 
-SERVED = {  # what a server has without knowing the prompt's purpose
+NAMES = {
+    "area": "no certificate: area read",
     "mass": "mean retained mass, bound",
     "low_rows": "rows that keep less than half",
     "hit_rate": "rows that keep their largest key",
@@ -23,10 +24,6 @@ SERVED = {  # what a server has without knowing the prompt's purpose
     "worst_head": "output error of the worst head",
     "far_hit_rate": "far rows that keep their largest key",
     "far_low_rows": "far rows that keep less than half",
-}
-NAMES = {
-    "area": "no certificate: area read",
-    **SERVED,
     "question_hit_rate": "question's rows that keep their largest key",
     "question_error": "output error in the question's rows",
     "needles_hit_rate": "needles' rows that keep their largest key",
