@@ -15,7 +15,8 @@ from routesparse.engine.evaluation.studies.detection.names import (
     WHOLE,
 )
 
-SERVED = {  # what a server has without knowing the prompt's purpose
+NAMES = {
+    "area": "no certificate: area read",
     "mass": "mean retained mass, bound",
     "low_rows": "rows that keep less than half",
     "hit_rate": "rows that keep their largest key",
@@ -23,14 +24,16 @@ SERVED = {  # what a server has without knowing the prompt's purpose
     "worst_head": "output error of the worst head",
     "far_hit_rate": "far rows that keep their largest key",
     "far_low_rows": "far rows that keep less than half",
-}
-NAMES = {
-    "area": "no certificate: area read",
-    **SERVED,
     "question_hit_rate": "question's rows that keep their largest key",
     "question_error": "output error in the question's rows",
     "needles_hit_rate": "needles' rows that keep their largest key",
     "needles_error": "output error in the needles' rows",
+}
+SHORT = {  # claims of the sentences
+    "error": "random rows",
+    "area": "area read alone",
+    "question_error": "question's rows",
+    "needles_error": "needles' rows, where a task has them",
 }
 CURVES = ("area", "error", "hit_rate", "far_hit_rate", "question_error", "needles_error")
 NONE = "–"
@@ -70,52 +73,108 @@ def meaning(result: dict[str, Any]) -> list[str]:
         "*lost* where its score is below dense attention's on the same prompt; *lost nats* are what the gold answer's "
         "log-likelihood fell by. "
         f"{result['unanswered']} prompts that dense attention fails altogether are left out, and {result['failed']} "
-        f"prefills failed. {source(result)}; {result['rows']} random rows a head.",
+        f"prefills failed. {result['note']} {source(result)}; {result['rows']} random rows a head.",
         "",
         f"*Far rows* are random rows whose largest key lies neither among the first {SINK_TOKENS} tokens nor among the "
         f"{NEAR_TOKENS:,} before the row: rows that look something up. *Question's rows* (of relay and list: the "
         f"looked-up tokens) and *needles' rows* are up to {CHOSEN_ROWS} rows each at places that only whoever made the "
         "prompt knows; they show what a certificate would need to see. Intervals: 95 %, prompts resampled in each task "
-        f"and length, {result['resamples']:,} times. Only pairs of one task and length are compared.{thin} {NONE}: "
-        "not defined, or too few answers on one side. Several claims are compared on the same prompts, so the best of "
-        "them looks better than it is.",
+        f"and length, {result['resamples']:,} times; methods are not, so nothing is said of others. Only pairs of one "
+        f"task and length are compared.{thin} {NONE}: not defined, or too few answers on one side. Several claims are "
+        "compared on the same prompts, so the best of them looks better than it is.",
         "",
     ]
 
 
 def findings(result: dict[str, Any]) -> list[str]:
-    """What each task shows, in a sentence with its numbers."""
+    """What each task shows, by the same claims everywhere, so that none is picked for looking good."""
+    found = result["foresight"]
     lines = ["## What it foretells, and where it does not", ""]
-    for task, found in result["foresight"].items():
-        lines.append(f"- **{task}** ({found['lost']} of {found['n']:,} lost): " + _finding(found))
+    told = (_summary(found[ALL]), _places(found), _gap(result), _tenth(result))
+    lines += [*(f"- {one}" for one in told), "", "By task:", ""]
+    lines += [f"- **{task}**: {_summary(one)}" for task, one in found.items() if task != ALL]
     return [*lines, ""]
 
 
-def _finding(found: dict[str, Any]) -> str:
-    claims = found["claims"]
-    told = []
-    for measure, scope in (("auc", "over all methods"), ("auc_within", "within one method and setting")):
-        best = _best(claims, measure, SERVED)
-        if best is None:
-            told.append(f"too few answers to say {scope}")
+def _summary(found: dict[str, Any]) -> str:
+    told = [f"{found['lost']} of {found['n']:,} answers are lost"]
+    for measure, scope, right, wrong in (
+        (
+            "auc",
+            "Over all methods and settings",
+            "the mean output error of random rows says more than chance about whether an answer is lost",
+            "the mean output error of random rows does **not** tell whether an answer is lost",
+        ),
+        (
+            "auc_within",
+            "Within one method and setting",
+            "it says more than chance about which prompt is hurt",
+            "it does **not** tell which prompt is hurt",
+        ),
+    ):
+        known = {name: claim[measure] for name, claim in found["claims"].items() if claim[measure]}
+        if "error" not in known:
+            told.append(f"{scope}: too few answers to say")
             continue
-        name, interval = best
-        area = claims["area"][measure] if measure == "auc" else None
-        beside = "" if area is None else f" (the area read alone: {area[0]:.2f})"
-        verdict = "foretells" if interval[1] > 0.5 else "random rows do **not** foretell; best is"
-        told.append(f"{scope} {verdict} *{SERVED[name]}* with {_cell(interval)}{beside}")
-    others = [name for name in NAMES if name not in (*SERVED, "area")]
-    known = _best(claims, "auc_within", others)
-    if known is not None:
-        told.append(f"with known places, within: *{NAMES[known[0]]}* {_cell(known[1])}")
-    return "; ".join(told) + "."
+        numbers = [f"{SHORT[name]} {_cell(known[name])}" for name in SHORT if name in known]
+        told.append(
+            f"{scope} {right if known['error'][1] > 0.5 else wrong} (area under the curve: {'; '.join(numbers)})"
+        )
+    return ". ".join(told) + "."
 
 
-def _best(
-    claims: dict[str, Any], measure: str, names: Sequence[str] | dict[str, str]
-) -> tuple[str, list[float]] | None:
-    known = [(name, claims[name][measure]) for name in names if claims.get(name, {}).get(measure)]
-    return max(known, key=lambda one: one[1][0], default=None)
+def _places(scopes: dict[str, Any]) -> str:
+    """On which tasks rows at known places say more than random ones: their whole interval lies above."""
+    told = []
+    for quantity, random, known in (
+        ("output error", "error", ("question_error", "needles_error")),
+        ("largest keys kept", "hit_rate", ("question_hit_rate", "needles_hit_rate")),
+    ):
+        for claim in known:
+            better = [
+                task
+                for task, found in scopes.items()
+                if task != ALL and _above(found["claims"].get(claim), found["claims"].get(random))
+            ]
+            kind = {"question": "the question's", "needles": "the needles'"}[claim.partition("_")[0]]
+            told += [f"{quantity} in {kind} rows on {', '.join(better)}"] if better else []
+    return (
+        "Over all methods and settings, rows at known places tell more than random ones, by more than their interval: "
+        f"{'; '.join(told) or 'on no task'}. Such rows are rare, and a mean over all rows hardly moves when they are "
+        "lost: whoever knows which rows matter should have those certified."
+    )
+
+
+def _above(claim: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    mine, theirs = ((one or {}).get("auc") for one in (claim, other))
+    return bool(mine and theirs and mine[1] > theirs[0])
+
+
+def _gap(result: dict[str, Any]) -> str:
+    """Where the verdict's alarms and false alarms lie farthest apart."""
+    known = [row for row in result["alarms"] if row["lost"]["alarmed"] and row["kept"]["alarmed"]]
+    if not known:
+        return "Too few answers are lost, or kept, to judge the verdict's alarms."
+    best = max(known, key=lambda row: row["lost"]["alarmed"][0] - row["kept"]["alarmed"][0])
+    tolerance = best["alarm"].partition("_")[2] or "none"
+    found, false = (_cell(best[kind]["alarmed"], percent=True) for kind in ("lost", "kept"))
+    return (
+        f"The verdict's own alarm is about attention, not about answers: at the tolerance that parts them most, "
+        f"{tolerance}, it is raised on {found} of the lost answers and on {false} of the others. "
+        f"It is raised on {best['controls']['dense']['alarms']} of {best['controls']['dense']['n']} dense prefills."
+    )
+
+
+def _tenth(result: dict[str, Any]) -> str:
+    found = result["of_a_tenth"]
+    claims = found["claims"]
+    numbers = [
+        f"{SHORT[name]} {_cell(claims[name]['auc'])}" for name in SHORT if claims.get(name, {}).get("auc")
+    ]
+    return (
+        f"Counting only drops of a tenth of the score or more, {found['lost']} of {found['n']:,} answers are lost; "
+        f"over all methods and settings: {'; '.join(numbers) or NONE}."
+    )
 
 
 def lost(result: dict[str, Any]) -> list[str]:
@@ -123,20 +182,25 @@ def lost(result: dict[str, Any]) -> list[str]:
     lines = [
         "## What was lost, and what was claimed",
         "",
-        f"Means over prefills. {', '.join(f'`{name}`' for name in (*WHOLE, CONTROL))} are controls: the first two must "
-        "lose nothing and claim nothing amiss, the last must lose.",
+        f"Means over prefills. {', '.join(f'`{name}`' for name in (*WHOLE, CONTROL))} are controls. The first two read "
+        "everything and must raise no alarm; what `dense_kernel` loses, our kernel on all blocks, is lost to another "
+        "order of sums in bfloat16. The last must lose. Our own plans have the last rows dense, so a question at the "
+        "end is read whole.",
         "",
-        "| method | setting | n | lost | score | lost nats | area | mass, bound | rows below half | keep largest key | "
-        "far rows keep it | output error |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| method | setting | n | lost | score | lost nats | area | mass, bound | keep largest key | "
+        "far rows keep it | output error | question's rows | needles' rows |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in result["methods"]:
-        shares = [row[name] for name in ("low_rows", "hit_rate", "far_hit_rate")]
+        shares = [row[name] for name in ("hit_rate", "far_hit_rate")]
+        errors = [row[name] for name in ("error", "question_error", "needles_error")]
         lines.append(
             f"| {row['method']} | {row['setting']:g} | {row['n']} | {row['lost']} | {100 * row['score']:.1f} | "
             f"{row['nats']:+.3f} | {row['area']:.1%} | {row['mass_bound']:.3f} | "
             + " | ".join(NONE if share is None else f"{share:.1%}" for share in shares)
-            + f" | {row['error']:.4f} |"
+            + " | "
+            + " | ".join(NONE if error is None else f"{error:.4f}" for error in errors)
+            + " |"
         )
     return [*lines, ""]
 

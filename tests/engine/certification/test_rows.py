@@ -68,6 +68,7 @@ def test_rows_are_what_float64_attention_says(oracle, kind, window):
     largest = weights.argmax(-1, keepdim=True)
     hit = plan.to_mask().expand(*weights.shape).gather(-1, largest).squeeze(-1)
     assert torch.equal(found.hit, hit.gather(2, rows))
+    assert torch.equal(found.largest, largest.squeeze(-1).gather(2, rows))
     assert torch.equal(found.positions, rows + n_k - n_q)
 
 

@@ -95,17 +95,40 @@ def test_each_method_has_its_line(result):
 
 def test_the_page_says_of_each_task_whether_random_rows_foretell(result):
     about = {"failed": 0, "rows": 64, "device": "cpu", "threads": 1, "dtype": "bfloat16", "seed": 1}
-    about |= {"versions": {"torch": "2"}, "git_commit": "0123456", "command": "run"}
+    about |= {
+        "versions": {"torch": "2"},
+        "git_commit": "0123456",
+        "command": "run",
+        "note": "Half came back.",
+    }
     text = report_detection.page({**about, **result})
-    (found,) = (line for line in text if line.startswith(f"- **{analyse.ALL}**"))
-    assert "within one method and setting foretells *mean output error*" in found
-    noise = {claim: told for claim, told in claims(result).items() if claim in ("area", "hit_rate")}
-    blind = {**result["foresight"][analyse.ALL], "claims": noise}
-    (told,) = report_detection.findings({"foresight": {"vt": blind}})[2:-1]
-    assert told.count("do **not** foretell") == 2
+    assert (
+        "Half came back." in text[0]
+        and sum("it says more than chance about which prompt" in line for line in text) == 3
+    )
+    noise = claims(result)["hit_rate"]
+    blind = {**result["foresight"][analyse.ALL], "claims": {"error": noise}}
+    told = report_detection.findings({**result, "foresight": {analyse.ALL: blind}})
+    assert sum(line.count("does **not** tell") for line in told) == 2
     lost = result["foresight"]["vt"]["lost"]
     assert any(f" | vt, {lost} of {PROMPTS * len(SETTINGS)} lost |" in line for line in text)
     assert any(line.startswith("| no certificate: area read |") for line in text)
+
+
+def test_the_page_names_the_tasks_where_known_places_tell_clearly_more():
+    random, more, as_much = ({"auc": [middle, middle - 0.1, 1.0]} for middle in (0.6, 0.8, 0.7))
+    claims = {"error": random, "question_error": more, "needles_error": as_much}
+    told = report_detection._places({"vt": {"claims": claims}, analyse.ALL: {"claims": claims}})
+    assert "output error in the question's rows on vt. " in told and "needles" not in told
+
+
+def test_a_drop_below_a_tenth_counts_once_and_not_twice(planted):
+    """Half of the lost answers lose a twentieth of the score, the others all of it."""
+    small = [row | {"score": max(row["score"], 0.95 * (row["index"] % 2))} for row in planted]
+    found = analyse.analysed(small, seed=1)
+    lost = [row for row in planted if row["score"] == 0]
+    assert found["foresight"][analyse.ALL]["lost"] == len(lost)
+    assert found["of_a_tenth"]["lost"] == sum(row["index"] % 2 == 0 for row in lost)
 
 
 def test_too_few_lost_answers_give_no_curve_and_a_claim_that_rows_lack_is_left_out(planted):

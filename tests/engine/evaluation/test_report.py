@@ -7,7 +7,7 @@ import pytest
 from routesparse.engine import paths
 from routesparse.engine.evaluation import report, report_cpu, report_gpu, result_files
 
-PAGES = ("CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md")
+PAGES = ("CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md", "DETECTION.md")
 
 
 @pytest.fixture

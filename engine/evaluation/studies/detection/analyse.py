@@ -3,8 +3,9 @@
     python -m routesparse.engine.evaluation.studies.detection.analyse detection.jsonl --out data/results/detection.json
 
 FILES are what ``run.py`` wrote (with FILE.jsonl also FILE.0.jsonl, ...). An answer is lost where a method's score is
-below dense attention's on the same prompt; prompts that dense fails altogether can lose none and are left out. *Lost
-nats* are the gold answer's log-likelihood under dense attention less that under the method.
+below dense attention's on the same prompt, by however little; the same once more for a drop of TENTH or more. Prompts
+that dense fails altogether can lose none and are left out. *Lost nats* are the gold answer's log-likelihood under dense
+attention less that under the method.
 
 Pairs of one task and length are compared, never of two. Twice over: *all*, over every method and setting, which asks
 whether the claim tells a starved prefill from a generous one; *within*, over prompts of one method and setting, which
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from routesparse.engine.stats.paired import Draws
 
 FALSE_ALARMS = (0.05, 0.1, 0.2)
 FEWEST = 8
+TENTH = 0.1
 RESAMPLES = 1_000
 ALL = "all tasks"
 Row = dict[str, Any]
@@ -44,13 +46,20 @@ class Told:
     """The prefills of some methods, as columns over n of them."""
 
     rows: Sequence[Row]
-    lost: np.ndarray  # bool [n]
-    nats: np.ndarray  # [n]
+    drop: np.ndarray  # [n], of the score
+    nats: np.ndarray  # [n], lost
+    margin: float = 0.0
+
+    @property
+    def lost(self) -> np.ndarray:
+        """bool [n]"""
+        return self.drop > 0 if self.margin == 0 else self.drop >= self.margin - 1e-9
 
     def of(self, chosen: np.ndarray) -> Told:
         """Those that are chosen, bool [n]."""
         place = np.flatnonzero(chosen)
-        return Told([self.rows[i] for i in place.tolist()], self.lost[place], self.nats[place])
+        kept = [self.rows[i] for i in place.tolist()]
+        return Told(kept, self.drop[place], self.nats[place], self.margin)
 
     def column(self, name: str) -> np.ndarray:
         """float64 [n], NaN where a row lacks it."""
@@ -81,6 +90,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--seed", type=int, default=0, help="of the resamples")
+    parser.add_argument("--note", default="", help="what a reader has to know about the files")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args(argv)
     paths = [
@@ -93,8 +103,8 @@ def main(argv: list[str] | None = None) -> None:
             f"{', '.join(map(str, arguments.files))} hold no prefill; pass files that run.py wrote"
         )
     result = analysed(list(measured.values()), arguments.seed)
-    about = {name: headers[0][name] for name in headers[0] if name != "out"}
-    study.save(arguments.out, {**about, "analysis": study.command(), "failed": len(failed), **result})
+    about = {"analysis": study.command(), "note": arguments.note, "failed": len(failed)}
+    study.save(arguments.out, {**headers[0], **about, **result})
 
 
 def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
@@ -124,6 +134,7 @@ def analysed(measured: Sequence[Row], seed: int) -> dict[str, Any]:
         "prefills": len(told.rows),
         "methods": methods_of(told),
         "foresight": {name: foresight(found, seed) for name, found in {**scopes, ALL: sparse}.items()},
+        "of_a_tenth": foresight(replace(sparse, margin=TENTH), seed),
         "alarms": [alarms(told, sparse, name, seed) for name in ALARMS],
     }
 
@@ -140,9 +151,9 @@ def paired(measured: Sequence[Row]) -> tuple[Told, int]:
             f"{len(missing)} prompts lack dense attention, such as {min(missing)}; run --methods dense"
         )
     kept = sorted((row for row in measured if dense[_prompt(row)] > 0), key=rows.key_of)
-    lost = np.array([row["score"] < dense[_prompt(row)] for row in kept], dtype=bool)
+    drop = np.array([dense[_prompt(row)] - row["score"] for row in kept])
     nats = np.array([(row["nats"] - row["nats_dense"]) * row["positions"] for row in kept])
-    return Told(kept, lost, nats), sum(score == 0 for score in dense.values())
+    return Told(kept, drop, nats), sum(score == 0 for score in dense.values())
 
 
 def _prompt(row: Row) -> Prompt:
