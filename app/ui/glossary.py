@@ -143,7 +143,8 @@ TERMS: dict[str, str] = {
     "front": "The settings of a sweep that no other one beats: none is at most as dear and at most as far off, and "
     "better in one of the two (ours).",
     "evaluation_front": "The methods that no other one beats: none reads at most as much and loses at most as much, "
-    "and better in one of the two. By estimates alone; where intervals overlap the order is not sure (ours).",
+    "and better in one of the two. Oracles, which nobody could run, don't count. By estimates alone; where intervals "
+    "overlap the order is not sure (ours).",
     "drift": "How unlike the calibration's prompts this one is, as a conformal p-value of its entropy, local band "
     "and agreement; an alarm voids the conformal claim and no other (section 3.5).",
     "folds": "Fold A of the calibration documents fits λ, α and e, which are then frozen; fold B measures δ. A "

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from routesparse.engine.export import numbers
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import OURS, Estimate, Evaluation, MethodRow, Verdict
-from routesparse.engine.results.tables import CONTROLS
+from routesparse.engine.results.tables import CONTROLS, is_oracle
 
 MARGIN = 1.0  # points, or percent of perplexity: what a loss is held against
-UNABLE = ("oracle",)  # knows the attention that a method has to guess: nobody could run it
 
 
 def ours(found: Evaluation, length: int) -> MethodRow | None:
@@ -101,7 +100,8 @@ def rivals(found: Evaluation, length: int) -> list[tuple[str, float, Estimate]]:
         and row.area is not None
         and row.method != "dense"
         and row.method not in CONTROLS
-        and not row.method.startswith(("routesparse", *UNABLE))
+        and not row.method.startswith("routesparse")
+        and not is_oracle(row)
     ]
 
 

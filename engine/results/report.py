@@ -43,7 +43,7 @@ def sections(
     for one in found:
         for length in one.lengths[-1:]:
             told = (f"{ask} {answer}" for ask, answer in answers.answers(one, length, together))
-            yield Section(f"{one.suite}, in short", (wording.about(one), *told), ())
+            yield Section(f"{_name(one, found)}, in short", (wording.about(one), *told), ())
     if together:
         about = wording.tested_on(found, together)
         yield Section("H1 to H3", (), (tables.verdict_table(together, about),))
@@ -53,12 +53,12 @@ def sections(
             wording.HOW,
             one.made_by,
         )
-        yield Section(f"{one.suite}: methods by length", notes, (tables.main_table(one),))
+        yield Section(f"{_name(one, found)}: methods by length", notes, (tables.main_table(one),))
         if any(row.tasks for row in one.rows):
             by_task = [tables.task_table(one, length) for length in one.lengths]
             rows = [answers.ours(one, length) for length in one.lengths]
             by_task += [tables.task_intervals(one, row) for row in rows if row is not None and row.tasks]
-            yield Section(f"{one.suite}: by task", (), tuple(by_task))
+            yield Section(f"{_name(one, found)}: by task", (), tuple(by_task))
         for length in one.lengths:
             unit = "% of perplexity" if one.is_perplexity else "points"
             title = f"{one.suite} at {length:,} tokens: loss over area"
@@ -66,13 +66,22 @@ def sections(
                 title, (), (tables.front_table(one, length),), area_picture(one.at(length), unit, title)
             )
         ablations = tuple(tables.ablation_table(one, length) for length in one.lengths)
-        yield Section(f"{one.suite}: ablations", (), ablations)
-        yield Section(f"{one.suite}: controls", (), (tables.control_table(one),))
+        yield Section(f"{_name(one, found)}: ablations", (), ablations)
+        yield Section(f"{_name(one, found)}: controls", (), (tables.control_table(one),))
         if len(found) > 1 and any(verdict.why is None for verdict in one.verdicts):
             source = f"{one.suite} alone: looked at beside the verdicts over all suites. {one.source}"
-            yield Section(f"{one.suite}: H1 to H3 alone", (), (tables.verdict_table(one.verdicts, source),))
+            yield Section(
+                f"{_name(one, found)}: H1 to H3 alone", (), (tables.verdict_table(one.verdicts, source),)
+            )
     if shifted is not None:
         yield from _shift_sections(shifted)
+
+
+def _name(one: Evaluation, found: Sequence[Evaluation]) -> str:
+    """The suite's name, with the lengths where another evaluation is of the same suite."""
+    if [other.suite for other in found].count(one.suite) == 1:
+        return one.suite
+    return f"{one.suite} at {', '.join(f'{length:,}' for length in one.lengths)} tokens"
 
 
 def _shift_sections(shifted: Shift) -> Iterator[Section]:

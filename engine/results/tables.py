@@ -189,10 +189,15 @@ def task_intervals(found: Evaluation, row: MethodRow) -> Table:
     return Table(caption, ("task", "n", "dense", "score", "against dense, points", "harmed"), tuple(cells))
 
 
+def is_oracle(row: MethodRow) -> bool:
+    """Whether a method knows the attention that others have to guess: nobody could run it."""
+    return row.method.startswith("oracle")
+
+
 def on_front(rows: Sequence[MethodRow]) -> list[bool]:
-    """Which rows no other one beats in area and in what is lost, by their estimates."""
+    """Which rows no other one beats in area and in what is lost, by their estimates; oracles neither beat nor count."""
     nan = float("nan")
-    areas = [nan if row.area is None else row.area for row in rows]
+    areas = [nan if row.area is None or is_oracle(row) else row.area for row in rows]
     losses = [nan if row.change is None else -row.change.value for row in rows]
     return [bool(one) for one in front(areas, losses)]
 
@@ -226,13 +231,13 @@ def front_table(found: Evaluation, length: int) -> Table:
             row.name,
             numbers.share(row.area),
             wording.change(row),
-            "on the front" if one else "beaten",
+            "cannot be run" if is_oracle(row) else "on the front" if one else "beaten",
         )
         for row, one in sorted(zip(rows, best, strict=True), key=lambda pair: pair[0].area or 0)
     ]
     caption = (
         f"{found.suite} at {length:,} tokens. The front is of the estimates alone: where intervals overlap it is not "
-        f"sure. {found.source}"
+        f"sure. An oracle knows the attention that others have to guess. {found.source}"
     )
     return Table(caption, ("method", "area", "against dense", "front"), tuple(cells), (0, 3))
 
