@@ -6,8 +6,9 @@ Importing this module also says who serves a model that is set to "routesparse" 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from routesparse.engine.calibration import tuned
@@ -46,6 +47,18 @@ def route(
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
+    session = session_maker(model, config, calibration, profile)(salt=fresh_salt() if salt is None else salt)
+    with routed_by(model, session):
+        yield session.trace
+
+
+def session_maker(
+    model: PreTrainedModel,
+    config: RouterConfig | None,
+    calibration: Calibration | TunedPrice | str | None,
+    profile: LatencyProfile | str,
+) -> Callable[..., RoutingSession]:
+    """``route``'s arguments, checked and loaded: RoutingSession without the keyword arguments that are left."""
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
@@ -59,15 +72,13 @@ def route(
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
-    session = RoutingSession(
+    return partial(
+        RoutingSession,
         config,
         loaded,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
-        salt=fresh_salt() if salt is None else salt,
         tuned_price=target.name if isinstance(target, TunedPrice) else None,
     )
-    with routed_by(model, session):
-        yield session.trace
 
 
 def default_config(on_gpu: bool) -> RouterConfig:
