@@ -34,7 +34,8 @@ from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import check_call
 from routesparse.engine.runtime.route import fresh_salt, session_maker
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.transformers import ATTRIBUTE, routed_by
+from routesparse.engine.runtime.tensor_parallel import ranks_of
+from routesparse.engine.runtime.transformers import ATTRIBUTE, check_supported, routed_by
 
 if TYPE_CHECKING:
     from routesparse.engine.calibration.artifact import Calibration
@@ -64,6 +65,11 @@ def route_requests(
     Errors: as ``route``. generate_batch reports what goes wrong in its thread as each request's error; leaving the
     block raises it.
     """
+    check_supported(model)
+    if ranks_of(model) is not None:
+        raise UnsupportedModelError(
+            "continuous batching over several processes is not supported; load the model without a tp_plan"
+        )
     router = _RequestRouter(
         session_maker(model, config, calibration, profile), fresh_salt() if salt is None else salt
     )

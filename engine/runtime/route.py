@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
@@ -18,6 +18,7 @@ from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.tensor_parallel import Ranks, RankSession, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
@@ -47,9 +48,47 @@ def route(
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
-    session = session_maker(model, config, calibration, profile)(salt=fresh_salt() if salt is None else salt)
-    with routed_by(model, session):
-        yield session.trace
+    check_supported(model)
+    ranks = ranks_of(model)
+    if ranks is None:
+        session = session_maker(model, config, calibration, profile)(
+            salt=fresh_salt() if salt is None else salt
+        )
+        with routed_by(model, session):
+            yield session.trace
+        return
+    with ranks.ended_together():
+        session = _rank_session(model, config, calibration, profile, salt, ranks)
+        with routed_by(model, session):
+            yield session.trace
+
+
+def _rank_session(
+    model: PreTrainedModel,
+    config: RouterConfig | None,
+    calibration: Calibration | TunedPrice | str | None,
+    profile: LatencyProfile | str,
+    salt: str | None,
+    ranks: Ranks,
+) -> RankSession:
+    """``route``'s session in one of several processes: salt and latency profile are the first one's."""
+    weight = next(model.parameters())
+    config = config or default_config(on_gpu=weight.is_cuda)
+    if isinstance(profile, str):
+        named, shape = NamedProfile(profile), model.config
+        head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        profile = ranks.from_first(
+            lambda: named.on(
+                weight.device,
+                weight.dtype,
+                head_dim=head_dim,
+                heads=shape.num_attention_heads // ranks.size,
+                kv_heads=(shape.num_key_value_heads or shape.num_attention_heads) // ranks.size,
+                config=config,
+            )
+        )
+    make = session_maker(model, config, calibration, profile, partial(RankSession, ranks=ranks))
+    return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt))
 
 
 def session_maker(
@@ -57,8 +96,9 @@ def session_maker(
     config: RouterConfig | None,
     calibration: Calibration | TunedPrice | str | None,
     profile: LatencyProfile | str,
+    session: Callable[..., RoutingSession] = RoutingSession,
 ) -> Callable[..., RoutingSession]:
-    """``route``'s arguments, checked and loaded: RoutingSession without the keyword arguments that are left."""
+    """``route``'s arguments, checked and loaded: what makes sessions of the keyword arguments that are left."""
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
@@ -73,7 +113,7 @@ def session_maker(
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
     return partial(
-        RoutingSession,
+        session,
         config,
         loaded,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
