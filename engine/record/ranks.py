@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,9 +30,21 @@ _SUMMED = (
 )
 
 
+class HeadShare(Protocol):
+    """Which heads of a model one process serves."""
+
+    @property
+    def first_head(self) -> int:
+        """The model's number of the first of them."""
+
+    @property
+    def heads(self) -> int:
+        """How many the whole model has."""
+
+
 def shifted(record: RunRecord, first_head: int) -> RunRecord:
     """The record with its heads numbered from first_head on."""
-    moved = {
+    moved: dict[str, Any] = {
         name: tuple(replace(row, head=row.head + first_head) for row in getattr(record, name))
         for name in _BY_HEAD
     }

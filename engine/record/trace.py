@@ -7,7 +7,7 @@ from pathlib import Path
 
 from routesparse.engine.errors import NumericsError, PromptError
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings, timings_of
-from routesparse.engine.record.ranks import shifted
+from routesparse.engine.record.ranks import HeadShare, shifted
 from routesparse.engine.record.to_rows import record_prompt
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.store.bundle import write_bundle
@@ -22,9 +22,8 @@ class Trace:
     info: RunInfo = field(default_factory=RunInfo)
     # The last prefill continued keys of no prompt that is known here: it ran dense, and is in no prompt.
     continues_unknown: bool = False
-    # Under tensor parallelism: which of the model's heads this process serves from, and how many there are in all.
-    first_head: int = 0
-    all_heads: int | None = None
+    # Which of the model's heads this process serves; None: all.
+    share: HeadShare | None = None
 
     @property
     def salt(self) -> str:
@@ -69,10 +68,10 @@ class Trace:
 
         Errors: as own_record; PromptError where other processes serve some of the heads.
         """
-        if self.all_heads is not None:
+        if self.share is not None:
             raise PromptError(
-                f"this process serves some of the model's {self.all_heads} heads; "
-                "call record_of_all_ranks(model, trace) in every process"
+                f"this process serves some of the model's {self.share.heads} heads; "
+                "call record_of_all_ranks(trace) in every process"
             )
         return self.own_record(info)
 
@@ -87,7 +86,7 @@ class Trace:
         if not self.prompts:
             raise ValueError("no prompt has been prefilled inside the route() block yet")
         record = record_prompt(self.settings, self.prompts[-1], info or self.info)
-        return shifted(record, self.first_head) if self.first_head else record
+        return record if self.share is None else shifted(record, self.share.first_head)
 
     def _check_last(self) -> None:
         if self.continues_unknown:

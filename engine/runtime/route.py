@@ -18,10 +18,11 @@ from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.tensor_parallel import Ranks, RankSession, ranks_of
+from routesparse.engine.runtime.tensor_parallel import Ranks, RankSession, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
     from routesparse.engine.method.latency import LatencyProfile
@@ -36,6 +37,7 @@ def route(
     calibration: Calibration | TunedPrice | str | None = None,
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
+    group: ProcessGroup | None = None,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
@@ -44,12 +46,13 @@ def route(
     profile: "auto" takes the latency profile of this device or measures a quick one.
     salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
+    group: the processes among which the heads of each layer are split, where transformers does not know them (Ulysses).
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
     check_supported(model)
-    ranks = ranks_of(model)
+    ranks = ranks_of(model) if group is None else ranks_in(group, model)
     if ranks is None:
         session = session_maker(model, config, calibration, profile)(
             salt=fresh_salt() if salt is None else salt

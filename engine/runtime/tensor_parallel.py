@@ -1,4 +1,4 @@
-"""Tensor parallelism as transformers does it (``tp_plan="auto"``, torchrun): each process routes its own heads.
+"""Heads in several processes: transformers' tensor parallelism and DeepSpeed's Ulysses. Each routes its own heads.
 
 A process of rank r sees query heads r H/R to (r+1) H/R of each layer and solves for them under the same T_l. Salt and
 latency profile come from the first process, and rows are drawn for all heads: a head's decision is the one that
@@ -87,10 +87,14 @@ class Ranks:
             raise  # the processes have the same input, or have agreed on it
         except Exception as error:
             store = distributed.distributed_c10d._get_default_store()
-            if isinstance(error, RuntimeError) and store.check([_FAILURE]):
-                raise RankError(store.get(_FAILURE).decode()) from error
-            store.set(_FAILURE, f"rank {self.rank} of {self.size} failed: {type(error).__name__}: {error}")
+            told = isinstance(error, RuntimeError) and store.check([_FAILURE])
+            if not told:
+                store.set(
+                    _FAILURE, f"rank {self.rank} of {self.size} failed: {type(error).__name__}: {error}"
+                )
             distributed.destroy_process_group()
+            if told:
+                raise RankError(store.get(_FAILURE).decode()) from error
             raise
 
     def _told(self, message: str | None) -> list[str | None]:
@@ -107,21 +111,27 @@ def ranks_of(model: PreTrainedModel) -> Ranks | None:
     mesh = getattr(model, "_device_mesh", None)
     if mesh is None or mesh.size() == 1:
         return None
-    size = getattr(model, "_tp_size", None) or 1
-    if mesh.size() != size:
+    if mesh.size() != (getattr(model, "_tp_size", None) or 1):
         raise UnsupportedModelError(
             f"this model is spread over a mesh of shape {dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))}; "
             "only tensor parallelism is routed"
         )
-    config = model.config
+    return ranks_in(mesh["tp"].get_group(), model)
+
+
+def ranks_in(group: Any, model: PreTrainedModel) -> Ranks:
+    """The processes of a torch group among which each layer's heads are split evenly, in order.
+
+    Errors: UnsupportedModelError where they can't be.
+    """
+    config, size = model.config, distributed.get_world_size(group)
     heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
     for what, count in (("attention heads", heads), ("KV heads", kv_heads or heads)):
         if count % size:
             raise UnsupportedModelError(
                 f"{count} {what} can't be split over {size} processes; start as many as divide {count}"
             )
-    tensor_parallel = mesh["tp"]
-    return Ranks(tensor_parallel.get_group(), tensor_parallel.get_local_rank(), size, heads)
+    return Ranks(group, distributed.get_rank(group), size, heads)
 
 
 class RankSession(RoutingSession):
@@ -132,7 +142,7 @@ class RankSession(RoutingSession):
         self._ranks = ranks
         self._failed: Exception | None = None
         self._prefilled = False
-        self.trace.first_head, self.trace.all_heads = ranks.first_head, ranks.heads
+        self.trace.share = ranks
 
     def start(self) -> None:
         """As RoutingSession."""
@@ -179,15 +189,13 @@ class RankSession(RoutingSession):
         )
 
 
-def record_of_all_ranks(
-    model: PreTrainedModel, trace: Trace, info: RunInfo | None = None
-) -> RunRecord | None:
+def record_of_all_ranks(trace: Trace, info: RunInfo | None = None) -> RunRecord | None:
     """The last prompt as records of all heads: in the first process; None in the others. Every process calls it.
 
     Errors: as Trace.own_record, and RankError where that fails in one process alone.
     """
-    ranks = ranks_of(model)
-    if ranks is None:
+    ranks = trace.share
+    if not isinstance(ranks, Ranks):
         return trace.record(info)
     info = info or trace.info
     share = replace(info, probe_bytes=(info.probe_bytes or PROBE_BYTES) // ranks.size)

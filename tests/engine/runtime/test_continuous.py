@@ -9,12 +9,15 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from routesparse.engine import RouterConfig, route
 from routesparse.engine.errors import UnsupportedModelError
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.continuous import NAME, route_requests
 from routesparse.engine.store.bundle import read_bundle
 
 CONFIG = RouterConfig(
     break_even_tokens=256, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
 )
+# Dense tiles are dear: sparse kernels run at full budget too.
+PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 30, 0, 0, 0, 0)
 # A floor that no block's share is below: every plan reads every block.
 FULL = replace(CONFIG, price=1e-6)
 SHAPE = {
@@ -85,7 +88,7 @@ def test_at_full_budget_the_tokens_are_those_of_sdpa(family, batch_tokens):
     model = build(family)
     expected, errors = serve(model, max_batch_tokens=batch_tokens)
     assert not any(errors) and len(set(map(tuple, expected.values()))) == len(LENGTHS)
-    with route_requests(model, FULL) as traces:
+    with route_requests(model, FULL, profile=PROFILE) as traces:
         assert serve(model, max_batch_tokens=batch_tokens) == (expected, errors)
     assert model.config._attn_implementation == "sdpa"
     routed = {name for name, trace in traces.items() if trace.decisions}
@@ -94,10 +97,10 @@ def test_at_full_budget_the_tokens_are_those_of_sdpa(family, batch_tokens):
 
 
 def test_a_request_is_routed_as_if_it_ran_alone(llama):
-    with route_requests(llama, CONFIG) as traces:
+    with route_requests(llama, CONFIG, profile=PROFILE) as traces:
         tokens, _ = serve(llama)
     for name, prompt in zip(tokens, prompts(), strict=True):
-        with torch.no_grad(), route(llama, CONFIG, salt=traces[name].salt) as alone:
+        with torch.no_grad(), route(llama, CONFIG, profile=PROFILE, salt=traces[name].salt) as alone:
             out = llama.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False)
         assert tokens[name] == out[0, len(prompt) :].tolist()
         assert choices(traces[name]) == choices(alone)
@@ -108,10 +111,10 @@ def test_a_request_is_routed_as_if_it_ran_alone(llama):
 def test_a_chunk_of_a_prompt_is_routed_as_under_route(llama):
     config = replace(CONFIG, break_even_tokens=200)
     prompt = torch.tensor(prompts()[1:2])
-    with route_requests(llama, config) as traces:
+    with route_requests(llama, config, profile=PROFILE) as traces:
         tokens, _ = serve(llama, prompts()[1:2], max_batch_tokens=140)
     cache = transformers.DynamicCache()
-    with torch.no_grad(), route(llama, config, salt=traces["req_0"].salt) as alone:
+    with torch.no_grad(), route(llama, config, profile=PROFILE, salt=traces["req_0"].salt) as alone:
         for part in prompt.split(140, dim=1):
             logits = llama(part, past_key_values=cache).logits
     assert tokens["req_0"][0] == int(logits[0, -1].argmax())
@@ -123,7 +126,7 @@ def test_a_chunk_of_a_prompt_is_routed_as_under_route(llama):
 
 
 def test_each_request_leaves_a_bundle_of_its_own(llama, tmp_path):
-    with route_requests(llama, CONFIG) as traces:
+    with route_requests(llama, CONFIG, profile=PROFILE) as traces:
         serve(llama, max_batch_tokens=320)
     for name, length in zip(traces, LENGTHS, strict=True):
         record = read_bundle(traces[name].to_bundle(tmp_path / name))
@@ -133,7 +136,7 @@ def test_each_request_leaves_a_bundle_of_its_own(llama, tmp_path):
 
 
 def test_a_later_request_of_the_same_id_takes_the_earlier_ones_place(llama):
-    with route_requests(llama, CONFIG) as traces:
+    with route_requests(llama, CONFIG, profile=PROFILE) as traces:
         serve(llama, prompts()[1:2])
         first = traces["req_0"]
         serve(llama, prompts()[3:])
@@ -145,7 +148,7 @@ def test_a_preempted_request_is_prefilled_again_and_the_tokens_stay_as_they_are(
     """53 pages hold four prompts of 200 tokens, but not what they generate: the last one gives its pages back."""
     requests = [prompt[:200] for prompt in prompts() * 2 if len(prompt) > 40]
     expected, errors = serve(llama, requests, tokens=20)
-    with route_requests(llama, FULL) as traces:
+    with route_requests(llama, FULL, profile=PROFILE) as traces:
         assert serve(llama, requests, tokens=20, num_blocks=53) == (expected, errors)
     lengths = [trace.record().run.tokens for trace in traces.values()]
     assert lengths[:3] == [200] * 3 and 200 < lengths[3] < 220
@@ -154,7 +157,7 @@ def test_a_preempted_request_is_prefilled_again_and_the_tokens_stay_as_they_are(
 def test_a_cancelled_request_leaves_the_others_tokens_as_they_are(llama):
     expected, _ = serve(llama, prompts()[1:2])
     with (
-        route_requests(llama, FULL) as traces,
+        route_requests(llama, FULL, profile=PROFILE) as traces,
         llama.continuous_batching_context_manager(
             generation_config=greedy(600), continuous_batching_config=ContinuousBatchingConfig(**BATCHING)
         ) as manager,
