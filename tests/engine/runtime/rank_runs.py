@@ -6,6 +6,7 @@ The test starts two; with four, by hand:
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -157,4 +158,6 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
+    # Whatever hangs, no process outlives the test, and each says where it was.
+    faulthandler.dump_traceback_later(240, exit=True)
     main(Path(sys.argv[1]))
