@@ -17,8 +17,8 @@ from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.tensor_parallel import Ranks, RankSession, ranks_in, ranks_of
+from routesparse.engine.runtime.session import RankSession, RoutingSession
+from routesparse.engine.runtime.tensor_parallel import Ranks, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:

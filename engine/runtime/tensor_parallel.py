@@ -16,15 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import torch
 from torch import distributed
 
-from routesparse.engine.decide.settings import LayerSettings
 from routesparse.engine.errors import RankError, RouteSparseError, UnsupportedModelError
-from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.record.ranks import merged
 from routesparse.engine.record.to_rows import PROBE_BYTES, drift_of
-from routesparse.engine.runtime.session import RoutingSession
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +49,7 @@ class Ranks:
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What the first process makes, in all of them. Errors: its error, or RankError elsewhere."""
-        made, error = _caught(make) if self.rank == 0 else (None, None)
+        made, error = caught(make) if self.rank == 0 else (None, None)
         self.agree(error)
         found: list[Any] = [made]
         distributed.broadcast_object_list(found, group=self.group, group_src=0)
@@ -134,61 +130,6 @@ def ranks_in(group: Any, model: PreTrainedModel) -> Ranks:
     return Ranks(group, distributed.get_rank(group), size, heads)
 
 
-class RankSession(RoutingSession):
-    """A routing session of one process's heads."""
-
-    def __init__(self, *arguments: Any, ranks: Ranks, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._ranks = ranks
-        self._failed: Exception | None = None
-        self._prefilled = False
-        self.trace.share = ranks
-
-    def start(self) -> None:
-        """As RoutingSession."""
-        self._failed, self._prefilled = None, False
-        super().start()
-
-    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
-        """As RoutingSession, but errors wait for the end of the forward pass."""
-        self._prefilled |= inputs.q.shape[2] > 1
-        return self._unless_failed(
-            inputs.q, lambda: RoutingSession.attend(self, inputs, layer=layer, window=window)
-        )
-
-    def untouched(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None
-    ) -> torch.Tensor | None:
-        """As RoutingSession, but errors wait for the end of the forward pass."""
-        return self._unless_failed(
-            q, lambda: RoutingSession.untouched(self, q, k, v, layer=layer, scale=scale)
-        )
-
-    def finish(self) -> None:
-        """Errors: as Ranks.agree; nothing is recorded of that prompt, in no process."""
-        if self._failed is None:
-            _, self._failed = _caught(super().finish)
-        # Decoding has no step that could fail in one process alone.
-        if self._prefilled:
-            try:
-                self._ranks.agree(self._failed)
-            except Exception:
-                self._prompt.forget()
-                raise
-
-    def _unless_failed(self, q: torch.Tensor, attend: Callable[[], T]) -> T | torch.Tensor:
-        if self._failed is None:
-            out, self._failed = _caught(attend)
-            if self._failed is None:
-                return cast(T, out)
-        return torch.zeros_like(q)
-
-    def _settings(self, inputs: AttentionInputs) -> LayerSettings:
-        return replace(
-            super()._settings(inputs), first_head=self._ranks.first_head, all_heads=self._ranks.heads
-        )
-
-
 def record_of_all_ranks(trace: Trace, info: RunInfo | None = None) -> RunRecord | None:
     """The last prompt as records of all heads: in the first process; None in the others. Every process calls it.
 
@@ -199,7 +140,7 @@ def record_of_all_ranks(trace: Trace, info: RunInfo | None = None) -> RunRecord 
         return trace.record(info)
     info = info or trace.info
     share = replace(info, probe_bytes=(info.probe_bytes or PROBE_BYTES) // ranks.size)
-    record, error = _caught(lambda: trace.own_record(share))
+    record, error = caught(lambda: trace.own_record(share))
     ranks.agree(error)
     records = ranks.gathered(record)
     if not records:
@@ -209,7 +150,7 @@ def record_of_all_ranks(trace: Trace, info: RunInfo | None = None) -> RunRecord 
     return replace(one, run=replace(one.run, **drift))
 
 
-def _caught(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+def caught(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
     """What it makes, or the error that it raised: whoever asks must not leave the others waiting."""
     try:
         return make(), None
