@@ -61,6 +61,10 @@ class PatternError(RouteSparseError):
     """A pattern family that was added in one place and not in another; treating it as a known one would be wrong."""
 
 
+class RankError(RouteSparseError):
+    """A process of a tensor-parallel model failed; every process raises this, and none recorded the prompt."""
+
+
 class NumericsError(InputError):
     """The model produced NaN or Inf; routing it would hide the defect. Exit code 2: the weights need a look."""
 

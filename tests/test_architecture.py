@@ -272,6 +272,7 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
 def test_transformers_stays_in_the_interface_and_model_loading() -> None:
     # The decision recorder makes its models by transformers alone: it must run beside any version of this project.
     homes = (
+        "engine/runtime/continuous.py",
         "engine/runtime/transformers.py",
         "engine/runtime/watching.py",
         "engine/models/load.py",

@@ -129,7 +129,9 @@ def begin(
             f"{planned_probe_us:.0f} us; raise the budget"
         )
     kernel_limit_us = None if limit_us is None else limit_us - planned_probe_us
-    draws = draw_shares(batch, heads, config, stable_seed(settings.seed, layer, segment.index))
+    seed = stable_seed(settings.seed, layer, segment.index)
+    draws = draw_shares(batch, settings.all_heads or heads, config, seed)
+    draws = draws[:, settings.first_head : settings.first_head + heads].contiguous()
     # A graph's kernels take the addresses in its table for multiples of 16.
     aligned = all(x.data_ptr() % 16 == 0 for x in (inputs.q, inputs.k))
     replayable = inputs.q.is_cuda and aligned and has_a_graph(inputs, config)

@@ -18,6 +18,10 @@ class LayerSettings:
     profile: LatencyProfile
     predictor: PredictorTables | None = None  # gives e, the predicted error of every sparse candidate
     prompt_seed: int | None = None  # places this prompt's random rows; None: config.seed
+    # Under tensor parallelism: the model's first head here and how many it has in all. Rows are drawn for all of them,
+    # so that a head's do not depend on who serves it.
+    first_head: int = 0
+    all_heads: int | None = None
 
     @property
     def seed(self) -> int:

@@ -84,7 +84,11 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "budget": Column("T_l as given: a share of dense (0.25) or a time (800us).", null="no limit"),
         "probe_mode": Column("exact: all keys; pooled: means of key blocks."),
         "seed": Column("Seed of the probe's random rows."),
-        "config_json": Column("Every setting of the router, and rope where positions were rescaled.", "JSON"),
+        "config_json": Column(
+            "Every setting of the router; rope where positions were rescaled; ranks and rank_load where processes "
+            "shared the heads.",
+            "JSON",
+        ),
         "prompt_name": Column("Label of the prompt, never a path."),
         "prompt_sha256": Column("Hash of the prompt's text."),
         "domain": Column("Label for grouping runs.", null="none given"),

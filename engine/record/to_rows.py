@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,7 @@ def _finite_delta(settings: RunSettings, tokens: int) -> float | None:
     return delta if math.isfinite(delta) else None
 
 
-def _drift(settings: RunSettings, prompt: PromptTrace, choices: list[HeadChoiceRow]) -> dict[str, Any]:
+def drift_of(settings: RunSettings, prompt: PromptTrace, choices: Sequence[HeadChoiceRow]) -> dict[str, Any]:
     """How far this prompt lies from the calibration's; nothing where there is none, for its length, or for batches."""
     reference = None if settings.calibration is None else settings.calibration.drift
     if reference is None or not choices or prompt.batch > 1:
@@ -228,7 +228,7 @@ def _run(
         logit_error=info.logit_error,
         kl_nats=info.kl_nats,
         calibration_mismatch=info.calibration_mismatch,
-        **_drift(settings, prompt, choices),
+        **drift_of(settings, prompt, choices),
         delta=_finite_delta(settings, prompt.tokens),
         unmet_units=sum(c.unmet is True for c in choices),
         price=config.price if priced else None,

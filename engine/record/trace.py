@@ -7,6 +7,7 @@ from pathlib import Path
 
 from routesparse.engine.errors import NumericsError, PromptError
 from routesparse.engine.record.passes import PromptTrace, RunInfo, RunSettings, timings_of
+from routesparse.engine.record.ranks import HeadShare, shifted
 from routesparse.engine.record.to_rows import record_prompt
 from routesparse.engine.rows import HeadChoiceRow, RunRecord
 from routesparse.engine.store.bundle import write_bundle
@@ -21,6 +22,8 @@ class Trace:
     info: RunInfo = field(default_factory=RunInfo)
     # The last prefill continued keys of no prompt that is known here: it ran dense, and is in no prompt.
     continues_unknown: bool = False
+    # Which of the model's heads this process serves; None: all.
+    share: HeadShare | None = None
 
     @property
     def salt(self) -> str:
@@ -39,9 +42,12 @@ class Trace:
 
     @property
     def decisions(self) -> tuple[HeadChoiceRow, ...]:
-        """The choices of the last prompt, one per (batch, layer, head, segment). Errors: PromptError, as of record."""
+        """The choices of the last prompt, one per (batch, layer, head, segment), of the heads that are served here.
+
+        Errors: PromptError, as of own_record.
+        """
         self._check_last()
-        return self.record().choices if self.prompts else ()
+        return self.own_record().choices if self.prompts else ()
 
     @property
     def timings(self) -> dict[str, float]:
@@ -60,6 +66,18 @@ class Trace:
     def record(self, info: RunInfo | None = None) -> RunRecord:
         """The last prompt as records.
 
+        Errors: as own_record; PromptError where other processes serve some of the heads.
+        """
+        if self.share is not None:
+            raise PromptError(
+                f"this process serves some of the model's {self.share.heads} heads; "
+                "call record_of_all_ranks(trace) in every process"
+            )
+        return self.own_record(info)
+
+    def own_record(self, info: RunInfo | None = None) -> RunRecord:
+        """The last prompt as records of the heads that are served here, numbered as in the whole model.
+
         Errors: ValueError before the first prompt; PromptError where the last prefill continued a cache that is not one
         of this block's prompts.
         """
@@ -67,7 +85,8 @@ class Trace:
         self.settle()
         if not self.prompts:
             raise ValueError("no prompt has been prefilled inside the route() block yet")
-        return record_prompt(self.settings, self.prompts[-1], info or self.info)
+        record = record_prompt(self.settings, self.prompts[-1], info or self.info)
+        return record if self.share is None else shifted(record, self.share.first_head)
 
     def _check_last(self) -> None:
         if self.continues_unknown:

@@ -6,9 +6,10 @@ Importing this module also says who serves a model that is set to "routesparse" 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
@@ -16,10 +17,12 @@ from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
-from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.session import RankSession, RoutingSession
+from routesparse.engine.runtime.tensor_parallel import Ranks, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
     from routesparse.engine.method.latency import LatencyProfile
@@ -34,6 +37,7 @@ def route(
     calibration: Calibration | TunedPrice | str | None = None,
     profile: LatencyProfile | str = "auto",
     salt: str | None = None,
+    group: ProcessGroup | None = None,
 ) -> Iterator[Trace]:
     """Route the prefill of a supported transformers model inside the block; decode stays dense.
 
@@ -42,10 +46,62 @@ def route(
     profile: "auto" takes the latency profile of this device or measures a quick one.
     salt: with the configuration's seed it places the random rows. None: every block has a salt of its own, so that an
     unlucky draw does not recur on every prompt; pass the same text (``trace.salt``) to draw the same rows again.
+    group: the processes among which the heads of each layer are split, where transformers does not know them (Ulysses).
     Yields the trace (decisions, timings, to_bundle). Leaving the block restores the model, after errors too.
     Errors: UnsupportedModelError, ConfigError, CalibrationError, ProfileError, and ModelError where a calibration
     is given and the model's files are not known.
     """
+    check_supported(model)
+    ranks = ranks_of(model) if group is None else ranks_in(group, model)
+    if ranks is None:
+        session = session_maker(model, config, calibration, profile)(
+            salt=fresh_salt() if salt is None else salt
+        )
+        with routed_by(model, session):
+            yield session.trace
+        return
+    with ranks.ended_together():
+        session = _rank_session(model, config, calibration, profile, salt, ranks)
+        with routed_by(model, session):
+            yield session.trace
+
+
+def _rank_session(
+    model: PreTrainedModel,
+    config: RouterConfig | None,
+    calibration: Calibration | TunedPrice | str | None,
+    profile: LatencyProfile | str,
+    salt: str | None,
+    ranks: Ranks,
+) -> RankSession:
+    """``route``'s session in one of several processes: salt and latency profile are the first one's."""
+    weight = next(model.parameters())
+    config = config or default_config(on_gpu=weight.is_cuda)
+    if isinstance(profile, str):
+        named, shape = NamedProfile(profile), model.config
+        head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        profile = ranks.from_first(
+            lambda: named.on(
+                weight.device,
+                weight.dtype,
+                head_dim=head_dim,
+                heads=shape.num_attention_heads // ranks.size,
+                kv_heads=(shape.num_key_value_heads or shape.num_attention_heads) // ranks.size,
+                config=config,
+            )
+        )
+    make = session_maker(model, config, calibration, profile, partial(RankSession, ranks=ranks))
+    return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt))
+
+
+def session_maker(
+    model: PreTrainedModel,
+    config: RouterConfig | None,
+    calibration: Calibration | TunedPrice | str | None,
+    profile: LatencyProfile | str,
+    session: Callable[..., RoutingSession] = RoutingSession,
+) -> Callable[..., RoutingSession]:
+    """``route``'s arguments, checked and loaded: what makes sessions of the keyword arguments that are left."""
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
@@ -59,15 +115,13 @@ def route(
     if loaded is not None:
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
         loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
-    session = RoutingSession(
+    return partial(
+        session,
         config,
         loaded,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
-        salt=fresh_salt() if salt is None else salt,
         tuned_price=target.name if isinstance(target, TunedPrice) else None,
     )
-    with routed_by(model, session):
-        yield session.trace
 
 
 def default_config(on_gpu: bool) -> RouterConfig:

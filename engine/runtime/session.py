@@ -12,8 +12,9 @@ gradients ask in every layer.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -40,11 +41,14 @@ from routesparse.engine.record.passes import PendingPass, RunSettings
 from routesparse.engine.record.trace import Trace
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.current_prompt import CurrentPrompt
+from routesparse.engine.runtime.tensor_parallel import Ranks, caught
 from routesparse.engine.seeds import stable_seed
 from routesparse.kernels.compile_ahead import compiler_of
 
 if TYPE_CHECKING:
     from routesparse.engine.profiles.measure import NamedProfile
+
+T = TypeVar("T")
 
 
 class RoutingSession(AttentionRouter):
@@ -290,3 +294,58 @@ class RoutingSession(AttentionRouter):
         if device not in self._predictors:
             self._predictors[device] = calibration.predictor.on(device)
         return self._predictors[device]
+
+
+class RankSession(RoutingSession):
+    """A routing session of one process's heads."""
+
+    def __init__(self, *arguments: Any, ranks: Ranks, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._ranks = ranks
+        self._failed: Exception | None = None
+        self._prefilled = False
+        self.trace.share = ranks
+
+    def start(self) -> None:
+        """As RoutingSession."""
+        self._failed, self._prefilled = None, False
+        super().start()
+
+    def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
+        """As RoutingSession, but errors wait for the end of the forward pass."""
+        self._prefilled |= inputs.q.shape[2] > 1
+        return self._unless_failed(
+            inputs.q, lambda: RoutingSession.attend(self, inputs, layer=layer, window=window)
+        )
+
+    def untouched(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None
+    ) -> torch.Tensor | None:
+        """As RoutingSession, but errors wait for the end of the forward pass."""
+        return self._unless_failed(
+            q, lambda: RoutingSession.untouched(self, q, k, v, layer=layer, scale=scale)
+        )
+
+    def finish(self) -> None:
+        """Errors: as Ranks.agree; nothing is recorded of that prompt, in no process."""
+        if self._failed is None:
+            _, self._failed = caught(super().finish)
+        # Decoding has no step that could fail in one process alone.
+        if self._prefilled:
+            try:
+                self._ranks.agree(self._failed)
+            except Exception:
+                self._prompt.forget()
+                raise
+
+    def _unless_failed(self, q: torch.Tensor, attend: Callable[[], T]) -> T | torch.Tensor:
+        if self._failed is None:
+            out, self._failed = caught(attend)
+            if self._failed is None:
+                return cast(T, out)
+        return torch.zeros_like(q)
+
+    def _settings(self, inputs: AttentionInputs) -> LayerSettings:
+        return replace(
+            super()._settings(inputs), first_head=self._ranks.first_head, all_heads=self._ranks.heads
+        )

@@ -34,7 +34,7 @@ _NOT_COMPILED = (
     "routing depends on values; the rest of the model is compiled around it, without fullgraph=True"
 )
 # Where route() leaves the router on every attention module of one model while its block runs.
-_ATTRIBUTE = "_routesparse"
+ATTRIBUTE = "_routesparse"
 # Both keyed by id(config): attention modules know their model only through the config object that they share.
 _default_routers: dict[int, AttentionRouter] = {}
 _routed_configs: dict[int, int] = {}
@@ -45,16 +45,17 @@ _blocks_lock = threading.Lock()
 
 
 @contextmanager
-def routed_by(model: PreTrainedModel, router: AttentionRouter) -> Iterator[None]:
+def routed_by(model: PreTrainedModel, router: AttentionRouter, name: str = NAME) -> Iterator[None]:
     """Every attention call of the model goes to the router inside the block; afterwards all is as before.
 
+    name: of the registered attention function that hands the router its calls.
     Blocks of one thread may be nested and left in any order: the youngest open one has the model. Another thread's are
     refused, and so is a forward pass while another thread's runs.
     Errors: UnsupportedModelError.
     """
     check_supported(model)
     modules = attention_modules(model)
-    block = _enter(model, modules, router)
+    block = _enter(model, modules, router, name)
     try:
         router.serve(len(modules))
         with _told_of_forwards(model, block):
@@ -73,7 +74,7 @@ class _Block:
     forward_in: int | None = None  # the thread whose forward pass runs
 
 
-def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) -> _Block:
+def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter, name: str) -> _Block:
     block = _Block(router, threading.get_ident(), model.config._attn_implementation)
     with _blocks_lock:
         blocks = _blocks.setdefault(modules[0], [])
@@ -88,11 +89,20 @@ def _enter(model: PreTrainedModel, modules: list[Any], router: AttentionRouter) 
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not let its attention be replaced; use transformers' own class"
             )
+        _set_attention(model, name)
         blocks.append(block)
         _routed_configs[id(model.config)] = _routed_configs.get(id(model.config), 0) + 1
         for module in modules:
-            module.__dict__[_ATTRIBUTE] = router
+            module.__dict__[ATTRIBUTE] = router
     return block
+
+
+def _set_attention(model: PreTrainedModel, name: str) -> None:
+    # Names that transformers takes for kernels of the hub, it would download.
+    if name.startswith(f"{NAME}_"):
+        model.config._attn_implementation = name
+    else:
+        model.set_attn_implementation(name)
 
 
 def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
@@ -104,12 +114,12 @@ def _leave(model: PreTrainedModel, modules: list[Any], block: _Block) -> None:
             # Left before a younger one, which restores what this one found.
             blocks[place].implementation_before = block.implementation_before
         else:
-            model.set_attn_implementation(block.implementation_before)
+            _set_attention(model, block.implementation_before)
         for module in modules:
             if blocks:
-                module.__dict__[_ATTRIBUTE] = blocks[-1].router
+                module.__dict__[ATTRIBUTE] = blocks[-1].router
             else:
-                module.__dict__.pop(_ATTRIBUTE, None)
+                module.__dict__.pop(ATTRIBUTE, None)
         _routed_configs[id(model.config)] -= 1
         if not _routed_configs[id(model.config)]:
             del _routed_configs[id(model.config)]
@@ -183,7 +193,7 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
 
 def router_of(model: PreTrainedModel) -> AttentionRouter | None:
     """The router that serves this model now: that of route(), else its default session, else None."""
-    router = attention_modules(model)[0].__dict__.get(_ATTRIBUTE)
+    router = attention_modules(model)[0].__dict__.get(ATTRIBUTE)
     return _default_routers.get(id(model.config)) if router is None else router
 
 
@@ -206,7 +216,7 @@ def attention(
     query [B, Hq, n_q, D] (not contiguous, RoPE applied), key and value [B, Hkv, n_k, D] (not repeated, cache
     included), attention_mask None or bool [B, n_k] from padding_mask. Returns [B, n_q, Hq, D] and None.
     """
-    router: AttentionRouter | None = module.__dict__.get(_ATTRIBUTE)
+    router: AttentionRouter | None = module.__dict__.get(ATTRIBUTE)
     plain = attention_mask is None and sliding_window is None and s_aux is None and not (softcap or dropout)
     if router is not None and plain and not torch.is_grad_enabled() and getattr(module, "is_causal", True):
         # Only the first layer asks whether a prompt is worth routing; its call was checked for all of them.
