@@ -93,9 +93,9 @@ def runs(
             table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", "", row["place"])
             continue
         if row["kind"] == "certificate":
-            names = (*map(_cell, (row["run_id"], row["model"], row["prompt_name"])), f"{row['tokens']:,}")
-            subject = _cell(f"certificate of {row['plan'] or row['function']}: {row['verdict']}")
-            table.add_row(*names, subject, "-", "-", "-", "-", row["place"])
+            told = f"certificate of {row['plan'] or row['function']}: {row['verdict']}"
+            cells = map(_cell, (row["run_id"], row["model"], row["prompt_name"], f"{row['tokens']:,}", told))
+            table.add_row(*cells, "-", "-", "-", "-", row["place"])
             continue
         density = "-" if row["density"] is None else f"{row['density']:.3f}"
         names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))

@@ -117,16 +117,14 @@ def certify(
     with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
         loaded.model(ids, logits_to_keep=1, use_cache=False)
     _check_used(found.last)
-    asked = {
-        **{
-            "attention": attention,
-            "method": method,
-            "plan": plan.name,
-            "block_q": block_q,
-            "block_k": block_k,
-        },
-        **({} if plan.config is None else {"router": plan.config.to_dict()}),
+    asked: dict[str, Any] = {
+        "attention": attention,
+        "method": method,
+        "plan": plan.name,
+        "block_q": block_q,
+        "block_k": block_k,
     }
+    asked |= {"router": None if plan.config is None else plan.config.to_dict()}
     bundle = _write(found.last, loaded, tokens, asked, target)
     if json_output:
         told = {"run_id": bundle.name, "model": loaded.name, "device": loaded.device}
@@ -167,7 +165,7 @@ def _write(
         kv_heads=loaded.kv_heads,
         head_dim=loaded.head_dim,
         device=device_name(torch.device(loaded.device)),
-        config=asked,
+        config={name: value for name, value in asked.items() if value is not None},
     )
     return write_bundle(record_of(found, about), target)
 

@@ -57,15 +57,14 @@ def render() -> None:
     left, right = st.columns([1.15, 1], gap="small")
     with left:
         _layers_card(row, layers)
-    with right:
-        with st.container(border=True, key="card-says", gap="xsmall"):
-            st.html(
-                '<div class="rs-h">What this says</div>'
-                f'<div class="rs-note">{escape(certificate_words.promises(row, whole))}</div>'
-                '<div class="rs-h" style="margin-top:8px">What it does not say</div>'
-                f'<div class="rs-note">{escape(certificate_words.not_promised(whole))}</div>'
-            )
         _made_card(row)
+    with right, st.container(border=True, key="card-says", gap="xsmall"):
+        st.html(
+            '<div class="rs-h">What this says</div>'
+            f'<div class="rs-note">{escape(certificate_words.promises(row, whole))}</div>'
+            '<div class="rs-h" style="margin-top:8px">What it does not say</div>'
+            f'<div class="rs-note">{escape(certificate_words.not_promised(whole))}</div>'
+        )
 
 
 def _opened(store: OwnerView) -> CertificateRow | None:
