@@ -60,8 +60,8 @@ def claims(store: OwnerView, certificate_id: str, scope: str) -> pd.DataFrame:
     )
 
 
-def whole(store: OwnerView, certificate_id: str) -> ClaimRow:
-    """What is claimed of the whole pass. Errors: KeyError for a certificate that is not stored."""
+def whole(store: OwnerView, certificate_id: str) -> ClaimRow | None:
+    """What is claimed of the whole pass; None for a certificate that isn't stored."""
     names = tables.arrow_schema("claim").names
     columns = ", ".join(f'"{name}"' for name in names if name != "run_id")
     found = store.rows(
@@ -69,9 +69,7 @@ def whole(store: OwnerView, certificate_id: str) -> ClaimRow:
         "AND run_key = (SELECT run_key FROM certificate WHERE run_id = ?)",
         [certificate_id],
     )
-    if not found:
-        raise KeyError(certificate_id)
-    return ClaimRow(certificate_id, *found[0])
+    return ClaimRow(certificate_id, *found[0]) if found else None
 
 
 def newest(store: OwnerView) -> str | None:

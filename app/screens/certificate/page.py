@@ -40,10 +40,10 @@ def render() -> None:
     """Draw the page."""
     store = access().store
     row = _opened(store)
-    if row is None:
+    whole = None if row is None else certificate_queries.whole(store, row.run_id)
+    if row is None or whole is None:
         return
     _header(store, row)
-    whole = certificate_queries.whole(store, row.run_id)
     heads = certificate_queries.claims(store, row.run_id, "head")
     layers = certificate_queries.claims(store, row.run_id, "layer")
     boxes = certificate_words.figures(row, whole)
@@ -107,7 +107,7 @@ def _opened(store: OwnerView) -> CertificateRow | None:
 def _header(store: OwnerView, row: CertificateRow) -> None:
     subject = visible(row.subject)
     run_header.tab_title("Certificate", row.subject)
-    told = [
+    made = [
         f"{row.tokens:,} tokens",
         row.model,
         numbers.device(row.device),
@@ -118,13 +118,14 @@ def _header(store: OwnerView, row: CertificateRow) -> None:
     with st.container(horizontal=True, gap="small", key="run-header"):
         st.html(
             f'<div class="rs-title">Certificate of <bdi>{escape(subject)}</bdi></div><div class="rs-sub"><b><bdi>'
-            f"{escape(visible(row.prompt_name))}</bdi></b> · {escape(' · '.join(told))}</div>",
+            f"{escape(visible(row.prompt_name))}</bdi></b> · {escape(' · '.join(made))}</div>",
             width="stretch",
         )
         export_menu.menu(store, row.run_id)
     level = certificate_words.level(row.verdict, row.tolerance)
-    more = "".join(f"<span>{escape(told)}.</span>" for told in certificate_words.findings(row))
-    st.html(verdict_bar.bar(level, certificate_words.WORDS[row.verdict], row.sentence, more))
+    more = "".join(f"<span>{escape(one)}.</span>" for one in certificate_words.findings(row))
+    told = row.sentence[:1].upper() + row.sentence[1:]
+    st.html(verdict_bar.bar(level, certificate_words.WORDS[row.verdict], told, more))
 
 
 def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:

@@ -25,13 +25,13 @@ def worst_html(heads: pd.DataFrame, row: CertificateRow) -> str:
     """A row a head: its error with the worst token drawn, and what a plan keeps of it."""
     planned = heads["mass"].notna().any()
     prompt = '<th class="l">prompt</th>' if row.batch > 1 else ""
-    head = f'{prompt}<th class="l">head</th>{_heads(planned)}<th>worst row</th><th>its token</th>'
+    head = f'{prompt}<th class="l">head</th><th>worst row</th><th>its token</th>{_heads(planned)}'
     body = []
     for one in heads.itertuples():
         number = f'<td class="l">{one.batch_index + 1}</td>' if row.batch > 1 else ""
         body.append(
-            f'<tr>{number}<td class="l">layer {one.layer}, head {one.head}</td>{_cells(one, planned)}'
-            f"<td>{one.largest_error:.3g}</td><td>{one.worst_position:,}</td></tr>"
+            f'<tr>{number}<td class="l">layer {one.layer}, head {one.head}</td>'
+            f"<td>{one.largest_error:.3g}</td><td>{one.worst_position:,}</td>{_cells(one, planned)}</tr>"
         )
     return framed(f"<tr>{head}</tr>{''.join(body)}")
 
