@@ -16,6 +16,7 @@ TOKENS = 600
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("certify")
+    (root / "profiles").mkdir()  # our router measures one
     tiny_model.save(root / "tiny")
     (root / "prompt.txt").write_text("the lazy dog sees a fox " * 25)
     return root / "tiny"
