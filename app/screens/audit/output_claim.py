@@ -83,11 +83,8 @@ def _table(found: pd.DataFrame) -> str:
         address = escape(navigate.address("certificate", run=queries.label(str(one.run_id))))
         plan = one.function if numbers.is_missing(one.plan) else one.plan
         own = " (our router with this run’s settings)" if one.same_router else ""
-        hit = (
-            "–"
-            if numbers.is_missing(one.hit_rate_bound)
-            else certificate_words.lower(one.hit_rate_bound, True)
-        )
+        known = not numbers.is_missing(one.hit_rate_bound)
+        hit = certificate_words.lower(one.hit_rate_bound, True) if known else "–"
         cells = (certificate_words.upper(one.mean_error_bound), f"{one.largest_error:.3g}", hit)
         body.append(
             f'<tr><td class="l"><a href="{address}" target="_self"><bdi>{escape(visible(str(plan)))}</bdi></a>{own}'

@@ -43,11 +43,11 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
 
 
 def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, filled, factory, open_page):
+    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
     for metric in ("mass", "hit_rate"):
         page = open_page("certificate", run=ID, metric=metric)
         assert not page.exception and page.get("plotly_chart")
         assert figures.METRICS[metric].unit in text_of(page)
-    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
     page = open_page("certificate", run="20261102-1", metric="mass")
     told = text_of(page)
     assert not page.exception and figures.METRICS["mean_error"].unit in told, "what there is instead"
@@ -132,17 +132,20 @@ def test_certificates_alone_are_listed_too(home, factory, open_runs):
     assert not page.exception and "No runs yet" in text_of(page) and len(page.dataframe) == 1
 
 
-def test_audit_says_the_run_s_own_claim_and_lists_its_prompt_s_certificates(
-    filled, record, factory, open_page
-):
+def test_audit_says_the_run_s_own_claim(filled, record, open_page):
     rows, worst = sum(a.rows for a in record.audits), max(a.max_error for a in record.audits)
     told = text_of(open_page("audit", run=RUN))
     assert claim(rows, False, 0.95, worst) in told and "certify --prompt FILE --method routesparse" in told
-    same = {"prompt_sha256": record.run.prompt_sha256, "model_revision": record.run.model_revision}
-    bundle.write_bundle(factory.make_certificate(**same), filled / "spool")
-    told = text_of(open_page("audit", run=RUN))
-    assert 'href="certificate?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
     assert claim(rows, False, 0.95, worst) not in text_of(open_page("audit", run=RUN, scope="all"))
+
+
+@pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
+def test_audit_lists_the_certificates_of_the_run_s_prompt(filled, factory, open_page, run_id):
+    run = bundle.read_bundle(filled / "spool" / run_id).run
+    same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
+    bundle.write_bundle(factory.make_certificate(**same), filled / "spool")
+    told = text_of(open_page("audit", run=run_id))
+    assert 'href="certificate?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 
 
 def test_the_claim_s_share_is_rounded_down_and_a_full_audit_needs_none():
