@@ -194,7 +194,7 @@ def _made_card(row: CertificateRow) -> None:
             "Tolerance",
             "rounding only"
             if row.tolerance is None
-            else f"{row.tolerance:g} in all but {row.most_beyond:.3g}",
+            else f"{row.tolerance:g} in all but {row.most_beyond:.2%} of rows",
         ),
         ("Layers without a plan", f"{row.dense_layers:,} of {row.layers:,}"),
         ("Seed", str(row.seed)),
