@@ -8,6 +8,7 @@ import streamlit as st
 
 from routesparse.app.screens.audit import page as audit
 from routesparse.app.screens.calibration import page as calibration
+from routesparse.app.screens.certificate import page as certificate
 from routesparse.app.screens.compare import page as compare
 from routesparse.app.screens.fallbacks import page as fallbacks
 from routesparse.app.screens.head import page as head
@@ -48,6 +49,7 @@ def main() -> None:
         "head": st.Page(head.render, title="Head", url_path="head"),
         "text": st.Page(text.render, title="Text", url_path="text"),
         "audit": st.Page(audit.render, title="Audit", url_path="audit"),
+        "certificate": st.Page(certificate.render, title="Certificate", url_path="certificate"),
         "compare": st.Page(compare.render, title="Compare", url_path="compare"),
         "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
         "results": st.Page(results.render, title="Results", url_path="results"),
@@ -58,7 +60,9 @@ def main() -> None:
     groups = {
         "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep")],
         "Run": [pages["map"], pages["head"], pages["text"]],
-        "Trust": [pages[name] for name in ("audit", "fallbacks", "compare", "calibration", "results")],
+        "Trust": [
+            pages[name] for name in ("audit", "fallbacks", "certificate", "compare", "calibration", "results")
+        ],
         "Help": [pages["terms"]],
     }
     page = menu.draw(groups)

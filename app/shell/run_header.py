@@ -7,7 +7,15 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import export_menu, navigate, setting_words, tour, verdict_bar, view
+from routesparse.app.shell import (
+    certificate_link,
+    export_menu,
+    navigate,
+    setting_words,
+    tour,
+    verdict_bar,
+    view,
+)
 from routesparse.app.shell.view import View
 from routesparse.app.ui import numbers, states
 from routesparse.app.ui.plain_text import visible
@@ -24,6 +32,8 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
         try:
             run_id = queries.resolve(store, named)
         except InputError as error:
+            if certificate_link.instead(store, named, title):
+                return None
             st.html(f'<div class="rs-title">{title}</div>')
             told = str(error)
             states.problem(

@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.engine.store import verdicts
 from routesparse.engine.store.owner_view import OwnerView
-from routesparse.engine.verdict import LEVELS, SIGNS, WORDS, Finding, Verdict
+from routesparse.engine.verdict import LEVELS, SIGNS, WORDS, Finding, Level, Verdict
 
 
 def of_run(store: OwnerView, run_id: str) -> None:
@@ -22,10 +22,15 @@ def of_run(store: OwnerView, run_id: str) -> None:
 def bar_html(found: Verdict) -> str:
     """One colour, one sign, one sentence; then every other finding with its own sign."""
     others = " ".join(_other(finding) for finding in found.findings[1:])
-    more = f"<small>{others}</small>" if others else ""
+    return bar(found.level, WORDS[found.level], found.sentence, others)
+
+
+def bar(level: Level, word: str, sentence: str, more_html: str) -> str:
+    """The bar in a level's colour and sign; more_html stands below the sentence."""
+    more = f"<small>{more_html}</small>" if more_html else ""
     return (
-        f'<div class="rs-verdict {found.level}" role="status"><i aria-hidden="true">{SIGNS[found.level]}</i>'
-        f"<div><b>{WORDS[found.level]}.</b> {escape(found.sentence)}.{more}</div></div>"
+        f'<div class="rs-verdict {level}" role="status"><i aria-hidden="true">{SIGNS[level]}</i>'
+        f"<div><b>{escape(word)}.</b> {escape(sentence)}.{more}</div></div>"
     )
 
 

@@ -111,6 +111,15 @@ TERMS: dict[str, str] = {
     "in every head and is not counted (ours).",
     "error": "‖O − Õ‖ / ‖O‖: distance of the sparse attention output from the dense one, over the audited rows "
     "(E_rel, section 4.2).",
+    "output_claim": "Output-error claim: with confidence q, the largest ‖o − õ‖ / ‖o‖ of N rows drawn at random is not "
+    "exceeded by at least a share (1 − q)^(1/N) of all rows; the mean is bounded likewise, each row counted up to 1. "
+    "certify makes it of a function’s own output, kernel and number format included; Audit makes it of a run, of the "
+    "rows of the chosen plan that the audit rebuilt (ours).",
+    "hit_rate": "Hit rate of the largest key: the share of rows whose single most attended key the plan reads. A plan "
+    "may keep much mass and miss the one key that a question asks for, or the other way round (ours).",
+    "alarm": "Alarm of a certificate: a drawn row holds NaN or Inf, or differs from exact attention by more than "
+    "rounding in its number format; with a tolerance, only if too many rows exceed it. A fault in a share f of the "
+    "rows escapes all N drawn rows with probability (1 − f)^N (ours).",
     "bounds": "Audited rows whose error exceeds the paper's bound or the tight one by more than float32 rounding; "
     "there must be none (equation 5).",
     "tight": "(1 − m)(‖õ‖ + V_max): the lost mass times the largest possible distance between what was read and what "
@@ -183,6 +192,9 @@ _NAMES = {
     "fallback_limit": "limit for dense by fallback",
     "break_even": "break-even",
     "error": "output error",
+    "output_claim": "output-error claim",
+    "hit_rate": "hit rate of the largest key",
+    "alarm": "alarm of a certificate",
     "bounds": "bounds violated",
     "tight": "bound, tight",
     "paper_bound": "bound of the paper",

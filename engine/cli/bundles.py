@@ -6,7 +6,6 @@ runs or not.
 
 from __future__ import annotations
 
-import dataclasses
 import lzma
 import struct
 import tempfile
@@ -52,7 +51,7 @@ def ingest(
                 raise BundleError(
                     f"run {manifest.run_id} is already there with other content; keep one of them"
                 )
-            checked.append((folder, manifest, data["run"]["owner"][0].as_py(), known))
+            checked.append((folder, manifest, data[manifest.head]["owner"][0].as_py(), known))
         results = [
             {
                 "run_id": manifest.run_id,
@@ -77,7 +76,7 @@ def runs(
     limit: Annotated[int, typer.Option(help="Show the newest N.", min=1)] = 50,
     json_output: JsonFlag = False,
 ) -> None:
-    """List the runs in the spool and in the web process's folder, newest first."""
+    """List the runs and certificates in the spool and in the web process's folder, newest first."""
     found = sorted(_runs(), key=lambda row: row.get("created_at", ""), reverse=True)[:limit]
     if json_output:
         print_json({"runs": found})
@@ -92,6 +91,11 @@ def runs(
     for row in found:
         if "problem" in row:
             table.add_row(_cell(row["run_id"]), "", row["problem"], "", "", "", "", "", "", row["place"])
+            continue
+        if row["kind"] == "certificate":
+            told = f"certificate of {row['plan'] or row['function']}: {row['verdict']}"
+            cells = map(_cell, (row["run_id"], row["model"], row["prompt_name"], f"{row['tokens']:,}", told))
+            table.add_row(*cells, "-", "-", "-", "-", row["place"])
             continue
         density = "-" if row["density"] is None else f"{row['density']:.3f}"
         names = map(_cell, (row["run_id"], row["model"], row["prompt_name"]))
@@ -243,26 +247,31 @@ def _bundles() -> Iterator[tuple[str, Path]]:
 
 
 def _runs() -> Iterator[dict[str, Any]]:
-    """One dict per bundle: the run's row, or what is wrong with it. Checksums are left to ingest and export."""
-    from routesparse.engine.store import bundle, tables
+    """One dict per bundle: its row of totals, or what is wrong with it. Checksums are left to ingest and export."""
+    from routesparse.engine.store import bundle
 
     for place, path in _bundles():
         try:
-            row = tables.from_arrow("run", bundle.read_table(path, "run"))[0]
-            units = bundle.read_table(path, "head_choice").to_pylist()
-            layers = tables.from_arrow("layer_run", bundle.read_table(path, "layer_run"))
-        except (BundleError, IndexError) as error:
-            problem = str(error) if isinstance(error, BundleError) else "run.parquet holds no row"
-            yield {"run_id": path.name, "problem": problem, "place": place, "bundle": str(path)}
-        else:
-            uncertified = sum(is_uncertified(unit["pattern"], unit["lower_mass"], row.tau) for unit in units)
-            sparse = {unit["layer"] for unit in units if unit["pattern"] != "dense"}
-            missed = [
-                is_layer_uncertified(each.lower_mass, row.tau_layer, each.layer in sparse) for each in layers
-            ]
-            known = {**dataclasses.asdict(row), "uncertified_units": uncertified}
-            known["uncertified_layers"] = None if row.tau_layer is None else sum(missed)
-            yield {**known, "place": place, "bundle": str(path)}
+            row = bundle.head_of(path)
+            known = {"kind": "certificate", **row} if "verdict" in row else {"kind": "run", **_run(path, row)}
+        except BundleError as error:
+            known = {"run_id": path.name, "problem": str(error)}
+        yield {**known, "place": place, "bundle": str(path)}
+
+
+def _run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """A run's row with what ran uncertified. Errors: BundleError."""
+    from routesparse.engine.store import bundle, tables
+
+    units = bundle.read_table(path, "head_choice").to_pylist()
+    layers = tables.from_arrow("layer_run", bundle.read_table(path, "layer_run"))
+    uncertified = sum(is_uncertified(unit["pattern"], unit["lower_mass"], row["tau"]) for unit in units)
+    sparse = {unit["layer"] for unit in units if unit["pattern"] != "dense"}
+    missed = [
+        is_layer_uncertified(each.lower_mass, row["tau_layer"], each.layer in sparse) for each in layers
+    ]
+    layers_missed = None if row["tau_layer"] is None else sum(missed)
+    return {**row, "uncertified_units": uncertified, "uncertified_layers": layers_missed}
 
 
 def _find_exact(run_id: str) -> Path | None:
@@ -333,7 +342,8 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
     tops = {entry.filename.split("/")[0] for entry in entries}
     if len(tops) != 1 or any(entry.filename.count("/") != 1 for entry in entries):
         raise BundleError(f"{name} is not a bundle; expected one folder as `routesparse export` packs it")
-    taken = {bundle.MANIFEST, *(f"{table}.parquet" for table in tables.TABLES)}
+    known = {**tables.TABLES, **tables.CERTIFICATE_TABLES}
+    taken = {bundle.MANIFEST, *(f"{table}.parquet" for table in known)}
     for entry in entries:
         target = folder / entry.filename.split("/")[1]
         if target.name not in taken:

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from routesparse.engine import paths
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
+from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from routesparse.engine.certification.report import Certified
+    from routesparse.engine.config import RouterConfig
+    from routesparse.engine.models.load import LoadedModel
+    from routesparse.engine.prompts import Prompt
 
 _OWN = "routesparse"
 
@@ -58,11 +63,13 @@ def certify(
         float, typer.Option(help="Of a plan: rows whose retained mass is below it are counted.")
     ] = 0.5,
     seed: Annotated[int, typer.Option(help="Places the rows, with the prompt's hash.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the bundle; default: the spool.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Certify any attention on a prompt: output error, and of a plan retained mass and largest keys.
 
-    Exit code 1 where the output holds NaN or Inf, or --tolerance is not kept.
+    Writes a bundle that the dashboard shows on the page Certificate. Exit code 1 where the output holds NaN or
+    Inf, or --tolerance is not kept.
     """
     report = Reporter()
     plans = {"--attention": attention, "--mask": mask, "--minference": minference, "--method": method}
@@ -79,6 +86,7 @@ def certify(
 
     Settings(confidence, mass_level, tolerance, most_beyond)
     plan = _plan(mask, block_q, block_k, minference, method)
+    target = writable_folder(out or paths.spool())
     from routesparse.engine.models.token_count import refuse_before_loading
 
     refuse_before_loading(model, text)
@@ -109,10 +117,21 @@ def certify(
     with _attention(loaded.model, attention), torch.no_grad(), plan.serving(loaded.model), watching as found:
         loaded.model(ids, logits_to_keep=1, use_cache=False)
     _check_used(found.last)
+    asked: dict[str, Any] = {
+        "attention": attention,
+        "method": method,
+        "plan": plan.name,
+        "block_q": block_q,
+        "block_k": block_k,
+    }
+    asked |= {"router": None if plan.config is None else plan.config.to_dict()}
+    bundle = _write(found.last, loaded, tokens, asked, target)
     if json_output:
-        print_json({"model": loaded.name, "device": loaded.device, **found.last.as_dict()})
+        told = {"run_id": bundle.name, "model": loaded.name, "device": loaded.device}
+        print_json({**told, **found.last.as_dict(), "bundle": str(bundle)})
     else:
         _print(found.last)
+        print(f"the dashboard shows it on the page Certificate, run {bundle.name[-8:]}\n{bundle}")
     verdict = found.last.verdict
     if verdict.level == "broken" or (tolerance is not None and not verdict.passed):
         raise typer.Exit(1)
@@ -127,11 +146,36 @@ def _check_used(found: Certified) -> None:
         )
 
 
+def _write(
+    found: Certified, loaded: LoadedModel, prompt: Prompt, asked: dict[str, Any], target: Path
+) -> Path:
+    """The certificate's bundle in a folder."""
+    import torch
+
+    from routesparse.engine.certification.record import About, record_of
+    from routesparse.engine.device.names import device_name
+    from routesparse.engine.store.bundle import write_bundle
+
+    about = About(
+        model=loaded.name,
+        model_revision=loaded.revision,
+        tokenizer_hash=loaded.tokenizer_hash,
+        prompt_name=prompt.name,
+        prompt_sha256=prompt.sha256,
+        kv_heads=loaded.kv_heads,
+        head_dim=loaded.head_dim,
+        device=device_name(torch.device(loaded.device)),
+        config={name: value for name, value in asked.items() if value is not None},
+    )
+    return write_bundle(record_of(found, about), target)
+
+
 class _Plan:
     """What serves the model and what it reads; nothing of either where the model's own attention is certified."""
 
     def __init__(self, name: str | None = None, router: Any = None, routed: bool = False) -> None:
         self.name, self._router, self._routed = name, router, routed
+        self.config: RouterConfig | None = None  # of our router, once it serves
         # A router knows the row plan of the layer that it has just served.
         self.of_layer = None if router is None else lambda layer: router.plan
 
@@ -145,7 +189,8 @@ class _Plan:
                 from routesparse.engine.runtime.route import default_config, route
 
                 config = default_config(on_gpu=next(model.parameters()).is_cuda)
-                stack.enter_context(route(model, dataclasses.replace(config, break_even_tokens=0)))
+                self.config = dataclasses.replace(config, break_even_tokens=0)
+                stack.enter_context(route(model, self.config))
             elif self._router is not None:
                 stack.enter_context(routed_by(model, self._router))
             yield

@@ -19,8 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from routesparse.engine.certificate_rows import CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, InputError
-from routesparse.engine.export import columns
+from routesparse.engine.export import certificate_columns, columns
 from routesparse.engine.export.plain_text import visible
 from routesparse.engine.plain_files import open_plain
 from routesparse.engine.rows import RunRow
@@ -64,6 +65,25 @@ if __name__ == "__main__":
 '''
 
 
+_LOAD_CERTIFICATE = '''"""Read this certificate with pandas: python load.py, or: from load import tables, heads."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+HERE = Path(__file__).parent
+manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
+tables = {file.stem: pd.read_parquet(file) for file in sorted(HERE.glob("*.parquet"))}
+certificate, claims = tables["certificate"].iloc[0], tables["claim"]
+heads = claims[claims["scope"] == "head"].sort_values("mean_error", ascending=False)
+
+if __name__ == "__main__":
+    print(certificate["run_id"], certificate["prompt_name"], certificate["verdict"], certificate["sentence"])
+    print(heads[["layer", "head", "mean_error", "mean_error_bound", "largest_error", "mass", "hit_rate"]].head(10))
+'''
+
+
 def has_text(folder: Path) -> bool:
     """Whether a bundle holds the prompt's text."""
     return (folder / "prompt.parquet").is_file()
@@ -77,7 +97,7 @@ def write(folder: Path, target: Path, *, text: bool) -> Path:
     target can't be written. The target is then as it was.
     """
     manifest = bundle.verify_bundle(folder)
-    run = tables.from_arrow("run", bundle.read_table(folder, "run"))[0]
+    run = tables.from_arrow(manifest.head, bundle.read_table(folder, manifest.head))[0]
     # A run whose text was not kept still holds its next tokens.
     left_out = not (text and has_text(folder))
     changed = _without_text(folder, manifest) if left_out else {}
@@ -89,14 +109,14 @@ def write(folder: Path, target: Path, *, text: bool) -> Path:
                 _copy(archive, folder, manifest, name)
         for name, content in (
             (README, _readme(run, text=has_text(folder) and text)),
-            (DICTIONARY, dictionary()),
-            (LOAD, _LOAD_TEXT),
+            (DICTIONARY, dictionary(manifest.head)),
+            (LOAD, _LOAD_TEXT if manifest.head == "run" else _LOAD_CERTIFICATE),
         ):
             archive.writestr(_entry(manifest, name), content)
     return target
 
 
-def dictionary() -> str:
+def dictionary(head: str = "run") -> str:
     """DATA_DICTIONARY.md: every table and column with its type, unit and meaning, and what NULL means."""
     lines = [
         "# Data dictionary",
@@ -105,26 +125,37 @@ def dictionary() -> str:
         "is one head of one layer in one segment of the prompt. Tables join on the columns that they share. A run of "
         "an older version may lack columns, whose values are then NULL.",
     ]
-    for table, row in columns.TABLES.items():
+    told = columns if head == "run" else certificate_columns
+    for table, row in told.TABLES.items():
         lines += ["", f"## {table}.parquet", row, "", "| column | type | unit | meaning | NULL means |"]
         lines.append("|---|---|---|---|---|")
         for field in tables.arrow_schema(table):
-            entry = columns.COLUMNS[table][field.name]
+            entry = told.COLUMNS[table][field.name]
             cells = (f"`{field.name}`", _TYPES[field.type], entry.unit, entry.meaning, entry.null)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _readme(run: RunRow, *, text: bool) -> str:
+def _readme(run: RunRow | CertificateRow, *, text: bool) -> str:
     """README.txt: what this is, how it was made, and whether the prompt's text is inside."""
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(json.loads(run.versions_json).items())
     )
-    lines = [
-        f"RouteSparse run {run.run_id}",
-        "",
+    kind = "run"
+    what = (
         "One prompt, prefilled by a language model with sparse attention: which attention head took which pattern, "
-        "what was certified about it, and what an audit found.",
+        "what was certified about it, and what an audit found."
+    )
+    if isinstance(run, CertificateRow):
+        kind = "certificate"
+        what = (
+            f"What the attention {run.subject} did to one prompt: random rows of every head, compared with exact "
+            "attention. No routing was recorded."
+        )
+    lines = [
+        f"RouteSparse {kind} {run.run_id}",
+        "",
+        what,
         "",
         f"made      {run.created_at}",
         f"prompt    {run.prompt_name}, {run.tokens:,} tokens",
@@ -140,7 +171,7 @@ def _readme(run: RunRow, *, text: bool) -> str:
         f"{bundle.MANIFEST:20}settings, and the sha256 of each table",
         "*.parquet           the tables",
         "",
-        "`routesparse ingest FILE.zip` shows the run on another machine's dashboard.",
+        f"`routesparse ingest FILE.zip` shows the {kind} on another machine's dashboard.",
     ]
     return "\n".join(visible(line) for line in lines) + "\n"
 

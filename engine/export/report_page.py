@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from routesparse.engine.export import numbers, report_evidence, report_settings
+from routesparse.engine.export import numbers, report_certificate, report_evidence, report_settings
 from routesparse.engine.export.report_html import document, figure, isolated, note, section, table, text
 from routesparse.engine.export.report_map import Colors, layer_times, measured_us, routing_map
 from routesparse.engine.rows import RunRecord
@@ -21,8 +21,10 @@ _TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "
 
 
 def of_bundle(folder: Path, *, words: bool) -> str:
-    """The page of a bundle, which is checked first. Errors: BundleError."""
+    """The page of a bundle, which is checked first; of a certificate that has no words. Errors: BundleError."""
     data = bundle.read_tables(folder)
+    if "certificate" in data:
+        return report_certificate.page(bundle.read_certificate(folder))
     rows = {name: tables.from_arrow(name, data[name]) for name in (*_TABLES, "run", "prompt") if name in data}
     fields: dict[str, Any] = {tables.TABLES[name][1]: tuple(rows.get(name, ())) for name in _TABLES}
     prompt = rows.get("prompt") or [None]

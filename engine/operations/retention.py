@@ -52,8 +52,8 @@ def prune(
                 f"no run is called {min(unknown)!r}; `routesparse runs` lists them. Nothing was removed"
             )
         stored = store.rows(
-            "SELECT run.run_id, created_at FROM run JOIN ingested_bundle USING (bundle_id) WHERE origin <> 'sample' "
-            "ORDER BY created_at"
+            "SELECT stored.run_id, created_at FROM stored JOIN ingested_bundle USING (bundle_id) "
+            "WHERE origin <> 'sample' ORDER BY created_at"
         )
         old = [run for run, made in stored if run not in keep and seconds(made) < limit]
         pins = {run for (run,) in store.rows("SELECT run_id FROM run_label WHERE pinned")}

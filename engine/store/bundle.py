@@ -1,4 +1,6 @@
-"""A run bundle: one folder of Parquet files and a manifest, the only hand-over between engine and store.
+"""A bundle: one folder of Parquet files and a manifest, the only hand-over between engine and store.
+
+It holds a run (the tables of ``engine/rows.py``) or a certificate (``engine/certificate_rows.py``).
 
 ``<directory>/<run_id>/manifest.json`` names every file with its sha256; the files are plain Parquet (zstd),
 readable by pandas, DuckDB and polars without RouteSparse. A bundle is written into a temporary sibling
@@ -18,7 +20,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +30,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from routesparse.engine import plain_files
+from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
 from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import RunRecord, RunRow
-from routesparse.engine.store import ranges, tables
+from routesparse.engine.store import certificate_ranges, ranges, tables
 
 FORMAT = "routesparse-bundle"
-SCHEMA_VERSION = (
-    4  # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation
-)
+# 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates
+SCHEMA_VERSION = 5
 MANIFEST = "manifest.json"
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
@@ -60,14 +62,19 @@ class Manifest:
     size_bytes: int
     values: dict[str, Any]
 
+    @property
+    def head(self) -> str:
+        """The table with the one row of totals: "run" or "certificate"."""
+        return _head(self.files)
 
-def write_bundle(record: RunRecord, directory: Path) -> Path:
+
+def write_bundle(record: RunRecord | CertificateRecord, directory: Path) -> Path:
     """Write the record as ``<directory>/<run_id>`` and return that folder; an existing one is left as it is.
 
     Errors: StoreError when the disk is full or not writable (nothing half-written stays), BundleError when
     the probe exceeds 20 MB or the run id can't name a folder.
     """
-    run = record.run
+    run = record.run if isinstance(record, RunRecord) else record.certificate
     target = Path(directory) / check_run_id(run.run_id)
     if target.exists():
         return target
@@ -75,7 +82,7 @@ def write_bundle(record: RunRecord, directory: Path) -> Path:
     try:
         temporary.mkdir(parents=True)
         files: dict[str, dict[str, Any]] = {}
-        for table in tables.TABLES:
+        for table in tables.of_kind("run" if isinstance(record, RunRecord) else "certificate"):
             rows = tables.rows_of(record, table)
             if not rows and table in tables.OPTIONAL_TABLES:
                 continue
@@ -103,8 +110,10 @@ def write_bundle(record: RunRecord, directory: Path) -> Path:
 
 
 def read_bundle(path: Path) -> RunRecord:
-    """The record of a bundle, verified first. Errors: BundleError."""
+    """The record of a run's bundle, verified first. Errors: BundleError."""
     data = read_tables(path)
+    if "run" not in data:
+        raise BundleError(f"{path.name} is a certificate: no routing was recorded; pass a run's bundle")
     rows = {name: tables.from_arrow(name, table) for name, table in data.items()}
     values: dict[str, Any] = {
         field: tuple(rows.get(name, ()))
@@ -113,6 +122,15 @@ def read_bundle(path: Path) -> RunRecord:
     }
     prompt = rows.get("prompt") or [None]
     return RunRecord(run=rows["run"][0], prompt=prompt[0], **values)
+
+
+def read_certificate(path: Path) -> CertificateRecord:
+    """The record of a certificate's bundle, verified first. Errors: BundleError."""
+    data = read_tables(path)
+    if "certificate" not in data:
+        raise BundleError(f"{path.name} is a run, not a certificate; pass what `routesparse certify` wrote")
+    (row,) = tables.from_arrow("certificate", data["certificate"])
+    return CertificateRecord(row, tuple(tables.from_arrow("claim", data["claim"])))
 
 
 def verify_bundle(path: Path) -> Manifest:
@@ -136,13 +154,23 @@ def read_table(path: Path, table: str) -> pa.Table:
     """One table of a bundle, its values checked but not its checksum. Errors: BundleError."""
     data = _read_table(path, table, _read_file(path, f"{table}.parquet"))
     with _nonsense_refused(path):
-        ranges.check_table(table, data)
+        _rules(table).check_table(table, data)
     return data
 
 
+def head_of(path: Path) -> dict[str, Any]:
+    """The row of totals of a run or a certificate, its values checked but not its checksum. Errors: BundleError."""
+    head = tables.head_table({file.stem for file in path.glob("*.parquet")})
+    rows = read_table(path, head).to_pylist()
+    if not rows:
+        raise BundleError(f"{path.name}/{head}.parquet holds no row; make the bundle again")
+    return dict(rows[0])
+
+
 def owner_of(path: Path) -> str | None:
-    """Whose run a bundle holds; None is the local person. Errors: BundleError."""
-    owner: str | None = read_tables(path)["run"]["owner"][0].as_py()
+    """Whose a bundle is; None is the local person. Errors: BundleError."""
+    data = read_tables(path)
+    owner: str | None = data[tables.head_table(data)]["owner"][0].as_py()
     return owner
 
 
@@ -194,7 +222,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _manifest(run: RunRow, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _head(files: Iterable[str]) -> str:
+    return tables.head_table({name.removesuffix(".parquet") for name in files})
+
+
+def _rules(table: str) -> Any:
+    """The module that holds the rules of a table's values."""
+    return certificate_ranges if table in tables.CERTIFICATE_TABLES else ranges
+
+
+def _manifest(run: RunRow | CertificateRow, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "schema_version": SCHEMA_VERSION,
@@ -223,15 +260,17 @@ def _verified(path: Path) -> tuple[Manifest, dict[str, pa.Table]]:
             raise BundleError(f"{path.name}/{name} doesn't match its checksum; copy the bundle again")
         table = name.removesuffix(".parquet")
         data[table] = _read_table(path, table, content)
-    run_ids = data["run"].column("run_id").to_pylist()
+    run_ids = data[manifest.head].column("run_id").to_pylist()
     if run_ids != [manifest.run_id]:
-        raise BundleError(f"{path.name}/run.parquet describes {run_ids}, the manifest {manifest.run_id!r}")
+        raise BundleError(
+            f"{path.name}/{manifest.head}.parquet describes {run_ids}, the manifest {manifest.run_id!r}"
+        )
     for table, rows in data.items():
         others = set(rows.column("run_id").unique().to_pylist()) - {manifest.run_id}
         if others:
             raise BundleError(f"{path.name}/{table}.parquet holds rows of other runs: {sorted(others)[:3]}")
     with _nonsense_refused(path):
-        ranges.check(data)
+        _rules(manifest.head).check(data)
     return Manifest(**{**vars(manifest), "size_bytes": size}), data
 
 
@@ -263,7 +302,7 @@ def _read_manifest(path: Path) -> Manifest:
         raise BundleError(
             f"{path.name} has schema {version}, this version reads {SCHEMA_VERSION}; upgrade RouteSparse"
         )
-    known = {f"{table}.parquet" for table in tables.TABLES}
+    known = {f"{table}.parquet" for table in tables.of_kind(_head(files))}
     unknown = sorted(set(files) - known)
     if unknown:
         raise BundleError(f"{path.name}/{MANIFEST} names {unknown[0]!r}, which is no table of a bundle")

@@ -43,6 +43,7 @@ FACT_TABLES = (
     "continuation",
     "prompt",
 )
+_HEADS = ("run", "certificate")  # the tables with one row a bundle
 _IDLE_READERS = 16
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
@@ -126,9 +127,10 @@ class Store:
             raise BundleError(
                 f"{path.name} also holds {extra[0]!r}, which its manifest does not name; remove it"
             )
-        metas = thumbnail.probe_meta(data["probe"])
+        if "probe" in data:
+            data["probe_meta"] = thumbnail.probe_meta(data["probe"])
         with self._write_lock:
-            known = self.rows("SELECT bundle_id FROM run WHERE run_id = ?", [manifest.run_id])
+            known = self.rows("SELECT bundle_id FROM stored WHERE run_id = ?", [manifest.run_id])
             if known and known[0][0] != manifest.digest:
                 raise BundleError(
                     f"run {manifest.run_id} is stored already with other contents; delete it first, "
@@ -141,7 +143,7 @@ class Store:
                 return None
             self.unlisted[manifest.run_id] = origin
             try:
-                self._insert(manifest, {**data, "probe_meta": metas}, origin)
+                self._insert(manifest, data, origin)
             except BundleError:
                 if path != place:
                     bundle_moves.take_back(path, place)
@@ -177,19 +179,19 @@ class Store:
             self.generation += 1
 
     def delete_run(self, run_id: str) -> None:
-        """Remove a run from the tables and move its bundle to the trash. Errors: StoreError if unknown."""
+        """Remove a run or certificate from the tables; its bundle goes to the trash. Errors: StoreError if unknown."""
         with self._write_lock:
-            found = self.rows("SELECT run_key, bundle_id FROM run WHERE run_id = ?", [run_id])
+            found = self.rows("SELECT run_key, bundle_id FROM stored WHERE run_id = ?", [run_id])
             if not found:
                 raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
             run_key, bundle_id = found[0]
             with self.writing(f"run {run_id} was not deleted") as cursor:
                 cursor.execute(
                     "INSERT INTO trashed_run SELECT run_id, owner, prompt_name, tokens, created_at, "
-                    "now() AT TIME ZONE 'UTC' FROM run WHERE run_key = ?",
+                    "now() AT TIME ZONE 'UTC' FROM stored WHERE run_key = ?",
                     [run_key],
                 )
-                for table in (*FACT_TABLES, "run"):
+                for table in (*FACT_TABLES, "claim", *_HEADS):
                     cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
                 cursor.execute(
                     "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' WHERE bundle_id = ?",
@@ -207,8 +209,8 @@ class Store:
         return bool(self.rows(sql, [bundle_id]))
 
     def run_ids(self) -> set[str]:
-        """The ids of all stored runs."""
-        return {row[0] for row in self.rows("SELECT run_id FROM run")}
+        """The ids of all stored runs and certificates."""
+        return {row[0] for row in self.rows("SELECT run_id FROM stored")}
 
     def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
         """All rows of one bundle in one transaction.
@@ -219,12 +221,13 @@ class Store:
             try:
                 cursor.begin()
                 (run_key,) = cursor.execute("SELECT nextval('run_key_sequence')").fetchone() or (None,)
-                cursor.register("incoming", data["run"])
+                cursor.register("incoming", data[manifest.head])
                 cursor.execute(
-                    "INSERT INTO run BY NAME SELECT ?::INTEGER AS run_key, ? AS bundle_id, * FROM incoming",
+                    f"INSERT INTO {manifest.head} BY NAME "
+                    "SELECT ?::INTEGER AS run_key, ? AS bundle_id, * FROM incoming",
                     [run_key, manifest.digest],
                 )
-                for table in FACT_TABLES:
+                for table in (*FACT_TABLES, "claim"):
                     if table not in data or not data[table].num_rows:
                         continue
                     rows = data[table]
@@ -361,19 +364,25 @@ def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
     """
     connection.begin()
     connection.execute("CREATE SCHEMA IF NOT EXISTS visible")
-    connection.execute(
-        "CREATE OR REPLACE VIEW visible.run AS SELECT * FROM main.run "
-        "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT "
-        "OR bundle_id IN (SELECT bundle_id FROM main.ingested_bundle WHERE origin = 'sample')"
-    )
+    for table in _HEADS:
+        connection.execute(
+            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
+            "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT "
+            "OR bundle_id IN (SELECT bundle_id FROM main.ingested_bundle WHERE origin = 'sample')"
+        )
+    for schema in ("main", "visible"):  # what has a bundle, of either kind
+        columns = "run_key, run_id, bundle_id, owner, prompt_name, tokens, created_at"
+        both = " UNION ALL ".join(f"SELECT {columns} FROM {schema}.{table}" for table in _HEADS)
+        connection.execute(f"CREATE OR REPLACE VIEW {schema}.stored AS {both}")
     keyed = connection.execute(
         "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal "
-        "AND table_name <> 'run' AND column_name IN ('run_key', 'bundle_id')"
+        "AND table_name NOT IN ('run', 'certificate', 'stored') AND column_name IN ('run_key', 'bundle_id')"
     ).fetchall()
+    heads = {"claim": "certificate", "ingested_bundle": "stored"}
     for table, key in keyed:
         connection.execute(
             f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
-            f"WHERE {key} IN (SELECT {key} FROM visible.run)"
+            f"WHERE {key} IN (SELECT {key} FROM visible.{heads.get(table, 'run')})"
         )
     for table in ("run_label", "trashed_run"):
         connection.execute(

@@ -64,15 +64,15 @@ class OwnerView:
         return {row[0] for row in self.rows("SELECT run_id FROM run")}
 
     def bundle(self, run_id: str) -> Path | None:
-        """The folder of a run's bundle; None where the run is not this owner's to see, or the folder is gone."""
-        if not self.rows("SELECT 1 FROM run WHERE run_id = ?", [run_id]):
+        """The folder of a run's or certificate's bundle; None where it is not this owner's to see, or is gone."""
+        if not self.rows("SELECT 1 FROM stored WHERE run_id = ?", [run_id]):
             return None
         place = self._store.bundles / run_id
         return place if place.is_dir() else None
 
     def delete_run(self, run_id: str) -> None:
-        """Move a run to the trash. Errors: StoreError if it is unknown, or a sample that others see as well."""
-        found = self.rows("SELECT owner FROM run WHERE run_id = ?", [run_id])
+        """Move a run or certificate to the trash. Errors: StoreError if unknown, or a sample."""
+        found = self.rows("SELECT owner FROM stored WHERE run_id = ?", [run_id])
         if not found:
             raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
         if found[0][0] != self.owner:

@@ -191,11 +191,22 @@ def resolve(store: OwnerView, text: str) -> str:
         return text
     if len(ids) == 1 and len(text) >= 4:
         return ids[0]
+    if not ids and len(text) >= 4 and (subject := _certified(store, text)):
+        raise InputError(f"{text!r} is a certificate of {subject}; no routing was recorded")
     if not ids or len(text) < 4:
         raise InputError(
             f"no run {text!r} is stored here; it was deleted, or the link is from another machine"
         )
     raise InputError(f"run {text!r} could be any of {', '.join(ids)}; use more of the id")
+
+
+def _certified(store: OwnerView, text: str) -> str | None:
+    """What the certificate with this beginning or end of an id certifies; None where there is none."""
+    found = store.rows(
+        "SELECT coalesce(plan, function) FROM certificate WHERE starts_with(run_id, $1) OR ends_with(run_id, $1)",
+        [text],
+    )
+    return str(found[0][0]) if found else None
 
 
 def label(run_id: str) -> str:

@@ -257,7 +257,12 @@ def check(tables: Mapping[str, pa.Table]) -> None:
 
 def check_table(name: str, table: pa.Table) -> None:
     """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
-    for column, rule in SCHEMA[name].items():
+    check_columns(name, table, SCHEMA[name])
+
+
+def check_columns(name: str, table: pa.Table, rules: Mapping[str, Rule]) -> None:
+    """Hold the columns of a table to their rules. Errors: FieldError for the first value out of range."""
+    for column, rule in rules.items():
         _column(f"{name}.{column}", table.column(column), rule)
 
 

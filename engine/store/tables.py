@@ -1,7 +1,8 @@
-"""Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py``.
+"""Arrow schemas of a bundle's tables, derived from the dataclasses in ``engine/rows.py`` and ``certificate_rows.py``.
 
-One table per record class; a field that may be None is nullable, every other field is required. Rows are
-sorted by (layer, head, segment, batch_index, candidate, test, rank, dense_rank), as far as a table has these columns.
+A bundle is a run or a certificate, and has the tables of one of the two: one table per record class. A field that may
+be None is nullable, every other field is required. Rows are sorted by (layer, head, segment, batch_index, candidate,
+test, rank, dense_rank), as far as a table has these columns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow
 from routesparse.engine.errors import BundleError
 from routesparse.engine.rows import (
     AnswerRow,
@@ -47,12 +49,18 @@ TABLES: dict[str, tuple[type, str]] = {
     "continuation": (ContinuationRow, "continuations"),
     "prompt": (PromptRow, "prompt"),
 }
+# The same of a certificate, in CertificateRecord.
+CERTIFICATE_TABLES: dict[str, tuple[type, str]] = {
+    "certificate": (CertificateRow, "certificate"),
+    "claim": (ClaimRow, "claims"),
+}
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
 # Since schema 3, 3, 4; the others where the run has them.
 OPTIONAL_TABLES = frozenset({"worst_row", "block_reads", "continuation", "answer", "prompt"})
 SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "rank", "dense_rank")
 
+_ALL = {**TABLES, **CERTIFICATE_TABLES}
 _ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
@@ -65,14 +73,24 @@ _ARROW_TYPES: dict[type, pa.DataType] = {
 @cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of one table of the bundle."""
-    record, _ = TABLES[table]
+    record, _ = _ALL[table]
     hints = typing.get_type_hints(record)
     return pa.schema([_arrow_field(field.name, hints[field.name]) for field in fields(record)])
 
 
-def rows_of(record: RunRecord, table: str) -> list[Any]:
+def head_table(names: Iterable[str]) -> str:
+    """Which table of a bundle has its one row of totals: that of a certificate, else that of a run."""
+    return "certificate" if "certificate" in names else "run"
+
+
+def of_kind(head: str) -> dict[str, tuple[type, str]]:
+    """The tables that a bundle with this head table may have."""
+    return CERTIFICATE_TABLES if head == "certificate" else TABLES
+
+
+def rows_of(record: RunRecord | CertificateRecord, table: str) -> list[Any]:
     """The rows of one table; an empty list where the run has none."""
-    value = getattr(record, TABLES[table][1])
+    value = getattr(record, _ALL[table][1])
     if value is None:
         return []
     return list(value) if isinstance(value, tuple) else [value]
@@ -113,7 +131,7 @@ def as_of_today(table: str, data: pa.Table) -> pa.Table:
 
 def from_arrow(table: str, data: pa.Table) -> list[Any]:
     """The inverse of to_arrow. Errors: KeyError where a required column is missing."""
-    record, _ = TABLES[table]
+    record, _ = _ALL[table]
     names = arrow_schema(table).names
     data = as_of_today(table, data)
     columns = [data.column(name).to_pylist() for name in names]

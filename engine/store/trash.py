@@ -45,8 +45,8 @@ def sync(store: Store) -> None:
             cursor.execute("DELETE FROM run_label WHERE run_id = ?", [run_id])
         for path, changed in missing:
             try:
-                run = bundle.read_table(path, "run").to_pylist()[0]
-            except (BundleError, IndexError):
+                run = bundle.head_of(path)
+            except BundleError:
                 continue  # no bundle of ours: it goes when its time is up
             cursor.execute(
                 "INSERT INTO trashed_run VALUES (?, ?, ?, ?, ?, ?)",
@@ -65,7 +65,7 @@ def empty(store: Store, run_ids: Sequence[str]) -> None:
         for table in ("trashed_run", "run_label"):
             cursor.execute(
                 f"DELETE FROM {table} WHERE list_contains(?::VARCHAR[], run_id) "
-                "AND run_id NOT IN (SELECT run_id FROM run)",
+                "AND run_id NOT IN (SELECT run_id FROM stored)",
                 [list(run_ids)],
             )
     for run_id in run_ids:

@@ -82,6 +82,9 @@ PAGES = {
     "head-128k": "/head?run=32b32b32&layer=17&head=20",
     "audit": "/audit?run=3f9a1c20",
     "audit-all": "/audit?run=3f9a1c20&scope=all&claim=conformal&by=family",
+    "certificate": "/certificate?run=ce47f1ca&metric=mass",
+    "certificate-bad-link": "/certificate?run=deadbeef",
+    "map-certificate": "/map?run=ce47f1ca",
     "audit-not-audited": "/audit?run=c0de17aa",
     "fallbacks": "/fallbacks?run=3f9a1c20",
     "fallbacks-failure": "/fallbacks?run=3f9a1c20&limit=0&by=time",
@@ -159,6 +162,7 @@ def fill(home: Path) -> None:
         write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
     (home / "models" / "broken").mkdir(parents=True)
     fill_results(home)
+    write_bundle(factory.make_certificate(layers=8, heads=8), spool)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
     shutil.copytree(bad, spool / bad.name)

@@ -28,6 +28,7 @@ PAGES = {
     "head": f"/head?run={RUN}&layer=5&head=2",
     "text": f"/text?run={RUN}&find=2474-12",
     "audit": f"/audit?run={RUN}",
+    "certificate": "/certificate?run=ce47f1ca",
     "fallbacks": f"/fallbacks?run={RUN}",
     "compare": f"/compare?runs={RUN},77771c2090e1f006",
     "sweep": f"/sweep?sweep={SWEEP}",
@@ -39,7 +40,7 @@ PAGES = {
     "terms": "/terms",
 }
 # What has columns or a wide table; light and dark differ in no width.
-NARROW = ("runs", "map", "text", "compare", "sweep", "new")
+NARROW = ("runs", "map", "text", "certificate", "compare", "sweep", "new")
 # One of each kind of error, and the theme to draw it in.
 ERRORS = {
     "unknown run": ("/map?run=deadbeef", "dark"),
@@ -74,6 +75,7 @@ def failed(home):
 @pytest.fixture(scope="module")
 def address(serve, factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
+    bundle.write_bundle(factory.make_certificate(layers=8, heads=8), home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")
     for run_id, hardness, price in (("5eeb000090e1f001", 0.9, 0.3), ("5eeb000090e1f002", 0.5, 1.0)):
         made = factory.priced(factory.make_record(run_id, hardness=hardness))

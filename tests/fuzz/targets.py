@@ -34,10 +34,12 @@ from routesparse.engine import errors, paths
 from routesparse.engine.calibrate.tuning_rows import read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
+from routesparse.engine.certificate_rows import CertificateRecord
 from routesparse.engine.certification.mask_files import read_masks
 from routesparse.engine.cli import bundles as cli_bundles
 from routesparse.engine.config import LatencyBudget
 from routesparse.engine.evaluation.runner.job import Job
+from routesparse.engine.export import report_certificate
 from routesparse.engine.fields import FieldError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.method.latency import LatencyProfile
@@ -46,7 +48,7 @@ from routesparse.engine.models import token_count
 from routesparse.engine.operations import backup
 from routesparse.engine.prompts import read_prompt
 from routesparse.engine.results import evaluations, report, shift
-from routesparse.engine.store import bundle, ranges, tables, thumbnail
+from routesparse.engine.store import bundle, certificate_ranges, ranges, tables, thumbnail
 
 STORE_TESTS = Path(__file__).resolve().parents[1] / "engine" / "store"
 FORBIDDEN = (
@@ -253,7 +255,28 @@ def _table(case: tuple[str, bytes], folder: Path) -> None:
 
 def _values(case: list[tuple[str, str, Any, int]], folder: Path) -> None:
     """What passes the schema can be drawn as thumbnails and made into records."""
-    data = dict(_tables())
+    data = _changed(case, _tables("run"))
+    if data is None:
+        return
+    ranges.check(data)
+    thumbnail.probe_meta(data["probe"])
+    for name in {name for name, *_ in case}:
+        tables.from_arrow(name, data[name])
+
+
+def _certificate_values(case: list[tuple[str, str, Any, int]], folder: Path) -> None:
+    """What passes the schema can be made into records and a page."""
+    data = _changed(case, _tables("certificate"))
+    if data is None:
+        return
+    certificate_ranges.check(data)
+    (row,) = tables.from_arrow("certificate", data["certificate"])
+    report_certificate.page(CertificateRecord(row, tuple(tables.from_arrow("claim", data["claim"]))))
+
+
+def _changed(case: list[tuple[str, str, Any, int]], data: dict[str, pa.Table]) -> dict[str, pa.Table] | None:
+    """The tables with other values; None where no Parquet file holds them."""
+    data = dict(data)
     for name, column, value, row in case:
         table = data[name]
         place = table.schema.get_field_index(column)
@@ -262,12 +285,9 @@ def _values(case: list[tuple[str, str, Any, int]], folder: Path) -> None:
         try:
             made = pa.array(values, table.schema.field(place).type)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError, ValueError):
-            return  # no Parquet file holds such a value
+            return None
         data[name] = table.set_column(place, table.schema.field(place), made)
-    ranges.check(data)
-    thumbnail.probe_meta(data["probe"])
-    for name in {name for name, *_ in case}:
-        tables.from_arrow(name, data[name])
+    return data
 
 
 def _model(name: str) -> Callable[[bytes, Path], object]:
@@ -295,8 +315,9 @@ def _copy_model(folder: Path) -> None:
 
 
 @cache
-def _tables() -> dict[str, pa.Table]:
-    return {name: tables.to_arrow(name, tables.rows_of(SMALL, name)) for name in tables.TABLES}
+def _tables(head: str) -> dict[str, pa.Table]:
+    record = SMALL if head == "run" else CERTIFICATE
+    return {name: tables.to_arrow(name, tables.rows_of(record, name)) for name in tables.of_kind(head)}
 
 
 @cache  # making a strategy takes far longer than drawing from it
@@ -320,7 +341,7 @@ def _any_value(name: str, column: str) -> st.SearchStrategy[tuple[str, str, Any,
 @cache
 def _parquet(name: str) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(_tables()[name], buffer, compression="zstd")
+    pq.write_table(_tables("run")[name], buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -348,6 +369,7 @@ def _safetensors() -> bytes:
 
 
 SMALL = _factory().make_record("run", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
+CERTIFICATE = _factory().make_certificate("certificate", layers=2, heads=2)
 WEIGHTS = _safetensors()
 TOKENIZER = json.dumps(
     {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}}
@@ -415,6 +437,9 @@ _MANIFEST = {
     "files": {f"{name}.parquet": {"sha256": "0" * 64, "bytes": 1, "rows": 1} for name in tables.TABLES},
 }
 _COLUMNS = [(name, column) for name in tables.TABLES for column in tables.arrow_schema(name).names]
+_CERTIFIED = [
+    (name, column) for name in tables.CERTIFICATE_TABLES for column in tables.arrow_schema(name).names
+]
 
 _JOB = {
     **{
@@ -495,6 +520,13 @@ TARGETS: dict[str, Target] = {
     "values": Target(
         st.lists(st.sampled_from(_COLUMNS).flatmap(lambda place: _any_value(*place)), min_size=1, max_size=3),
         _values,
+        (FieldError,),
+    ),
+    "certificate values": Target(
+        st.lists(
+            st.sampled_from(_CERTIFIED).flatmap(lambda place: _any_value(*place)), min_size=1, max_size=3
+        ),
+        _certificate_values,
         (FieldError,),
     ),
     "mask, NumPy": Target(bytes_like(_mask_array()), _written("x.npy", read_masks), (errors.ConfigError,)),

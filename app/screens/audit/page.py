@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.audit import claims, figures, layer_claims, worst_heads
+from routesparse.app.screens.audit import claims, figures, layer_claims, output_claim, worst_heads
 from routesparse.app.shell import navigate, scope, switch, view, way_back
 from routesparse.app.shell.access import access
 from routesparse.app.shell.scope import Scope
@@ -72,6 +72,8 @@ def render() -> None:
             coverage,
             "claims",
         )
+    if not shown.everything:
+        output_claim.card(store, shown, coverage, gaps)
     left, right = st.columns(2, gap="small")
     with left:
         _error_card(store, shown, units, gaps)
@@ -118,6 +120,8 @@ def _nothing(store: OwnerView, shown: Scope) -> None:
         "new",
         **{"from": queries.short_id(store, shown.run.run_id), "audit": "rows"},
     )
+    if not shown.everything:
+        output_claim.certificates_card(store, shown)
 
 
 def _notes(run: RunRow, everything: bool, executed_error: float) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from routesparse.app.screens.compare import grid
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, grid, numbers
 
 MOST_HEADS_WITH_TEXT = 16  # a wider map has room for a letter only
 # metric of the difference map -> (name, unit of the difference, how a value is printed)

@@ -11,7 +11,16 @@ import streamlit as st
 
 from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.shell import identity, navigate, run_header, setting_words, switch, view, way_back
+from routesparse.app.shell import (
+    certificate_link,
+    identity,
+    navigate,
+    run_header,
+    setting_words,
+    switch,
+    view,
+    way_back,
+)
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, numbers, states, tuned_prices
 from routesparse.app.ui.plain_text import visible
@@ -100,6 +109,7 @@ def _runs(store: OwnerView, stored: pd.DataFrame) -> Sides | None:
         return found
     for line in found:
         states.field_error(line)
+    certificate_link.links(store, wanted)
     states.empty(
         "Choose two runs",
         [

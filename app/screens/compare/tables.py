@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.app.screens.compare import conclusion, figures, grid
+from routesparse.app.screens.compare import conclusion, figures
 from routesparse.app.screens.compare.selection import Side, Sides
 from routesparse.app.shell import navigate, verdict_bar
-from routesparse.app.ui import design, drift_note, glossary, numbers
+from routesparse.app.ui import design, drift_note, glossary, grid, numbers
 from routesparse.app.ui.tables import framed
 from routesparse.engine.stats.comparison import METRICS, Difference
 from routesparse.engine.store import queries

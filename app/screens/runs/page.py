@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.runs import filters, label_form, run_table, trash_card
+from routesparse.app.screens.runs import certificates_card, filters, label_form, run_table, trash_card
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import exports, numbers, states
@@ -48,6 +48,7 @@ def render() -> None:
         navigate.link("New run", "new")
     else:
         _table(opened, filters.row(values))
+    certificates_card.card(opened)
     trash_card.card(opened)
     _rejected(opened)
 

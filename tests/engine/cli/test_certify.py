@@ -1,10 +1,14 @@
 """``routesparse certify``: the model's own attention, three foreign plans, and one line per error. CPU, tiny model."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+
+from routesparse.engine.store.bundle import read_certificate
 
 TOKENS = 600
 
@@ -12,6 +16,7 @@ TOKENS = 600
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("certify")
+    (root / "profiles").mkdir()  # our router measures one
     tiny_model.save(root / "tiny")
     (root / "prompt.txt").write_text("the lazy dog sees a fox " * 25)
     return root / "tiny"
@@ -130,3 +135,50 @@ def test_a_mask_of_another_prompt_is_refused(told, tmp_path):
     np.save(tmp_path / "mask.npy", np.ones((1, 2, 5, 10), bool))
     code, _, err = told("--mask", tmp_path / "mask.npy")
     assert code == 2 and "has 1 layers; the model's layers are 0 to 1" in err
+
+
+def test_our_own_router_is_certified_and_listed_and_exported(told, run, model, home, tmp_path):
+    code, found, err = told("--method", "routesparse", "--rows", 32)
+    assert code == 0, err
+    made = read_certificate(Path(found["bundle"]))
+    row = made.certificate
+    assert Path(found["bundle"]) == home / "spool" / row.run_id and row.run_id == found["run_id"]
+    assert (row.function, row.plan, row.verdict) == ("routesparse", None, found["verdict"]["level"])
+    assert json.loads(row.config_json)["router"]["break_even_tokens"] == 0, "however short the prompt is"
+    whole = next(claim for claim in made.claims if claim.scope == "pass")
+    assert whole.mean_error == pytest.approx(found["run"]["output"]["mean"])
+    worst = max(
+        (claim for claim in made.claims if claim.scope == "head"), key=lambda claim: claim.largest_error
+    )
+    assert worst.largest_error == whole.largest_error and 0 <= worst.worst_position < row.tokens
+
+    code, out, err = run("runs", "--json")
+    assert code == 0, err
+    (listed,) = json.loads(out)["runs"]
+    assert (listed["kind"], listed["run_id"]) == ("certificate", row.run_id)
+    assert "certificate of" in run("runs")[1]
+    assert run("export", row.run_id, "--out", tmp_path / "one.zip")[0] == 0
+    shutil.rmtree(home / "spool")
+    code, out, err = run("ingest", tmp_path / "one.zip", "--json")
+    assert code == 0 and json.loads(out)["bundles"][0]["new"], err
+    assert read_certificate(home / "spool" / row.run_id) == made
+
+
+def test_a_plan_is_stored_with_what_it_keeps(told, tmp_path):
+    code, found, err = told("--method", "window=128", "--rows", 16, "--out", tmp_path)
+    assert code == 0, err
+    made = read_certificate(tmp_path / found["run_id"])
+    kept = found["run"]["plan"]
+    whole = next(claim for claim in made.claims if claim.scope == "pass")
+    assert (whole.mass, whole.mass_bound, whole.hit_rate) == (
+        kept["mass"],
+        kept["mass_bound"],
+        kept["hit_rate"],
+    )
+    assert made.certificate.subject == "window=128" and len(made.claims) == 1 + 2 + 4
+
+
+def test_what_cannot_be_written_is_said_before_the_model_is_loaded(told, tmp_path):
+    (tmp_path / "file").touch()
+    code, found, err = told("--out", tmp_path / "file")
+    assert code == 2 and found is None and "is a file; pass a folder" in err

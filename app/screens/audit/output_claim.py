@@ -1,0 +1,94 @@
+"""The output-error claim of a run, from its audited rows, beside the certificates that certify made of its prompt."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.shell import navigate
+from routesparse.app.shell.scope import Scope
+from routesparse.app.ui import exports, glossary, numbers, states
+from routesparse.app.ui.plain_text import visible
+from routesparse.app.ui.tables import framed
+from routesparse.engine.export import certificate_words
+from routesparse.engine.store import certificate_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+
+def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series) -> None:
+    """One run's claim; of several runs there is none, because their rows are of other prompts."""
+    run, rows = shown.run, int(coverage["audit_rows"].sum())
+    with st.container(border=True, key="card-output-claim", gap="xsmall"):
+        st.html(f'<div class="rs-h">Output-error claim{glossary.mark("output_claim")}</div>')
+        told = claim(rows, run.audit_depth == "full", run.confidence, float(gaps["max_error"]))
+        executed = coverage["executed_error"].max()
+        kernel = "was not compared with them"
+        if not numbers.is_missing(executed):
+            kernel = f"lies at most {executed:.1e} from them, relative to the values that a row reads"
+        st.html(
+            f'<div class="rs-sub">{escape(told)}</div><div class="rs-note">These are rows of the chosen plan as the '
+            f"audit rebuilt it; what the kernel wrote {escape(kernel)}. A rare row may lose everything, and the answer "
+            "is not looked at.</div>"
+        )
+        _certificates(store, shown)
+
+
+def certificates_card(store: OwnerView, shown: Scope) -> None:
+    """The certificates alone, for a run that was not audited; nothing where there is none."""
+    if not certificate_queries.of_same_prompt(store, shown.run.run_id).empty:
+        with st.container(border=True, key="card-output-claim", gap="xsmall"):
+            st.html('<div class="rs-h">Certificates of this prompt</div>')
+            _certificates(store, shown)
+
+
+def _certificates(store: OwnerView, shown: Scope) -> None:
+    st.html(
+        '<div class="rs-note">certify makes the output-error claim of a function’s own output, kernel and number '
+        f"format included, of any attention on this prompt; of ours: <code>{escape(_OWN)}</code></div>"
+    )
+    found = certificate_queries.of_same_prompt(store, shown.run.run_id)
+    if found.empty:
+        return
+    st.html(_table(found))
+    exports.chart_foot(
+        f"certificates-{shown.name}",
+        f"n = {numbers.several(len(found), 'certificate')} of this prompt and these weights, each from a pass of its "
+        "own · ≤ and ≥: over all rows at its confidence · source: certificate and claim",
+        found,
+        "certificates-of-prompt",
+    )
+
+
+_OWN = f"{states.PROGRAM} certify --prompt FILE --method routesparse"
+
+
+def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
+    """The sentence. rows: audited of all sparse units, drawn independently; largest: their largest relative error."""
+    if all_rows:
+        return f"All {rows:,} body rows of the sparse heads were audited: none is off by more than {largest:.3g}."
+    share = (1.0 - confidence) ** (1.0 / rows)
+    return (
+        f"With {numbers.share(confidence, 0)} confidence at least {certificate_words.lower(share, True)} of the sparse "
+        f"heads’ body rows are off by at most {largest:.3g}, relative to their dense output: the largest error among "
+        f"{rows:,} random ones."
+    )
+
+
+def _table(found: pd.DataFrame) -> str:
+    head = '<th class="l">certifies</th><th class="l">verdict</th><th>error ≤</th><th>worst row</th>'
+    body = []
+    for one in found.itertuples():
+        address = escape(navigate.address("certificate", run=queries.label(str(one.run_id))))
+        plan = one.function if numbers.is_missing(one.plan) else one.plan
+        own = " (our router with this run’s settings)" if one.same_router else ""
+        known = not numbers.is_missing(one.hit_rate_bound)
+        hit = certificate_words.lower(one.hit_rate_bound, True) if known else "–"
+        cells = (certificate_words.upper(one.mean_error_bound), f"{one.largest_error:.3g}", hit)
+        body.append(
+            f'<tr><td class="l"><a href="{address}" target="_self"><bdi>{escape(visible(str(plan)))}</bdi></a>{own}'
+            f'</td><td class="l">{certificate_words.WORDS[str(one.verdict)]}</td>'
+            f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        )
+    return framed(f"<tr>{head}<th>largest key ≥</th></tr>{''.join(body)}")

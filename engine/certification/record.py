@@ -1,0 +1,112 @@
+"""A certified prefill as the records of a bundle (``engine/certificate_rows.py``)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow
+from routesparse.engine.certification.report import Certified, Claims
+from routesparse.engine.provenance import git_commit, versions
+
+
+@dataclass(frozen=True)
+class About:
+    """What a Certified does not know of the model and the prompt that it was made from."""
+
+    model: str
+    model_revision: str
+    tokenizer_hash: str
+    prompt_name: str  # a label, never a path
+    prompt_sha256: str
+    kv_heads: int
+    head_dim: int
+    device: str
+    config: Mapping[str, Any]  # what was asked for
+
+
+def record_of(found: Certified, about: About) -> CertificateRecord:
+    """The certificate and its claims: the pass's, each layer's, each head's."""
+    run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    batch, heads, sampled = found.scores[0]["error"].shape
+    settings, verdict = found.settings, found.verdict
+    certificate = CertificateRow(
+        run_id=run_id,
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        function=found.name,
+        plan=found.plan,
+        model=about.model,
+        model_revision=about.model_revision,
+        tokenizer_hash=about.tokenizer_hash,
+        prompt_name=about.prompt_name,
+        prompt_sha256=about.prompt_sha256,
+        batch=batch,
+        tokens=found.keys,
+        layers=len(found.layers),
+        heads=heads,
+        kv_heads=about.kv_heads,
+        head_dim=about.head_dim,
+        device=about.device,
+        dtype=found.dtype,
+        versions_json=json.dumps(versions(), sort_keys=True),
+        git_commit=git_commit(),
+        seed=found.seed,
+        config_json=json.dumps(dict(about.config), sort_keys=True),
+        sampled_rows=sampled,
+        confidence=settings.confidence,
+        mass_level=settings.mass_level,
+        tolerance=settings.tolerance,
+        most_beyond=settings.most_beyond,
+        dense_layers=len(found.dense_layers),
+        verdict=verdict.level,
+        sentence=verdict.sentence,
+        findings_json=json.dumps(verdict.findings),
+    )
+    return CertificateRecord(certificate, tuple(_claims(run_id, found)))
+
+
+def _claims(run_id: str, found: Certified) -> Iterator[ClaimRow]:
+    yield _claim(run_id, "pass", found.run)
+    for claims in found.by_layer:
+        yield _claim(run_id, "layer", claims)
+    for claims in found.by_head:
+        yield _claim(run_id, "head", claims)
+
+
+def _claim(run_id: str, scope: str, claims: Claims) -> ClaimRow:
+    output, plan = claims.output, claims.plan
+    kept: dict[str, Any] = {}
+    if plan is not None:
+        kept = {
+            "mass": plan.mass,
+            "mass_bound": plan.mass_bound,
+            "low_rows": plan.low_rows,
+            "low_rows_bound": plan.low_rows_bound,
+            "hit_rate": plan.hit_rate,
+            "hit_rate_bound": plan.hit_rate_bound,
+            "plan_error": plan.error,
+            "disagreement": plan.disagreement,
+        }
+    return ClaimRow(
+        run_id=run_id,
+        scope=scope,
+        batch_index=claims.batch_index,
+        layer=claims.layer,
+        head=claims.head,
+        worst_position=claims.worst_position,
+        rows=output.rows,
+        mean_error=output.mean,
+        mean_error_bound=output.mean_bound,
+        largest_error=output.largest,
+        share_within=output.share_within,
+        nonfinite_rows=output.nonfinite,
+        beyond_rounding=output.beyond_rounding,
+        beyond_rounding_bound=output.beyond_rounding_bound,
+        beyond_tolerance=output.beyond_tolerance,
+        beyond_tolerance_bound=output.beyond_tolerance_bound,
+        **kept,
+    )

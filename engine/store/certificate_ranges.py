@@ -1,0 +1,128 @@
+"""What every value of a certificate's bundle may be, as ``ranges.py`` says it of a run's."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from routesparse.engine import certificate_rows
+from routesparse.engine.fields import FieldError
+from routesparse.engine.rows import EXECUTED_TOLERANCE
+from routesparse.engine.store import ranges
+from routesparse.engine.store.rules import Number, OneOf, Rule, Text, Whole
+
+_RUN, _UNIT = ranges.SCHEMA["run"], ranges.SCHEMA["audit"]
+_SHARE = _UNIT["mass"]
+_ROWS = Whole(0, ranges.INT64)
+# Relative to an output that may be as small as float32 has it; infinite where the output under test is.
+_ERROR = Number(0.0, 1e39, open=True)
+_SENTENCE = Text(2_000)
+_SAME = (
+    *("run_id", "created_at", "model", "model_revision", "tokenizer_hash", "prompt_name", "prompt_sha256"),
+    *("batch", "tokens", "layers", "heads", "kv_heads", "head_dim", "device", "versions_json"),
+    *("git_commit", "seed", "config_json", "confidence", "owner"),
+)
+
+SCHEMA: dict[str, dict[str, Rule]] = {
+    "certificate": {
+        **{name: _RUN[name] for name in _SAME},
+        **dict.fromkeys(("function", "plan"), Text(lines=True)),  # shown escaped
+        "dtype": OneOf(tuple(EXECUTED_TOLERANCE)),
+        "sampled_rows": Whole(1),
+        **dict.fromkeys(("mass_level", "most_beyond"), Number(0.0, 1.0)),
+        "tolerance": Number(0.0, 1e39),
+        "dense_layers": Whole(0, ranges.MOST_LAYERS),
+        "verdict": OneOf(certificate_rows.LEVELS),
+        "sentence": _SENTENCE,
+        "findings_json": Text(1 << 14, lines=True),
+    },
+    "claim": {
+        **{name: _UNIT[name] for name in ("run_id", "batch_index", "layer", "head")},
+        "scope": OneOf(certificate_rows.SCOPES),
+        "worst_position": ranges.SCHEMA["worst_row"]["position"],
+        "rows": Whole(1, ranges.INT64),
+        **dict.fromkeys(("mean_error", "mean_error_bound", "share_within"), _SHARE),
+        **dict.fromkeys(("largest_error", "plan_error", "disagreement"), _ERROR),
+        **dict.fromkeys(("nonfinite_rows", "beyond_rounding", "beyond_tolerance", "low_rows"), _ROWS),
+        **dict.fromkeys(("beyond_rounding_bound", "beyond_tolerance_bound", "low_rows_bound"), _SHARE),
+        **dict.fromkeys(("mass", "mass_bound", "hit_rate", "hit_rate_bound"), _SHARE),
+    },
+}
+_WHERE = ("batch_index", "layer", "head")
+_NAMED = {"pass": (), "layer": ("layer",), "head": _WHERE}  # what tells the claims of a scope apart
+
+
+def check(tables: Mapping[str, pa.Table]) -> None:
+    """Hold a certificate's tables to SCHEMA and to each other. Errors: FieldError for the first value out of range."""
+    for name, table in tables.items():
+        check_table(name, table)
+    if tables["certificate"].num_rows != 1:
+        raise FieldError("rows of certificate", tables["certificate"].num_rows, "1")
+    row = tables["certificate"].to_pylist()[0]
+    _certificate(row)
+    _claims(row, tables["claim"].to_pylist())
+
+
+def check_table(name: str, table: pa.Table) -> None:
+    """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
+    ranges.check_columns(name, table, SCHEMA[name])
+
+
+def _certificate(row: dict[str, Any]) -> None:
+    for name, kind in (("config_json", dict), ("versions_json", dict), ("findings_json", list)):
+        try:
+            values = json.loads(row[name])
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, kind) or (kind is list and not all(isinstance(v, str) for v in values)):
+            raise FieldError(f"certificate.{name}", row[name], "a JSON object, or a list of sentences")
+    try:
+        datetime.datetime.fromisoformat(row["created_at"])
+    except ValueError:
+        raise FieldError("certificate.created_at", row["created_at"], "a time in ISO 8601") from None
+    if row["layers"] * row["heads"] > ranges.MOST_MAP_CELLS:
+        raise FieldError(
+            "certificate.layers",
+            row["layers"],
+            f"at most {ranges.MOST_MAP_CELLS // row['heads']} of so many heads",
+        )
+    if row["dense_layers"] > row["layers"]:
+        raise FieldError(
+            "certificate.dense_layers", row["dense_layers"], f"at most the {row['layers']} layers"
+        )
+
+
+def _claims(row: dict[str, Any], claims: list[dict[str, Any]]) -> None:
+    """Each claim names what it is about, once, and what the certificate has; a pass has one claim of its own."""
+    sizes = {"batch_index": row["batch"], "layer": row["layers"], "head": row["heads"]}
+    seen = set()
+    for place, claim in enumerate(claims):
+        named = _NAMED[claim["scope"]]
+        for name in _WHERE:
+            found = claim[name]
+            if (found is not None) != (name in named) or (found is not None and found >= sizes[name]):
+                wanted = f"a whole number below {sizes[name]}" if name in named else "NULL"
+                raise FieldError(
+                    f"claim.{name} in row {place}", found, f"{wanted} in scope {claim['scope']!r}"
+                )
+        if claim["scope"] == "head" and claim["worst_position"] is None:
+            raise FieldError(f"claim.worst_position in row {place}", None, "a token of the prompt")
+        if claim["worst_position"] is not None and claim["worst_position"] >= row["tokens"]:
+            raise FieldError(
+                f"claim.worst_position in row {place}", claim["worst_position"], f"below {row['tokens']}"
+            )
+        key = (claim["scope"], *(claim[name] for name in _WHERE))
+        if key in seen:
+            raise FieldError(f"claim in row {place}", str(key), "the only one of its head, layer or pass")
+        seen.add(key)
+        for name in ("nonfinite_rows", "beyond_rounding", "beyond_tolerance", "low_rows"):
+            if (claim[name] or 0) > claim["rows"]:
+                raise FieldError(
+                    f"claim.{name} in row {place}", claim[name], f"at most the {claim['rows']} rows"
+                )
+    if ("pass", None, None, None) not in seen:
+        raise FieldError("claims of the pass", 0, "1")

@@ -1,0 +1,154 @@
+"""The page Certificate filled, empty and in error; Runs, Audit and run pages where there are certificates. No GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.screens.audit.output_claim import claim
+from routesparse.app.screens.certificate import figures
+from routesparse.app.shell.access import access
+from routesparse.engine.store import bundle, certificate_queries
+
+ID = "20261101-120000-ce47f1ca"
+RUN = "3f9a1c20d4e5b678"
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+@pytest.fixture
+def certified(filled, factory):
+    """The two runs, and a certificate of a plan."""
+    record = factory.make_certificate()
+    bundle.write_bundle(record, filled / "spool")
+    return record
+
+
+def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_page):
+    page = open_page("certificate", run="ce47f1ca")
+    assert not page.exception
+    told = text_of(page)
+    assert "Certificate of <bdi>window=256</bdi>" in told and 'rs-verdict amber" role="status"' in told
+    assert "Differs from exact attention.</b> Rows differ from exact attention." in told
+    assert '<b class="">1,024</b><small>64 of each head, drawn at random' in told
+    worst = told[told.index("Worst heads") :]
+    assert worst.index("layer 3, head 3") < worst.index("layer 3, head 2"), "the worst first"
+    assert "<td>1</td><td>115</td>" in worst, "its worst row, and the token"
+    # 1 - .05^(1/1024), rounded up.
+    assert "what touches up to 0.30 % of the rows may have been missed" in told
+    assert "Xeon" in told and "float32" in told
+
+
+def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, filled, factory, open_page):
+    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
+    for metric in ("mass", "hit_rate"):
+        page = open_page("certificate", run=ID, metric=metric)
+        assert not page.exception and page.get("plotly_chart")
+        assert figures.METRICS[metric].unit in text_of(page)
+    page = open_page("certificate", run="20261102-1", metric="mass")
+    told = text_of(page)
+    assert not page.exception and figures.METRICS["mean_error"].unit in told, "what there is instead"
+    assert "Exact up to rounding" in told and "Largest key read" not in told and "rs-verdict green" in told
+
+
+def test_a_broken_output_is_red_and_its_infinite_error_is_drawn(home, factory, open_page):
+    record = factory.make_certificate(verdict="broken", sentence="3 of 1,024 sampled rows hold NaN or Inf")
+    claims = tuple(
+        replace(one, largest_error=float("inf")) if one.head in (None, 3) else one for one in record.claims
+    )
+    bundle.write_bundle(replace(record, claims=claims), home / "spool")
+    page = open_page("certificate", run=ID, metric="largest_error")
+    assert not page.exception
+    assert "rs-verdict red" in text_of(page) and "<td>inf</td>" in text_of(page)
+
+
+@pytest.mark.parametrize(("tolerance", "colour"), [(None, "amber"), (0.05, "red")])
+def test_a_tolerance_that_is_not_kept_is_red(home, factory, open_page, tolerance, colour):
+    bundle.write_bundle(factory.make_certificate(tolerance=tolerance), home / "spool")
+    assert f"rs-verdict {colour}" in text_of(open_page("certificate"))
+
+
+def test_without_any_it_says_how_to_make_one(filled, open_page):
+    page = open_page("certificate")
+    assert "No certificates yet" in text_of(page)
+    assert "certify --prompt FILE" in page.code[0].value
+
+
+def test_a_link_to_nothing_and_a_link_to_a_run_say_so(certified, open_page):
+    assert "This link leads nowhere" in text_of(open_page("certificate", run="deadbeef"))
+    assert "This is a run, not a certificate" in text_of(open_page("certificate", run=RUN))
+
+
+def test_hostile_names_stay_text(home, factory, open_page):
+    hostile = "<script>alert(1)</script>"
+    bundle.write_bundle(factory.make_certificate(plan=hostile, prompt_name=hostile), home / "spool")
+    for page in (open_page("certificate"), open_page("runs")):
+        assert not page.exception and hostile not in text_of(page)
+
+
+@pytest.mark.parametrize("name", ["routing_map", "head", "text", "audit", "fallbacks"])
+def test_pages_about_a_run_say_that_it_is_a_certificate(certified, open_page, name):
+    page = open_page(name, run="ce47f1ca")
+    assert not page.exception
+    told = text_of(page)
+    assert "This is a certificate of window=256; no routing was recorded" in told
+    assert "certificate?run=ce47f1ca" in told, "the way to its page"
+
+
+def test_compare_says_so_and_links(certified, open_page):
+    page = open_page("compare", runs=f"ce47f1ca,{RUN}")
+    assert not page.exception
+    told = text_of(page)
+    assert "is a certificate of window=256; no routing was recorded" in told
+    assert "certificate?run=ce47f1ca" in told
+
+
+def test_runs_lists_certificates_apart_from_runs(certified, open_runs):
+    page = open_runs()
+    assert not page.exception
+    runs, certificates = (table.value for table in page.dataframe)
+    assert len(runs) == 2 and len(certificates) == 1
+    row = certificates.iloc[0]
+    assert (row["certifies"], row["verdict"]) == ("window=256", "! Differs from exact attention")
+    assert (row["mass"], row["hit"]) == ("0.75", "80 %")
+
+
+def test_a_deleted_certificate_can_be_restored(certified, open_runs):
+    open_runs()
+    store = access().store
+    store.delete_run(ID)
+    page = open_runs()
+    assert len(page.dataframe) == 1, "the runs alone"
+    page.button(key=f"restore-{ID}").click().run()
+    assert certificate_queries.newest(access().store) == ID
+
+
+def test_certificates_alone_are_listed_too(home, factory, open_runs):
+    bundle.write_bundle(factory.make_certificate(), home / "spool")
+    page = open_runs()
+    assert not page.exception and "No runs yet" in text_of(page) and len(page.dataframe) == 1
+
+
+def test_audit_says_the_run_s_own_claim(filled, record, open_page):
+    rows, worst = sum(a.rows for a in record.audits), max(a.max_error for a in record.audits)
+    told = text_of(open_page("audit", run=RUN))
+    assert claim(rows, False, 0.95, worst) in told and "certify --prompt FILE --method routesparse" in told
+    assert claim(rows, False, 0.95, worst) not in text_of(open_page("audit", run=RUN, scope="all"))
+
+
+@pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
+def test_audit_lists_the_certificates_of_the_run_s_prompt(filled, factory, open_page, run_id):
+    run = bundle.read_bundle(filled / "spool" / run_id).run
+    same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
+    bundle.write_bundle(factory.make_certificate(**same), filled / "spool")
+    told = text_of(open_page("audit", run=run_id))
+    assert 'href="certificate?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
+
+
+def test_the_claim_s_share_is_rounded_down_and_a_full_audit_needs_none():
+    # .05^(1/1000) = .997008...
+    assert "at least 99.70 % of" in claim(1000, False, 0.95, 0.5)
+    assert claim(1000, True, 0.95, 0.5).startswith("All 1,000 body rows")

@@ -1,0 +1,77 @@
+"""A user certifies a rule on a tiny model; the dashboard shows the verdict and the head that lost most. No GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.store.bundle import read_certificate
+
+TINY = Path(__file__).resolve().parents[1] / "engine" / "tiny_model.py"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The home, and the certificate that the command line put into its spool."""
+    home = tmp_path_factory.mktemp("certified")
+    spec = importlib.util.spec_from_file_location("certified_tiny_model", TINY)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.save(home / "tiny")
+    (home / "ledger.txt").write_text("The harbour master counts vessels, pier by pier. " * 14)
+    command = [
+        sys.executable,
+        "-m",
+        "routesparse.engine.cli.main",
+        "certify",
+        "--json",
+        "--method",
+        "window=64",
+    ]
+    command += ["--prompt", str(home / "ledger.txt"), "--model", str(home / "tiny")]
+    environment = {**os.environ, "ROUTESPARSE_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return home, read_certificate(Path(json.loads(done.stdout)["bundle"]))
+
+
+def test_from_the_command_line_to_the_worst_head(serve, made, context, page):
+    home, record = made
+    row = record.certificate
+    worst = max(
+        (claim for claim in record.claims if claim.scope == "head"), key=lambda claim: claim.mean_error
+    )
+    with serve.dashboard(home) as address:
+        page.goto(f"{address}/runs")
+        table = page.locator(".st-key-card-certificates [data-testid=stDataFrame]")
+        table.wait_for()
+        page.get_by_text("n = 1 certificate ·").wait_for()
+        table.click(position={"x": 80, "y": 50})
+        page.wait_for_url(re.compile(r"/certificate\?run="))
+        page.locator(".rs-title", has_text="Certificate of window=64").wait_for()
+        bar = page.locator(".rs-verdict.amber[role=status]")
+        bar.get_by_text("Differs from exact attention.").wait_for()
+        assert row.sentence[1:] in bar.inner_text()
+        first = page.locator(".st-key-card-worst-certified tr").nth(1).locator("td")
+        assert first.nth(0).inner_text() == f"layer {worst.layer}, head {worst.head}"
+        assert first.nth(2).inner_text() == f"{worst.worst_position:,}", "its worst token"
+        page.locator(".st-key-card-heads .js-plotly-plot").wait_for()
+        page.get_by_text("Retained mass", exact=True).last.click()
+        page.wait_for_url(re.compile("metric=mass"))
+        page.get_by_text("mean retained mass of the plan").wait_for()
+
+        page.goto(f"{address}/map?run={row.run_id[-8:]}")
+        page.get_by_text("This is a certificate of window=64; no routing was recorded").wait_for()
+        page.get_by_role("link", name="Open the certificate").click()
+        page.locator(".rs-title", has_text="Certificate of window=64").wait_for()
+    assert context.failures == []
+    assert context.hosts() == {"127.0.0.1"}

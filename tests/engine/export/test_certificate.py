@@ -1,0 +1,63 @@
+"""A certificate for somebody else: every column explained, the ZIP's snippet runs, the page says what is stored."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from routesparse.engine.export import archive, certificate_columns, report_page
+from routesparse.engine.export.certificate_words import lower, upper
+from routesparse.engine.store import bundle, tables
+
+
+@pytest.fixture(scope="module")
+def folder(factory, tmp_path_factory):
+    """The bundle of a certificate whose names are hostile."""
+    record = factory.make_certificate(prompt_name="<script>alert(1)</script>.txt")
+    return bundle.write_bundle(record, tmp_path_factory.mktemp("certificates"))
+
+
+def test_every_column_is_explained():
+    assert (
+        set(certificate_columns.TABLES) == set(certificate_columns.COLUMNS) == set(tables.CERTIFICATE_TABLES)
+    )
+    for table in tables.CERTIFICATE_TABLES:
+        schema = tables.arrow_schema(table)
+        assert set(certificate_columns.COLUMNS[table]) == set(schema.names), table
+        for field in schema:
+            entry = certificate_columns.COLUMNS[table][field.name]
+            assert entry.meaning.endswith("."), (table, field.name)
+            assert bool(entry.null) == field.nullable, (table, field.name)
+
+
+def test_the_zip_says_what_it_is_and_its_snippet_reads_it(folder, tmp_path):
+    with zipfile.ZipFile(archive.write(folder, tmp_path / "one.zip", text=True)) as packed:
+        packed.extractall(tmp_path)
+    inside = tmp_path / folder.name
+    assert (inside / archive.README).read_text().startswith(f"RouteSparse certificate {folder.name}")
+    dictionary = (inside / archive.DICTIONARY).read_text()
+    assert "## claim.parquet" in dictionary and "## audit.parquet" not in dictionary
+    code = "import sys; sys.modules['routesparse'] = None; import runpy; runpy.run_path('load.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=inside, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "differs" in done.stdout
+
+
+def test_the_page_says_verdict_worst_heads_and_limits_without_running_anything(folder):
+    page = report_page.of_bundle(folder, words=False)
+    assert "Differs from exact attention." in page and 'class="verdict amber"' in page
+    worst = page[page.index("Worst heads") :]
+    assert worst.index("layer 3, head 3") < worst.index("layer 3, head 2")
+    assert "may have been missed" in page
+    assert "<script" not in page and "&lt;script&gt;alert(1)" in page
+
+
+def test_bounds_are_rounded_to_the_safe_side():
+    assert upper(0.04661) == "0.047" and upper(0.0466, True) == "4.7 %"
+    assert lower(0.7999) == "0.79" and lower(0.99953, True) == "99.953 %"
+    assert upper(None) == lower(None) == "not measured"

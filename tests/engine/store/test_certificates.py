@@ -1,0 +1,211 @@
+"""A certificate as a bundle: written, refused where it makes no sense, stored, deleted, owned. No GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+
+import pandas as pd
+import pytest
+
+from routesparse.engine.certificate_rows import CertificateRow, ClaimRow
+from routesparse.engine.errors import BundleError, InputError, StoreError
+from routesparse.engine.store import (
+    bundle,
+    certificate_queries,
+    certificate_ranges,
+    queries,
+    spool,
+    tables,
+    trash,
+)
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.owner_view import OwnerView
+
+ID = "20261101-120000-ce47f1ca"
+
+
+@pytest.fixture(scope="session")
+def certified(factory):
+    return factory.make_certificate()
+
+
+@pytest.fixture
+def stored(store, certified, small, home):
+    """A store with a certificate and a run."""
+    for record in (certified, small):
+        bundle.write_bundle(record, home / "spool")
+    assert not spool.ingest_spool(store, home / "spool").rejected
+    return store
+
+
+def test_a_certificate_round_trips_and_names_what_it_is(certified, small, tmp_path):
+    path = bundle.write_bundle(certified, tmp_path)
+    back = bundle.read_certificate(path)
+    assert back.certificate == certified.certificate and set(back.claims) == set(certified.claims)
+    manifest = bundle.verify_bundle(path)
+    assert manifest.head == "certificate" and set(manifest.files) == {"certificate.parquet", "claim.parquet"}
+    assert len(pd.read_parquet(path / "claim.parquet")) == 1 + 4 + 16
+    with pytest.raises(BundleError, match="is a certificate: no routing was recorded"):
+        bundle.read_bundle(path)
+    with pytest.raises(BundleError, match="is a run, not a certificate"):
+        bundle.read_certificate(bundle.write_bundle(small, tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["certificate", "run"])
+def test_a_bundle_has_the_tables_of_one_kind(certified, small, tmp_path, kind):
+    path = bundle.write_bundle(certified if kind == "certificate" else small, tmp_path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    other = "audit.parquet" if kind == "certificate" else "claim.parquet"
+    manifest["files"][other] = {"sha256": "0" * 64}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=f"names '{other}', which is no table of a bundle"):
+        bundle.verify_bundle(path)
+
+
+@pytest.mark.parametrize("table", tables.CERTIFICATE_TABLES)
+def test_every_column_has_a_rule(table):
+    assert set(certificate_ranges.SCHEMA[table]) == set(tables.arrow_schema(table).names)
+
+
+def test_infinite_errors_of_a_broken_output_are_kept(certified, store, tmp_path):
+    claims = tuple(
+        replace(claim, largest_error=math.inf, plan_error=math.inf, disagreement=math.inf, nonfinite_rows=1)
+        for claim in certified.claims
+    )
+    path = bundle.write_bundle(replace(certified, claims=claims), tmp_path)
+    assert store.adopt(path, "spool", move=False) == ID
+    view = OwnerView(store, None)
+    assert math.isinf(certificate_queries.whole(view, ID).largest_error)
+    assert certificate_queries.claims(view, ID, "head")["largest_error"].tolist() == [math.inf] * 16
+
+
+HEAD = 5  # where the first claim of a head stands: behind the pass and four layers
+WRONG = {
+    "a verdict that there is none of": ({"verdict": "perfect"}, 0, {}),
+    "findings that are no list": ({"findings_json": "{}"}, 0, {}),
+    "findings that are no sentences": ({"findings_json": "[1]"}, 0, {}),
+    "settings that are no object": ({"config_json": "[]"}, 0, {}),
+    "a time that there is none of": ({"created_at": "2026-13-01T00:00:00"}, 0, {}),
+    "more heads than a map has": ({"layers": 4096, "heads": 4096}, 0, {}),
+    "more layers without a plan than layers": ({"dense_layers": 5}, 0, {}),
+    "a confidence above 1": ({"confidence": 1.5}, 0, {}),
+    "a mean error above 1": ({}, 0, {"mean_error": 1.5}),
+    "an error that is no number": ({}, 0, {"largest_error": math.nan}),
+    "more bad rows than rows": ({}, 0, {"beyond_rounding": 10**6}),
+    "a layer of the whole pass": ({}, 0, {"layer": 1}),
+    "a head that there is none of": ({}, HEAD, {"head": 4}),
+    "a head without its layer": ({}, HEAD, {"layer": None}),
+    "a head twice": ({}, HEAD, {"head": 1}),
+    "a head without its worst token": ({}, HEAD, {"worst_position": None}),
+    "a token behind the prompt": ({}, HEAD, {"worst_position": 4096}),
+    "no claim of the pass": ({}, 0, {"scope": "layer", "layer": 9}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_nonsense_is_refused_before_it_is_stored(certified, tmp_path, wrong):
+    changes, place, claim = WRONG[wrong]
+    claims = list(certified.claims)
+    claims[place] = replace(claims[place], **claim)
+    made = replace(certified, certificate=replace(certified.certificate, **changes), claims=tuple(claims))
+    path = bundle.write_bundle(made, tmp_path)
+    with pytest.raises(BundleError, match="holds a value that no run can have"):
+        bundle.verify_bundle(path)
+
+
+def test_a_certificate_is_stored_beside_the_runs_and_is_none_of_them(stored, certified, small):
+    view = OwnerView(stored, None)
+    assert certificate_queries.certificate(view, ID) == certified.certificate
+    assert certificate_queries.whole(view, ID) == certified.claims[0]
+    assert len(certificate_queries.claims(view, ID, "head")) == 16
+    assert certificate_queries.certificates(view)["run_id"].tolist() == [ID]
+    assert list(queries.runs(view)["run_id"]) == [small.run.run_id] == list(view.run_ids())
+    assert stored.run_ids() == {ID, small.run.run_id}, "neither is taken in again after a crash"
+    assert queries.newest(view) == small.run.run_id and certificate_queries.newest(view) == ID
+    assert certificate_queries.resolve(view, "ce47f1ca") == ID
+    assert certificate_queries.resolve(view, "ca") is None, "four characters at least"
+    with pytest.raises(InputError, match="is a certificate of window=256; no routing was recorded"):
+        queries.resolve(view, "ce47f1ca")
+
+
+def test_every_column_comes_back_from_the_store(stored, certified):
+    view = OwnerView(stored, None)
+    heads = certificate_queries.claims(view, ID, "head")
+    assert set(heads.columns) == {field.name for field in fields(ClaimRow)} - {"run_id"}
+    made = {(claim.layer, claim.head): claim for claim in certified.claims if claim.scope == "head"}
+    for row in heads.itertuples():
+        claim = made[row.layer, row.head]
+        assert (row.mean_error, row.mass, row.worst_position) == (
+            claim.mean_error,
+            claim.mass,
+            claim.worst_position,
+        )
+    assert set(certificate_queries.certificates(view).columns) >= {
+        field.name for field in fields(CertificateRow)
+    } - {"owner"}
+
+
+def test_deleted_restored_and_gone_for_good(stored):
+    view = OwnerView(stored, None)
+    view.delete_run(ID)
+    assert certificate_queries.certificates(view).empty and view.bundle(ID) is None
+    assert stored.rows("SELECT count(*) FROM claim") == [(0,)], "its claims go with it"
+    trash.sync(stored)
+    assert stored.rows("SELECT run_id, prompt_name FROM trashed_run") == [(ID, "ledger.txt")]
+    view.restore_run(ID)
+    assert certificate_queries.newest(view) == ID and view.bundle(ID).is_dir()
+    view.delete_run(ID)
+    view.empty_trash([ID])
+    assert not stored.rows("SELECT * FROM trashed_run") and not (stored.trash / ID).exists()
+
+
+def test_a_lost_trash_list_is_made_again_from_the_folder(stored):
+    OwnerView(stored, None).delete_run(ID)
+    with stored.writing("the list was not lost") as cursor:
+        cursor.execute("DELETE FROM trashed_run")
+    trash.sync(stored)
+    assert stored.rows("SELECT run_id, tokens FROM trashed_run") == [(ID, 4096)]
+
+
+def test_somebody_else_neither_sees_nor_deletes_it(factory, store, home):
+    bundle.write_bundle(factory.make_certificate(owner="a" * 32), home / "spool")
+    spool.ingest_spool(store, home / "spool")
+    other, ann = OwnerView(store, "b" * 32), OwnerView(store, "a" * 32)
+    assert certificate_queries.certificates(other).empty and certificate_queries.resolve(other, ID) is None
+    assert certificate_queries.claims(other, ID, "head").empty and other.bundle(ID) is None
+    with pytest.raises(StoreError, match="is not in the store"):
+        other.delete_run(ID)
+    assert len(certificate_queries.claims(ann, ID, "head")) == 16
+
+
+def test_a_bundle_that_reached_the_folder_alone_is_taken_in_once(certified, home):
+    bundle.write_bundle(certified, home / "bundles")
+    for expected in ([ID], []):
+        store = Store(home / "routesparse.duckdb")
+        assert spool.recover(store).ingested == expected
+        store.close()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_finds_the_certificates_of_its_prompt_and_whether_its_own_router_was_certified(
+    factory, store, small, home, same
+):
+    config = json.loads(small.run.config_json) | {"seed": 7, "break_even_tokens": 0}
+    config |= {} if same else {"tail_tokens": 4_096}
+    for name, about in {
+        "own": {"plan": None, "config_json": json.dumps({"method": "routesparse", "router": config})},
+        "rule": {"plan": "xattention=0.9"},
+        "other": {"prompt_sha256": "another prompt"},
+    }.items():
+        same_prompt = {"prompt_sha256": small.run.prompt_sha256, "model_revision": small.run.model_revision}
+        made = factory.make_certificate(f"20261101-{name}", **(same_prompt | about))
+        bundle.write_bundle(made, home / "spool")
+    bundle.write_bundle(small, home / "spool")
+    spool.ingest_spool(store, home / "spool")
+    found = certificate_queries.of_same_prompt(OwnerView(store, None), small.run.run_id)
+    assert dict(zip(found["run_id"], found["same_router"], strict=True)) == {
+        "20261101-own": same,
+        "20261101-rule": False,
+    }
