@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from routesparse.app.ui import design, numbers
 
-MOST_DOTS = 1500
+MOST_DOTS = 400  # more of them hide one another, and each costs the browser
 _ROW_PX = 38
 
 

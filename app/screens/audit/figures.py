@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from routesparse.app.ui import design, numbers
 from routesparse.engine.method import families
 
-MOST_DRAWN = 2000
+MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
 

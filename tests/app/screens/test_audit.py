@@ -178,7 +178,7 @@ def test_the_picture_of_many_units_stays_light(filled, record, open_page):
     many = units.iloc[[0] * figures.MOST_DRAWN].assign(pattern="a_shape")
     error = figures.error_figure(many, design.LIGHT)
     mass = figures.mass_figure(many, 0.9, design.LIGHT)
-    assert len(error.to_json()) + len(mass.to_json()) < 800_000, "of 1 MB that a view may send"
+    assert len(error.to_json()) + len(mass.to_json()) < 250_000, "of 1 MB that a view may send"
     point = error.data[-1]
     told = dict(enumerate(point.customdata[0]))
     assert [told[0], told[1], told[2]] == [RUN, *units.iloc[0][["layer", "head"]]], "a click opens its head"
@@ -279,4 +279,4 @@ def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():
     chart = share_figure.figure(groups, dots, share_figure.Reference(0.95, "nominal"), design.LIGHT, "mine")
     assert len(chart.data[0].x) == share_figure.MOST_DOTS
     assert max(chart.data[0].marker.size) == 9, "the run shown is drawn larger"
-    assert share_figure.dots_text(count).startswith("1,500 of 3,000")
+    assert share_figure.dots_text(count).startswith(f"{share_figure.MOST_DOTS:,} of {count:,}")
