@@ -40,7 +40,10 @@ PAINTS = {
     "audit": (f"/audit?run={BIG}", ".st-key-card-mass .main-svg"),
     "audit of all runs": (f"/audit?run={BIG}&scope=all", ".st-key-card-mass .main-svg"),
     "fallbacks": (f"/fallbacks?run={BIG}", ".st-key-fallback-layers .main-svg"),
-    "compare": (f"/compare?runs={BIG},{OTHER_BIG}", ".st-key-card-difference .main-svg"),
+    "compare": (
+        f"/compare?runs={BIG},{OTHER_BIG}",
+        ".st-key-difference svg, .st-key-card-difference .main-svg",
+    ),
     "calibration": ("/calibration?names=prose,code", ".st-key-surface .main-svg"),
     "results": ("/results", ".st-key-front-chart .main-svg"),
 }
