@@ -280,6 +280,9 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
             way_back.remember("compare")
             navigate.go("head", **view.address_of(store, unit))
         st.html(tables.map_legend(metric, rows, shape[1], theme))
+        for side in (sides.baseline, sides.other):
+            if void := tables.conformal_void(metric, side):
+                st.html(f'<div class="rs-note">{escape(side.label)}:{void}</div>')
         if segments > 1:
             st.session_state["segment-choice"] = segment + 1
             with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
