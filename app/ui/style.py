@@ -48,8 +48,8 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w), .st-key-card-sides td,
-.st-key-card-kinds td { white-space: normal; }
+.st-key-card-settings td.l:not(.w), .st-key-card-sides td.l,
+.st-key-card-kinds td.l { white-space: normal; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
@@ -139,6 +139,8 @@ _STYLE = """
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
+  .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
+  .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
