@@ -197,13 +197,9 @@ def name(term: str) -> str:
 
 
 def mark(term: str) -> str:
-    """HTML of the question mark: its sentence on hover and on keyboard focus, its equation behind the link.
-
-    A word joiner keeps it on the line of the word before it.
-    """
+    """HTML of the question mark: its sentence on hover and on keyboard focus, its equation behind the link."""
     text = escape(TERMS[term])
-    link = f'<a class="rs-q tip" href="terms?term={term}" target="_blank" aria-label="{text}" data-tip="{text}">?</a>'
-    return f"&#8288;{link}"
+    return f'<a class="rs-q tip" href="terms?term={term}" target="_blank" aria-label="{text}" data-tip="{text}">?</a>'
 
 
 def heading(label: str, term: str) -> str:

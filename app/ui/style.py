@@ -92,7 +92,8 @@ _STYLE = """
 .stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
 .stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
 .stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
-.rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
+/* Inline, so that it stays on the line of the word before it. */
+.rs-q { padding: 0 3.2px; line-height: 1;
   border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
   margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }
 .stApp [class*="st-key-foot-"] > :first-child { flex: 1 1 280px; width: auto; min-width: 0; }

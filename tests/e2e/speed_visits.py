@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -106,13 +106,20 @@ class Visitor:
         measured.socket_bytes.append(self._received - before)
 
 
-def visit(browser: Browser, side: Side) -> None:
-    """One visitor a page, then one through the pages of the big run."""
+def visit(browser: Browser, side: Side, only: Sequence[str] = ()) -> None:
+    """One visitor a page, then one through the pages of the big run.
+
+    only: names of pages; with any, their first paints alone are visited.
+    """
     for name, (path, appears) in PAINTS.items():
+        if only and name not in only:
+            continue
         visitor = Visitor(browser, side)
         where = side.address + path
         visitor.timed(f"first paint: {name}", lambda at=where, page=visitor.page: page.goto(at), appears)
         visitor.close()
+    if only:
+        return
     visitor = Visitor(browser, side)
     page = visitor.page
     page.goto(f"{side.address}/runs")
