@@ -84,12 +84,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
             )
     ticks = sorted(measured["tokens"].unique())
     chart.update_xaxes(
-        type="log",
-        # Plotly would set it among the ticks, because the legend's room is no automatic margin.
-        title={"text": "tokens", "standoff": 14},
-        tickvals=ticks,
-        ticktext=[f"{n:,}" for n in ticks],
-        fixedrange=True,
+        type="log", title="tokens", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks], fixedrange=True
     )
     times = pd.concat([measured["median_us"], measured["flops_us"], measured["upper_us"]]).dropna() / 1000
     chart.update_yaxes(
