@@ -38,6 +38,7 @@ __all__ = [
     "contrast",
     "current_theme",
     "diagonal",
+    "diagonal_trace",
     "letter",
     "log_ticks",
     "name",
@@ -46,6 +47,7 @@ __all__ = [
     "strength",
     "template",
     "text_on",
+    "upright",
 ]
 
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
@@ -99,15 +101,26 @@ def _plain_template(name: str) -> dict[str, Any]:
     return dict(template(DARK if name == "dark" else LIGHT).to_plotly_json())
 
 
+def upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
+    """The shape of a vertical line over the whole height of a chart."""
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
+
+
 def diagonal(chart: go.Figure, low: float, high: float, theme: Theme) -> None:
     """Add y = x, dotted: what a chart of a claim against the truth is read by."""
-    chart.add_scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
-        hoverinfo="skip",
-    )
+    chart.add_trace(diagonal_trace(low, high, theme))
+
+
+def diagonal_trace(low: float, high: float, theme: Theme) -> dict[str, Any]:
+    """The same as a trace of ``chart``."""
+    return {
+        "type": "scatter",
+        "x": [low, high],
+        "y": [low, high],
+        "mode": "lines",
+        "line": {"color": theme.mute, "width": 1.2, "dash": "dot"},
+        "hoverinfo": "skip",
+    }
 
 
 _LEAST_ON_LOG_AXIS = 1e-9

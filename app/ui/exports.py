@@ -21,9 +21,11 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
     """
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"foot-{key}"):
         st.html(f'<div class="rs-note">{escape(note)}</div>', width="stretch")
-        if chart is not None:
-            picture_export.buttons(chart, name, note)
-        downloads(name, rows, key)
+        # Files of one chart stay in one line where the note leaves no room beside it.
+        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
+            if chart is not None:
+                picture_export.buttons(chart, name, note)
+            downloads(name, rows, key)
 
 
 def downloads(name: str, rows: pd.DataFrame, key: str) -> None:

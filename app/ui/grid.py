@@ -1,14 +1,29 @@
-"""A small grid of coloured cells with a text in each and a hover, for maps and matrices other than the routing map."""
+"""A small grid of coloured cells with a text in each and a hover, for maps and matrices other than the routing map.
+
+grid.js draws it: Plotly, which a page without other charts then need not load, took longer than all else on the page.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from routesparse.app.ui import design
+from routesparse.app.ui import browser_part, design
+
+_HTML = (
+    '<div class="rs-grid" role="application"><div class="drawing"></div>'
+    '<div class="tip rs-tip" hidden></div></div>'
+)
+_CSS = """
+.rs-grid { position: relative; border-radius: 4px; }
+.rs-grid:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
+.rs-grid svg { display: block; user-select: none; font-variant-numeric: tabular-nums; }
+.rs-grid.picks { cursor: pointer; }
+.rs-grid .tip::first-line { font-weight: 650; }
+"""
+_grid = browser_part.component(__file__, "grid", _HTML, _CSS)
 
 
 @dataclass(frozen=True)
@@ -19,72 +34,40 @@ class Axis:
     labels: list[str]
 
 
-def figure(cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int) -> go.Figure:
-    """cells: ``row``, ``column`` (places), ``color``, ``text``, ``hover``; places without a cell stay grey."""
-    shape = (len(rows.labels), len(columns.labels))
-    colors = np.full(shape, theme.null, object)
-    colors[cells["row"], cells["column"]] = cells["color"]
-    flat = colors.ravel()
-    palette = list(dict.fromkeys(flat))
+def drawing(
+    cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
+) -> dict[str, Any]:
+    """What grid.js draws; a text that does not fit its cell is left out, places without a cell stay grey.
+
+    cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``.
+    """
+    palette = list(dict.fromkeys(cells["color"]))
     place = {color: i for i, color in enumerate(palette)}
-    chart = go.Figure()
-    chart.add_heatmap(
-        z=np.array([place[c] + 0.5 for c in flat]).reshape(shape),
-        zmin=0,
-        zmax=len(palette),
-        colorscale=[[(i + edge) / len(palette), c] for i, c in enumerate(palette) for edge in (0, 1)],
-        showscale=False,
-        xgap=3 if shape[1] <= 16 else 1,
-        ygap=3 if shape[0] <= 16 else 1,
-        hoverinfo="skip",
-    )
-    inks = cells["color"].map(design.text_on)
-    if row_px >= 15:
-        for ink, part in cells.groupby(inks):
-            chart.add_scatter(
-                x=part["column"],
-                y=part["row"],
-                text=part["text"],
-                mode="text",
-                textfont={"color": ink, "size": 11 if row_px >= 28 else 9},
-                selected={"textfont": {"color": ink}},
-                unselected={"textfont": {"color": ink}},
-                hoverinfo="skip",
-            )
-    # Invisible squares take hover and click: a heatmap's own selection comes back empty.
-    chart.add_scatter(
-        x=cells["column"],
-        y=cells["row"],
-        mode="markers",
-        marker={"symbol": "square", "size": max(8, row_px - 6), "opacity": 0},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        customdata=cells[["row", "column"]].to_numpy(),
-        text=cells["hover"],
-        hovertemplate="%{text}<extra></extra>",
-    )
-    for update, axis in ((chart.update_xaxes, columns), (chart.update_yaxes, rows)):
-        step = 1 if len(axis.labels) <= 16 else 4
-        update(
-            title=axis.title,
-            tickvals=list(range(0, len(axis.labels), step)),
-            ticktext=axis.labels[::step],
-            showgrid=False,
-            zeroline=False,
-            fixedrange=True,
-            ticks="",
-        )
-    chart.update_xaxes(side="top", range=[-0.5, shape[1] - 0.5])
-    chart.update_yaxes(range=[shape[0] - 0.5, -0.5], automargin=True)
-    chart.update_layout(
-        template=design.template(theme),
-        height=row_px * shape[0] + 52,
-        margin={"l": 46, "r": 6, "t": 44, "b": 6},
-        showlegend=False,
-        hovermode="closest",
-        dragmode=False,
-    )
-    return chart
+    names = ["row", "column", "color", "text", "strong", "hover"]
+    drawn = cells.assign(color=cells["color"].map(place))[names]
+    return {
+        "shape": [len(rows.labels), len(columns.labels)],
+        "row_title": rows.title,
+        "row_labels": rows.labels,
+        "column_title": columns.title,
+        "column_labels": columns.labels,
+        "cells": drawn.to_numpy(object).tolist(),
+        "palette": [(color, design.text_on(color)) for color in palette],
+        "row_px": row_px,
+        "null": theme.null,
+        "mute": theme.mute,
+        "ink": theme.ink,
+        "font": design.FONT,
+    }
+
+
+def show(drawn: dict[str, Any], key: str, label: str, picks: bool = False) -> tuple[int, int] | None:
+    """Draw it; (row, column) of the click or Enter that caused this rerun, where ``picks`` allows one.
+
+    label: what screen readers call it.
+    """
+    found = _grid(key=key, data={**drawn, "label": label, "picks": picks}, on_picked_change=lambda: None)
+    return None if found.picked is None else (int(found.picked[0]), int(found.picked[1]))
 
 
 def diverging(value: float, largest: float, theme: design.Theme) -> str:

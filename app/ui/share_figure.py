@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 
 from routesparse.app.ui import design, numbers
 
-MOST_DOTS = 1500
+MOST_DOTS = 400  # more of them hide one another, and each costs the browser
 _ROW_PX = 38
 
 
@@ -37,75 +38,81 @@ def figure(
     order = list(groups["group"])
     place = {name: i for i, name in enumerate(order)}
     dots = _few(dots, here)
-    chart = go.Figure()
     shift = np.random.default_rng(0).uniform(-0.2, 0.2, len(dots))
     mine = (dots["run_id"] == here).to_numpy()
-    chart.add_scatter(
-        x=dots["value"],
-        y=dots["group"].map(place).to_numpy() + shift,
-        mode="markers",
-        marker={
-            "size": [9 if m else 6 for m in mine],
-            "color": [theme.accent if m else design.blend(theme.panel, theme.accent, 0.35) for m in mine],
-            "line": {"width": 1, "color": theme.panel},
-        },
-        text=dots["label"],
-        hovertemplate="%{text}<br>%{x:.1%}<extra></extra>",
-    )
-    interval = groups.dropna(subset=["low", "high"])
-    for row in interval.itertuples():
-        at = place[row.group]
-        chart.add_scatter(
-            x=[row.low, row.high],
-            y=[at, at],
-            mode="lines",
-            line={"color": theme.ink, "width": 2.5},
-            hoverinfo="skip",
-        )
-    chart.add_scatter(
-        x=groups["mean"],
-        y=list(range(len(order))),
-        mode="markers",
-        marker={
-            "symbol": "diamond",
-            "size": 11,
-            "color": theme.ink,
-            "line": {"width": 1.5, "color": theme.panel},
-        },
-        text=[_hover(row) for row in groups.to_dict("records")],
-        hovertemplate="%{text}<extra></extra>",
-    )
-    color = theme.warn
-    chart.add_vline(x=reference.value, line={"color": color, "width": 1.4, "dash": "dash"})
-    chart.add_annotation(
-        x=reference.value,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        text=reference.name,
-        showarrow=False,
-        font={"size": 11, "color": color},
-    )
+    pale = design.blend(theme.panel, theme.accent, 0.35)
     ends = _range(dots["value"], groups, reference.value)
-    # Ticks half a percent apart would all be rounded to the same ones.
-    chart.update_xaxes(range=ends, tickformat=".1%" if ends[1] - ends[0] < 0.06 else ".0%", fixedrange=True)
     labels = [f"{name}  <i>n = {count}</i>" for name, count in zip(order, groups["runs"], strict=True)]
-    chart.update_yaxes(
-        range=[len(order) - 0.5, -0.5],
-        tickvals=list(range(len(order))),
-        ticktext=labels,
-        showgrid=False,
-        zeroline=False,
-        fixedrange=True,
-        automargin=True,
-    )
-    chart.update_layout(
-        template=design.template(theme),
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "x": dots["value"].tolist(),
+            "y": (dots["group"].map(place).to_numpy() + shift).tolist(),
+            "mode": "markers",
+            "marker": {
+                "size": [9 if m else 6 for m in mine],
+                "color": [theme.accent if m else pale for m in mine],
+                "line": {"width": 1, "color": theme.panel},
+            },
+            "text": dots["label"].tolist(),
+            "hovertemplate": "%{text}<br>%{x:.1%}<extra></extra>",
+        },
+        *(
+            {
+                "type": "scatter",
+                "x": [row.low, row.high],
+                "y": [place[row.group]] * 2,
+                "mode": "lines",
+                "line": {"color": theme.ink, "width": 2.5},
+                "hoverinfo": "skip",
+            }
+            for row in groups.dropna(subset=["low", "high"]).itertuples()
+        ),
+        {
+            "type": "scatter",
+            "x": groups["mean"].tolist(),
+            "y": list(range(len(order))),
+            "mode": "markers",
+            "marker": {
+                "symbol": "diamond",
+                "size": 11,
+                "color": theme.ink,
+                "line": {"width": 1.5, "color": theme.panel},
+            },
+            "text": [_hover(row) for row in groups.to_dict("records")],
+            "hovertemplate": "%{text}<extra></extra>",
+        },
+    ]
+    return design.chart(
+        theme,
+        traces,
+        shapes=[design.upright(reference.value, {"color": theme.warn, "width": 1.4, "dash": "dash"})],
+        annotations=[
+            {
+                "x": reference.value,
+                "y": 1,
+                "yref": "paper",
+                "yanchor": "bottom",
+                "text": reference.name,
+                "showarrow": False,
+                "font": {"size": 11, "color": theme.warn},
+            }
+        ],
+        # Ticks half a percent apart would all be rounded to the same ones.
+        xaxis={"range": ends, "tickformat": ".1%" if ends[1] - ends[0] < 0.06 else ".0%", "fixedrange": True},
+        yaxis={
+            "range": [len(order) - 0.5, -0.5],
+            "tickvals": list(range(len(order))),
+            "ticktext": labels,
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+            "automargin": True,
+        },
         height=_ROW_PX * max(1, len(order)) + 58,
         margin={"l": 8, "r": 14, "t": 22, "b": 30},
         showlegend=False,
     )
-    return chart
 
 
 def dots_text(count: int) -> str:

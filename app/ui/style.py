@@ -48,8 +48,8 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w), .st-key-card-sides td,
-.st-key-card-kinds td { white-space: normal; }
+.st-key-card-settings td.l:not(.w), .st-key-card-sides td.l,
+.st-key-card-kinds td.l { white-space: normal; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
@@ -92,7 +92,8 @@ _STYLE = """
 .stApp [data-testid="stButtonGroup"] button { min-height: 1.85rem; padding: .1rem .6rem; font-size: .89rem; }
 .stApp [data-tag], .stApp [data-tag] * { background: var(--rs-pick); color: var(--rs-ink); }
 .stApp button[kind="primary"]:not(:disabled) p { color: light-dark(#ffffff, #10151b); }
-.rs-q { display: inline-flex; align-items: center; justify-content: center; width: 13px; height: 13px;
+/* Inline, so that it stays on the line of the word before it. */
+.rs-q { padding: 0 3.2px; line-height: 1;
   border-radius: 50%; border: 1px solid var(--rs-line); color: var(--rs-mute); font-size: 9.5px; cursor: help;
   margin-left: 4px; position: relative; vertical-align: 1px; font-weight: 500; }
 .stApp [class*="st-key-foot-"] > :first-child { flex: 1 1 280px; width: auto; min-width: 0; }
@@ -139,6 +140,8 @@ _STYLE = """
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
+  .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
+  .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;

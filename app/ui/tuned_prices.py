@@ -97,7 +97,7 @@ def as_html(rows: pd.DataFrame) -> str:
         f'<td class="l">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, {100 * row["confidence"]:g} %</td>'
         f"<td>{row['price']:g}</td><td>{row['loss']:.4f}</td><td>{row['bound']:.4f}</td>"
         f"<td>{numbers.share(row['area'])}</td><td>{numbers.share(row['saved'])}</td>"
-        f'<td>{row["windows"]:,}</td><td>{row["documents"]:,}</td><td class="l">{escape(row["unit"])}</td></tr>'
+        f'<td>{row["windows"]:,}</td><td>{row["documents"]:,}</td><td class="l say">{escape(row["unit"])}</td></tr>'
         for row in rows.to_dict("records")
     ]
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")

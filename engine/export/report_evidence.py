@@ -125,6 +125,9 @@ def certificates(record: RunRecord) -> str:
     ]
     in_prompt = [audit.covered for _, audit in units if audit.covered is not None]
     row_shares = [audit.row_covered for _, audit in units if audit.row_covered is not None]
+    void = ""
+    if run.drift_alarm or run.calibration_mismatch:
+        void = f": ignore it, {'drift alarm' if run.drift_alarm else 'the calibration does not fit'}"
     reached = sum(not is_uncertified(c.pattern, c.lower_mass, run.tau) for c in sparse)
     rows = [
         (
@@ -134,7 +137,7 @@ def certificates(record: RunRecord) -> str:
             *_held(in_prompt),
         ),
         (
-            "conformal, of a head",
+            f"conformal, of a head{void}",
             level,
             f"{sum(c.conformal_lower_mass is not None for c in sparse):,} of {len(sparse):,} make it",
             *_held(conformal),

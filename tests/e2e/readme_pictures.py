@@ -26,8 +26,10 @@ def take(browser: Browser, address: str, path: str, name: str, dark: bool) -> No
     """One picture of the window."""
     page = browser.new_page(viewport=SIZE, color_scheme="dark" if dark else "light")
     page.goto(address + path)
-    page.wait_for_selector(".rs-title", timeout=30_000)
-    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
+    page.wait_for_selector(".rs-title", timeout=180_000)
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=180_000)
+    # Grey places stand for what the browser still loads.
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=180_000)
     page.wait_for_timeout(2_000)
     page.screenshot(path=FOLDER / name)
     page.close()

@@ -8,6 +8,7 @@ data/results/dashboard.json.
 ``--against`` names another checkout, of a version that has the same pages. Its dashboard runs beside this one, on runs
 that its own writer made, is visited in turn with it, and every action gets the median ratio of this version's wall
 clock and server CPU to its: what else the machine did weighs on both. Times alone compare two days of a machine.
+``--only PAGE`` times the first paint of that page alone and by itself writes no file; it may be given several times.
 """
 
 from __future__ import annotations
@@ -137,6 +138,8 @@ def report(here: visits.Side, against: visits.Side | None) -> list[dict[str, obj
     """Rows of medians with their targets; ``*_ratio``: median over the visits of this version's over the other's."""
     rows: list[dict[str, object]] = []
     for name, limit in TARGETS_S.items():
+        if name not in here.results:  # not asked for
+            continue
         measured = here.results[name]
         wall = statistics.median(measured.wall_s)
         heaviest = max(measured.socket_bytes, default=0)
@@ -217,7 +220,7 @@ def main(arguments: argparse.Namespace) -> None:
             sides.append(visits.Side(stack.enter_context(other)))
         for number in range(1 + arguments.visits):
             for side in sides:
-                visits.visit(browser, side)
+                visits.visit(browser, side, arguments.only)
                 if number == 0:  # the first visitor warms the server and is not counted
                     side.results.clear()
         for side in sides:
@@ -226,8 +229,11 @@ def main(arguments: argparse.Namespace) -> None:
     sides[0].results.update(ingested)
     rows = report(sides[0], sides[1] if arguments.against else None)
     show(rows)
-    if arguments.out:
-        _write(Path(arguments.out), arguments, load, rows)
+    out = arguments.out
+    if out is None and not arguments.only:
+        out = RESULT
+    if out:
+        _write(Path(out), arguments, load, rows)
 
 
 def _write(file: Path, arguments: argparse.Namespace, load: float, rows: list[dict[str, object]]) -> None:
@@ -250,7 +256,8 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--visits", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout to visit in turn with this one")
-    parser.add_argument("--out", default=str(RESULT), help="empty: write no file")
+    parser.add_argument("--only", action="append", default=[], choices=visits.PAINTS, help="a page")
+    parser.add_argument("--out", help="empty: write no file; with --only the default writes none")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.fill:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -40,7 +40,10 @@ PAINTS = {
     "audit": (f"/audit?run={BIG}", ".st-key-card-mass .main-svg"),
     "audit of all runs": (f"/audit?run={BIG}&scope=all", ".st-key-card-mass .main-svg"),
     "fallbacks": (f"/fallbacks?run={BIG}", ".st-key-fallback-layers .main-svg"),
-    "compare": (f"/compare?runs={BIG},{OTHER_BIG}", ".st-key-card-difference .main-svg"),
+    "compare": (
+        f"/compare?runs={BIG},{OTHER_BIG}",
+        ".st-key-difference svg, .st-key-card-difference .main-svg",
+    ),
     "calibration": ("/calibration?names=prose,code", ".st-key-surface .main-svg"),
     "results": ("/results", ".st-key-front-chart .main-svg"),
 }
@@ -103,13 +106,20 @@ class Visitor:
         measured.socket_bytes.append(self._received - before)
 
 
-def visit(browser: Browser, side: Side) -> None:
-    """One visitor a page, then one through the pages of the big run."""
+def visit(browser: Browser, side: Side, only: Sequence[str] = ()) -> None:
+    """One visitor a page, then one through the pages of the big run.
+
+    only: names of pages; with any, their first paints alone are visited.
+    """
     for name, (path, appears) in PAINTS.items():
+        if only and name not in only:
+            continue
         visitor = Visitor(browser, side)
         where = side.address + path
         visitor.timed(f"first paint: {name}", lambda at=where, page=visitor.page: page.goto(at), appears)
         visitor.close()
+    if only:
+        return
     visitor = Visitor(browser, side)
     page = visitor.page
     page.goto(f"{side.address}/runs")

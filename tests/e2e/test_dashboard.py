@@ -119,6 +119,21 @@ def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record)
         tree = ElementTree.fromstring(saved["svg"])
         assert tree.tag.endswith("svg") and inside in saved["svg"]
         assert saved["png"].startswith(b"\x89PNG") and len(saved["png"]) > 5_000
+    run = record.run.run_id[:8]
+    for path in (f"audit?run={run}", f"fallbacks?run={run}", "calibration?names=prose,code"):
+        page.goto(f"{address}/{path}")
+        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+        page.wait_for_timeout(1500)
+        pictures = page.locator(".rs-picture .svg").all()
+        assert len(pictures) == page.locator(".js-plotly-plot").count() > 1, path
+        for picture in pictures:
+            with page.expect_download() as waiting:
+                picture.click()
+            drawn = ElementTree.fromstring(Path(waiting.value.path()).read_bytes())
+            assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 2, (
+                waiting.value.suggested_filename
+            )
     assert context.failures == []
 
 

@@ -88,15 +88,20 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     page.get_by_text("Certificates and the truth").wait_for()
 
     page.goto(f"{address}/compare?runs={run},aaaa5679")
-    area = page.locator(".st-key-card-difference .nsewdrag").first
-    area.wait_for()
-    area.scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
-    box = area.bounding_box()
-    page.mouse.click(box["x"] + box["width"] * 4.5 / 8, box["y"] + box["height"] * 2.5 / 8)
+    grid = page.locator(".st-key-difference .rs-grid")
+    cell = grid.evaluate("g => [g.g.left + 4.5 * g.g.cell, 34 + 2.5 * g.g.row]")
+    grid.locator("svg").click(position=dict(zip("xy", cell, strict=True)))
     page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=2&head=4"))
     page.get_by_text("Certificates and the truth").wait_for()
     page.go_back()
     page.get_by_text("From which pattern to which").wait_for()
     page.wait_for_timeout(1500)
     assert "/compare" in page.url and "aaaa5679" in page.url, "the page stays when one comes back"
+    grid.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.locator(".st-key-difference .tip").inner_text().startswith("layer 1, head 1"), (
+        "what the ring is on"
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=1&head=1"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,7 +13,13 @@ import plotly.graph_objects as go
 from routesparse.app.ui import design, numbers
 from routesparse.engine.method import families
 
-MOST_DRAWN = 2000
+MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
+_LAYOUT: dict[str, Any] = {
+    "height": 340,
+    "showlegend": False,
+    "dragmode": False,
+    "margin": {"l": 54, "r": 10, "t": 8, "b": 40},
+}
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
 
@@ -24,28 +34,28 @@ def drawn(units: pd.DataFrame) -> pd.DataFrame:
 
 def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
     """Worst-row error against both bounds on logarithmic axes; a point below y = x would be a violation."""
-    chart = go.Figure()
     values = units[["max_error", "bound_tight", "bound_paper"]]
     known = units[(units["max_error"] > 0) & np.isfinite(values).all(axis=1)]
     low, high = _log_range(values.loc[known.index])
-    design.diagonal(chart, low, high, theme)
-    chart.add_scatter(
-        x=known["max_error"],
-        y=known["bound_paper"],
-        mode="markers",
-        marker={"symbol": "circle-open", "size": 6, "color": theme.mute, "opacity": 0.55},
-        customdata=_told(known),
-        hovertemplate=_hover("paper's bound"),
+    paper = {"symbol": "circle-open", "size": 6, "color": theme.mute, "opacity": 0.55}
+    traces = [
+        design.diagonal_trace(low, high, theme),
+        _points(known, "max_error", "bound_paper", paper, _hover("paper's bound")),
+        *_by_pattern(known, "max_error", "bound_tight", theme, "tight bound"),
+    ]
+    axis = {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "fixedrange": True,
+        **design.log_ticks(low, high),
+    }
+    return design.chart(
+        theme,
+        traces,
+        xaxis={**axis, "title": {"text": "error of the worst audited row"}},
+        yaxis={**axis, "title": {"text": "bound"}},
+        **_LAYOUT,
     )
-    for pattern, rows in known.groupby("pattern", sort=False):
-        _points(chart, rows, "max_error", "bound_tight", str(pattern), theme, "tight bound")
-    for update, title in (
-        (chart.update_xaxes, "error of the worst audited row"),
-        (chart.update_yaxes, "bound"),
-    ):
-        ends = [np.log10(low), np.log10(high)]
-        update(type="log", range=ends, title=title, fixedrange=True, **design.log_ticks(low, high))
-    return _layout(chart, theme)
 
 
 def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme, name: str = "τ") -> go.Figure:
@@ -54,27 +64,26 @@ def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme, nam
     tau: the line, None for none; name: what it is called.
     """
     known = units.dropna(subset=["lower_mass"])
-    chart = go.Figure()
     values = pd.concat([known["lower_mass"], known["audited_mass"]])
     low = float(values.min()) - 0.01 if len(values) else 0.8
-    design.diagonal(chart, low, 1.002, theme)
-    for pattern, rows in known.groupby("pattern", sort=False):
-        _points(chart, rows, "lower_mass", "audited_mass", str(pattern), theme, "audited mass")
+    lines, labels = [], []
     if tau is not None:
-        chart.add_vline(x=tau, line={"color": theme.warn, "width": 1.2, "dash": "dash"})
-        chart.add_annotation(
-            x=tau,
-            y=0.02,
-            yref="paper",
-            xanchor="left",
-            xshift=4,
-            text=f"{name} = {tau:.2f}",
-            showarrow=False,
-            font={"size": 11, "color": theme.warn},
-        )
-    chart.update_xaxes(title="certified retained mass (in-prompt)", range=[low, 1.002], fixedrange=True)
-    chart.update_yaxes(title="audited retained mass", range=[low, 1.002], fixedrange=True)
-    return _layout(chart, theme)
+        lines = [design.upright(tau, {"color": theme.warn, "width": 1.2, "dash": "dash"})]
+        place = {"x": tau, "xanchor": "left", "xshift": 4, "y": 0.02, "yref": "paper", "showarrow": False}
+        labels = [{**place, "text": f"{name} = {tau:.2f}", "font": {"size": 11, "color": theme.warn}}]
+    axis = {"range": [low, 1.002], "fixedrange": True}
+    return design.chart(
+        theme,
+        [
+            design.diagonal_trace(low, 1.002, theme),
+            *_by_pattern(known, "lower_mass", "audited_mass", theme, "audited mass"),
+        ],
+        shapes=lines,
+        annotations=labels,
+        xaxis={**axis, "title": {"text": "certified retained mass (in-prompt)"}},
+        yaxis={**axis, "title": {"text": "audited retained mass"}},
+        **_LAYOUT,
+    )
 
 
 def residual_figure(
@@ -165,24 +174,32 @@ def pattern_legend(units: pd.DataFrame, theme: design.Theme, *more: str) -> str:
     return f'<div class="rs-legend">{"".join(items)}{"".join(f"<span>{text}</span>" for text in more)}</div>'
 
 
-def _points(
-    chart: go.Figure, rows: pd.DataFrame, x: str, y: str, pattern: str, theme: design.Theme, name: str
-) -> None:
-    color = theme.pattern(pattern)
-    chart.add_scatter(
-        x=rows[x],
-        y=rows[y],
-        mode="markers",
-        marker={
+def _by_pattern(
+    units: pd.DataFrame, x: str, y: str, theme: design.Theme, name: str
+) -> Iterator[dict[str, Any]]:
+    """A trace for each family of the units, in its colour and with its mark."""
+    for family, rows in units.groupby("pattern", sort=False):
+        pattern = str(family)
+        marker = {
             "symbol": families.look(pattern).symbol,
             "size": 8,
-            "color": color,
+            "color": theme.pattern(pattern),
             "opacity": 0.85,
             "line": {"width": 1, "color": theme.panel},
-        },
-        customdata=_told(rows),
-        hovertemplate=_hover(name, pattern),
-    )
+        }
+        yield _points(rows, x, y, marker, _hover(name, pattern))
+
+
+def _points(rows: pd.DataFrame, x: str, y: str, marker: dict[str, Any], hover: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "x": rows[x].tolist(),
+        "y": rows[y].tolist(),
+        "mode": "markers",
+        "marker": marker,
+        "customdata": _told(rows),
+        "hovertemplate": hover,
+    }
 
 
 def _told(rows: pd.DataFrame) -> list[list[object]]:
@@ -217,11 +234,5 @@ def _log_range(values: pd.DataFrame) -> tuple[float, float]:
 
 
 def _layout(chart: go.Figure, theme: design.Theme) -> go.Figure:
-    chart.update_layout(
-        template=design.template(theme),
-        height=340,
-        showlegend=False,
-        dragmode=False,
-        margin={"l": 54, "r": 10, "t": 8, "b": 40},
-    )
+    chart.update_layout(template=design.template(theme), **_LAYOUT)
     return chart

@@ -209,6 +209,7 @@ def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Se
             f"audited rows; bounds likewise · click a point to open its head · source: audit of {shown.words}",
             units,
             "error",
+            chart="card-error",
         )
 
 
@@ -242,6 +243,7 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
             f"head_choice of {shown.words}",
             known,
             "mass",
+            chart="card-mass",
         )
 
 
@@ -313,6 +315,7 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
             "diamond: mean over prompts; bar: 95 % interval, resampled by prompt · source: audit",
             groups,
             "coverage",
+            chart="audit-coverage",
         )
 
 
@@ -348,6 +351,7 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
             f"{shown.words}",
             bins,
             "residuals",
+            chart="audit-residuals",
         )
 
 
@@ -370,6 +374,7 @@ def _forward_card(store: OwnerView, run: RunRow) -> None:
             f"earlier layers included · source: layer_run of run {queries.label(run.run_id)}",
             errors,
             "forward",
+            chart="audit-forward",
         )
 
 

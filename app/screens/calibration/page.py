@@ -131,6 +131,7 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
             "for .99) · no claim is made outside these lengths · source: the calibration files",
             rows,
             "delta",
+            chart="by-length" if len(prompts) else None,
         )
 
 
@@ -160,6 +161,7 @@ def _residual_card(shown: list[Calibration]) -> None:
             ".99 · source: the calibration files",
             rows,
             "residuals",
+            chart="residuals",
         )
 
 
@@ -187,6 +189,7 @@ def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
             "each measured without its document · dashed: an alarm beyond this line · source: run, calibration files",
             runs,
             "drift",
+            chart="drift",
         )
 
 
@@ -255,6 +258,7 @@ def _predictor_card(shown: list[Calibration]) -> None:
             "certificate",
             rows,
             "predictor",
+            chart="curves" if len(rows) else None,
         )
 
 

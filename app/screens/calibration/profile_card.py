@@ -89,6 +89,7 @@ def _surface_card(name: str, path: Path | None) -> None:
             f"{profile.threads} threads, {profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
             measured,
             "surface",
+            chart="surface",
         )
 
 
@@ -139,4 +140,5 @@ def _times_card(store: OwnerView, name: str) -> None:
             f"{queries.label(newest)} filled · probe, index, routing and kernel · source: layer_run",
             times,
             "times",
+            chart="plan-clock",
         )

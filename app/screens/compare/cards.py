@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import figures, tables
+from routesparse.app.screens.compare import figures, grid, tables
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.ui import design, exports, glossary
 from routesparse.engine.stats import comparison
@@ -50,18 +50,14 @@ def entropy(store: OwnerView, sides: Sides, stored: pd.DataFrame) -> None:
             return
         rows = comparison.choice_entropy(compare_queries.patterns_by_domain(store, list(same["run_id"])))
         theme = design.current_theme()
-        st.plotly_chart(
-            figures.entropy_map(rows, theme),
-            key="entropy",
-            theme=None,
-            config=design.chart_config(f"choice-entropy-{run.model}"),
-        )
+        grid.show(figures.entropy_map(rows, theme), "entropy", "Bits of each head’s choice over domains")
         exports.chart_foot(
             f"choice-entropy-{run.model}",
             f"n = {int(same['domain'].notna().sum())} stored runs of {domains} domains, model {run.model} · bits; "
             "letter: the most frequent family; near 0: the same in every domain · source: head_choice",
             rows,
             "entropy",
+            chart="entropy",
         )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from routesparse.app.ui import design, grid, numbers
 
@@ -25,7 +25,7 @@ MAPS: dict[str, tuple[str, str, Callable[[float], str]]] = {
 
 def difference_map(
     pairs: pd.DataFrame, metric: str, shape: tuple[int, int], theme: design.Theme
-) -> tuple[go.Figure, pd.DataFrame]:
+) -> tuple[dict[str, Any], pd.DataFrame]:
     """One segment's pairs on the layer x head grid; also the rows drawn, with ``difference`` (other - baseline)."""
     layers, heads = shape
     height = grid.row_height(layers)
@@ -54,6 +54,7 @@ def difference_map(
             "column": rows["head"],
             "color": color,
             "text": text,
+            "strong": rows["changed"] if metric == "choice" else False,
             "hover": [_hover(row, metric) for row in rows.itertuples()],
         }
     )
@@ -61,10 +62,10 @@ def difference_map(
         grid.Axis("layer", [str(i) for i in range(layers)]),
         grid.Axis("head", [str(i) for i in range(heads)]),
     )
-    return grid.figure(cells, *axes, theme, height), rows
+    return grid.drawing(cells, *axes, theme, height), rows
 
 
-def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Units by baseline's pattern (rows) and the other's (columns); the diagonal kept its family."""
     names = [f"{design.letter(p)} · {design.name(p)}" for p in counts.index]
     most = int(counts.to_numpy().max()) or 1
@@ -81,14 +82,15 @@ def transition_matrix(counts: pd.DataFrame, theme: design.Theme) -> go.Figure:
                         theme.panel, base, 0.05 + (0.45 if i == j else 0.75) * count / most
                     ),
                     "text": f"{count:,}" if count else "·",
-                    "hover": f"{design.name(before)} → {design.name(after)}<br>{numbers.several(count, 'unit')}",
+                    "strong": False,
+                    "hover": f"{design.name(before)} → {design.name(after)}\n{numbers.several(count, 'unit')}",
                 }
             )
     axes = (grid.Axis("", names), grid.Axis("", [design.letter(p) for p in counts.index]))
-    return grid.figure(pd.DataFrame(rows), *axes, theme, 40)
+    return grid.drawing(pd.DataFrame(rows), *axes, theme, 40)
 
 
-def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Bits of each head's choice over domains: pale heads choose alike everywhere."""
     layers, heads = int(rows["layer"].max()) + 1, int(rows["head"].max()) + 1
     top = max(1.0, float(rows["bits"].max()))
@@ -104,9 +106,10 @@ def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
                 else design.letter(row.usual)
                 for row in rows.itertuples()
             ],
+            "strong": False,
             "hover": [
-                f"<b>layer {row.layer}, head {row.head}</b><br>{row.bits:.2f} bits over {row.domains} domains"
-                f"<br>mostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
+                f"layer {row.layer}, head {row.head}\n{row.bits:.2f} bits over {row.domains} domains"
+                f"\nmostly {design.name(row.usual)}: {numbers.share(row.usual_share, 0)}"
                 for row in rows.itertuples()
             ],
         }
@@ -115,7 +118,7 @@ def entropy_map(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
         grid.Axis("layer", [str(i) for i in range(layers)]),
         grid.Axis("head", [str(i) for i in range(heads)]),
     )
-    return grid.figure(cells, *axes, theme, height)
+    return grid.drawing(cells, *axes, theme, height)
 
 
 def _change(before: str, after: str, changed: bool, wide: bool) -> str:
@@ -123,14 +126,14 @@ def _change(before: str, after: str, changed: bool, wide: bool) -> str:
     if not changed:
         return one
     if one == other:
-        return f"<b>{one}′</b>"
-    return f"<b>{one}→{other}</b>" if wide else f"<b>{other}</b>"
+        return f"{one}′"
+    return f"{one}→{other}" if wide else other
 
 
 def _hover(row: object, metric: str) -> str:
     values = row._asdict()  # type: ignore[attr-defined]
-    lines = [f"<b>layer {values['layer']}, head {values['head']}</b>"]
+    lines = [f"layer {values['layer']}, head {values['head']}"]
     for name, side in (("baseline", "a"), ("other", "b")):
         value = "" if metric == "choice" else f", {numbers.mass(values[f'{metric}_{side}'], 4)}"
         lines.append(f"{name}: {design.name(values[f'pattern_{side}'])} ({values[f'budget_{side}']}){value}")
-    return "<br>".join(lines)
+    return "\n".join(lines)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
+from routesparse.app.screens.compare import cards, conclusion, figures, grid, selection, tables
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.shell import (
     certificate_link,
@@ -283,16 +282,17 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
         st.html('<div class="rs-h">What differs, head by head</div>')
         switch.buttons("metric", metrics, metric)
         chart, rows = figures.difference_map(pairs, metric, shape, theme)
-        event: Any = st.plotly_chart(
-            chart,
-            key=f"difference-{sides.other.key}-{segment}",
-            theme=None,
-            on_select="rerun",
-            selection_mode="points",
-            config=design.chart_config(f"difference-{metric}-{sides.baseline.key}-{sides.other.key}"),
+        picked = grid.show(
+            chart, "difference", f"What differs, {shape[0]} layers by {shape[1]} heads", picks=True
         )
-        _follow(store, sides, event, segment)
+        if picked is not None:
+            unit = queries.Unit(sides.other.run.run_id, *picked, segment)
+            way_back.remember("compare")
+            navigate.go("head", **view.address_of(store, unit))
         st.html(tables.map_legend(metric, rows, shape[1], theme))
+        for side in (sides.baseline, sides.other):
+            if void := tables.conformal_void(metric, side):
+                st.html(f'<div class="rs-note">{escape(side.label)}:{void}</div>')
         if segments > 1:
             st.session_state["segment-choice"] = segment + 1
             with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
@@ -314,17 +314,8 @@ def _map_card(store: OwnerView, sides: Sides, pairs: pd.DataFrame, segment: int,
             f"{'candidate_score, replayed' if sides.replayed else 'head_choice and audit'}",
             rows,
             "difference",
+            chart="difference",
         )
-
-
-def _follow(store: OwnerView, sides: Sides, event: Any, segment: int) -> None:
-    for point in event.selection.points:
-        data = point.get("customdata")
-        if data:
-            layer, head = list(data.values()) if isinstance(data, dict) else list(data)
-            unit = queries.Unit(sides.other.run.run_id, int(layer), int(head), segment)
-            way_back.remember("compare")
-            navigate.go("head", **view.address_of(store, unit))
 
 
 def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
@@ -334,11 +325,10 @@ def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
     family = int((pairs["pattern_a"] != pairs["pattern_b"]).sum())
     with st.container(border=True, key="card-transition", gap="xsmall"):
         st.html('<div class="rs-h">From which pattern to which</div>')
-        st.plotly_chart(
+        grid.show(
             figures.transition_matrix(counts, design.current_theme()),
-            key="transitions",
-            theme=None,
-            config=design.chart_config(f"transitions-{sides.baseline.key}-{sides.other.key}"),
+            "transitions",
+            "From which pattern, in rows, to which, in columns",
         )
         st.html(
             f'<div class="rs-sub">{numbers.share(changed / len(pairs))} of the units chose another candidate, '
@@ -349,4 +339,5 @@ def _transition_card(sides: Sides, pairs: pd.DataFrame) -> None:
             f"n = {len(pairs):,} units of all segments · rows: {sides.baseline.label}, columns: {sides.other.label}",
             counts.reset_index(names="baseline"),
             "transitions",
+            chart="transitions",
         )

@@ -202,12 +202,22 @@ def intervals_html(sides: Sides, found: dict[str, list[Difference]]) -> str:
         first = next((cell for cell in cells if cell is not None), None)
         if first is None:
             continue
+        void = {side.key: conformal_void(metric, side) for side in sides.all}
         body.append(
-            f'<tr><td class="l">{_METRIC_NAMES[metric]}</td><td>{_number(metric, first.baseline)}</td>'
-            + "".join(f"<td>{_interval(metric, cell)}</td>" for cell in cells)
+            f'<tr><td class="l">{_METRIC_NAMES[metric]}</td><td>{_number(metric, first.baseline)}'
+            f"{void[sides.baseline.key]}</td>"
+            + "".join(
+                f"<td>{_interval(metric, cell)}{void[key]}</td>"
+                for key, cell in zip(found, cells, strict=True)
+            )
             + "</tr>"
         )
     return framed(f"<tr>{head}</tr>{''.join(body)}")
+
+
+def conformal_void(metric: str, side: Side) -> str:
+    """A mark, where this metric is the conformal claim and this side's run voids it."""
+    return drift_note.html(side.run) if metric == "conformal_lower_mass" else ""
 
 
 def settings_html(sides: Sides, different: pd.DataFrame) -> str:

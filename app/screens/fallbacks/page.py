@@ -226,6 +226,7 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
             f"{_MEASURE_WORDS[measure]} · source: head_choice of {shown.words}",
             rows,
             "layers",
+            chart="fallback-layers",
         )
 
 
@@ -326,4 +327,5 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
             + " · share of units; diamond: mean; bar: 95 % interval, resampled by prompt · source: run",
             groups,
             f"by-{by}",
+            chart=f"fallback-{by}",
         )

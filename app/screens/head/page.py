@@ -154,7 +154,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
         letter = design.letter(value["pattern"])
         fallback = "–" if numbers.is_missing(value["fallback"]) else str(value["fallback"])
         body.append(
-            f'<tr class="{"pick" if here else ""}">{start}<td class="l"><span class="cell" '
+            f'<tr class="{"pick" if here else ""}">{start}<td class="l wrap"><span class="cell" '
             f'style="background:{color};color:{design.text_on(color)}">{letter}</span> '
             f"{escape(str(value['budget']) if sparse else 'all keys')}</td>"
             f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate_statistic'])}</td>"

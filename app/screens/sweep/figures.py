@@ -15,6 +15,8 @@ from routesparse.engine.stats.front import front
 _LOG_FROM = 10.0  # times between the smallest and the largest error
 _ROOM = 0.08  # of the axis, beside the outermost points
 _PANELS = {"area": ("x", [0.0, 0.465]), "time": ("x2", [0.535, 1.0])}
+_PANEL_PX = (300, 276)  # of a window of 1024 pixels, the narrowest that is looked at
+_LETTER_PX, _DOT_PX = (12, 13), 10
 _TITLES = {"area": "share of the causal area read", "time": "prefill, ms"}
 
 
@@ -49,9 +51,9 @@ def fronts(
             x=known[column],
             y=known[error.column],
             xaxis=axis,
-            mode="markers+text",
+            mode="markers",
             marker={
-                "size": 22,
+                "size": _DOT_PX,
                 "color": [theme.accent if one else theme.panel for one in best],
                 "line": {
                     "color": [
@@ -59,11 +61,6 @@ def fronts(
                     ],
                     "width": [3.0 if row.letter == named else 1.4 for row in known.itertuples()],
                 },
-            },
-            text=[f"<b>{letter}</b>" for letter in known["letter"]],
-            textfont={
-                "color": [design.text_on(theme.accent) if one else theme.ink for one in best],
-                "size": 11,
             },
             customdata=[_hover(row, error) for row in known.to_dict("records")],
             hovertemplate="%{customdata}<extra></extra>",
@@ -90,6 +87,8 @@ def fronts(
             )
         lowest, highest = min(lowest, below), max(highest, below)
     _axes(chart, rows, error, (lowest, highest), log)
+    for cost, (axis, _) in _PANELS.items():
+        _letter(chart, rows[rows[COSTS[cost]].notna()], (COSTS[cost], error.column), axis, log, theme)
     chart.update_layout(
         template=design.template(theme),
         height=340,
@@ -124,6 +123,46 @@ def _axes(chart: go.Figure, rows: pd.DataFrame, error: Error, ends: tuple[float,
     else:
         chart.update_yaxes(range=[-_ROOM * (high or 1.0), (high or 1.0) * (1 + _ROOM)])
     chart.update_yaxes(title={"text": error.label, "standoff": 6}, fixedrange=True, automargin=True)
+
+
+def _letter(
+    chart: go.Figure, known: pd.DataFrame, columns: tuple[str, str], axis: str, log: bool, theme: design.Theme
+) -> None:
+    """A letter beside every dot, none over another one. columns: of the panel's x and y."""
+    x, y = (known[name].to_numpy(float) for name in columns)
+    y = np.log10(y) if log else y
+    ends = chart.layout[f"{axis[0]}axis{axis[1:]}"].range, chart.layout.yaxis.range
+    places = [
+        (values - low) / (high - low) * size
+        for values, (low, high), size in zip((x, y), ends, _PANEL_PX, strict=True)
+    ]
+    for letter, at, height, lift in zip(known["letter"], x, y, letter_lifts(*places), strict=True):
+        chart.add_annotation(
+            x=at, y=height, xref=axis, yref="y", yshift=lift, text=f"<b>{letter}</b>", showarrow=False,
+            font={"color": theme.ink, "size": 11},
+        )  # fmt: skip
+
+
+def letter_lifts(x: np.ndarray, y: np.ndarray) -> list[int]:
+    """Pixels from each dot up to its letter (below it where negative): the nearest place that neither another letter
+    nor another dot takes. x, y float [settings]: the dots, in pixels from the lower left corner of their panel."""
+    wide, high = _LETTER_PX
+    taken: list[tuple[float, float]] = []
+    lifts = []
+    for i in range(len(x)):
+        dots = [(x[j], y[j]) for j in range(len(x)) if j != i]
+        steps = [sign * high * step for step in range(1, len(x) + 2) for sign in (1, -1)]
+        free = (
+            lift
+            for lift in steps
+            if 0 <= y[i] + lift <= _PANEL_PX[1]
+            and not any(abs(x[i] - u) < wide and abs(y[i] + lift - v) < high for u, v in taken)
+            and not any(abs(x[i] - u) < _DOT_PX and abs(y[i] + lift - v) < _DOT_PX for u, v in dots)
+        )
+        lift = next(free, high)
+        taken.append((x[i], y[i] + lift))
+        lifts.append(lift)
+    return lifts
 
 
 def _hover(row: dict[str, Any], error: Error) -> str:

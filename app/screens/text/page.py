@@ -73,6 +73,9 @@ def render() -> None:
         found, parts = _text_card(shown, words, shares, loss)
     with right:
         side.heads_card(shown, shares, found, parts)
+        unit = queries.Unit(run.run_id, *at, shown.segment or 0, batch_index)
+        navigate.link("Show this head on the map", "map", **view.address_of(store, unit))
+        navigate.link("Open this head", "head", **view.address_of(store, unit))
         if row is not None:
             row_card.card(store, run, row, loss, words, _show_passage)
         side.worst_card(shown, worst, words)

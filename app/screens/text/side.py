@@ -111,7 +111,8 @@ def _named(shown: Shown, found: find.Found, parts: selection.Parts) -> str:
 
 def _below_selector(shown: Shown) -> None:
     value = f"{100 * shown.below:g}"
-    switch.buttons("below", {k: f"< {k} % of later rows" for k in selection.BELOW}, value)
+    st.html('<div class="rs-note">Dropped: read by this share of later rows</div>')
+    switch.buttons("below", {k: f"< {k} %" for k in selection.BELOW}, value)
 
 
 def worst_card(shown: Shown, worst: pd.DataFrame, words: Words | None) -> None:

@@ -52,7 +52,8 @@ def test_two_runs_of_the_same_prompt_are_paired(three, open_page):
     assert "Paired: all runs are of the same prompt" in html
     assert "one run, noise not measured" in html and "×" not in html, "no ratio without noise"
     assert "What differs, head by head" in html and "From which pattern to which" in html
-    assert len(page.get("plotly_chart")) == 3
+    assert len(page.get("bidi_component")) > 2, "the grids"
+    assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     assert page.selectbox(key="baseline-choice").value == "d4e5b678"
 
 

@@ -321,16 +321,29 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     lines = [list(trace.x) for trace in chart.data if trace.mode == "lines"]
     assert lines == [[0.1, 0.2, 0.4], [500.0, 650.0, 700.0, 900.0]]
     points = [trace for trace in chart.data if trace.mode != "lines"]
-    assert [trace.text for trace in points] == [tuple(f"<b>{letter}</b>" for letter in "ABCD")] * 2
+    assert [len(trace.x) for trace in points] == [4, 4]
+    letters = [one for one in chart.layout.annotations if one.text != "dense"]
+    assert [(one.text, one.xref) for one in letters] == [
+        (f"<b>{letter}</b>", axis) for axis in ("x", "x2") for letter in "ABCD"
+    ]
     assert chart.layout.yaxis.type == "log"
     limits = [shape for shape in chart.layout.shapes if shape.y0 == shape.y1 == 0.01]
-    (label,) = chart.layout.annotations
+    label = next(one for one in chart.layout.annotations if one.text == "dense")
     assert (label.text, label.y, label.yanchor) == ("dense", 1, "bottom"), "above the points, not over them"
     assert [(shape.xref, shape.x0, shape.x1) for shape in limits] == [("x domain", 0, 1), ("x2 domain", 0, 1)]
     zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
     assert figures.fronts(zero, error, None, None, design.DARK).layout.yaxis.type is None, (
         "0 is on no log axis"
     )
+
+
+def test_no_letter_covers_another_one_or_a_dot():
+    """Settings that measure alike lie on one another, which is when letters are needed most."""
+    x, y = np.array([100.0, 100, 101, 180, 290]), np.array([40.0, 40, 40, 270, 2])
+    lifts = np.array(figures.letter_lifts(x, y))
+    assert len(set(lifts[:3])) == 3 and np.abs(lifts).min() >= 13, "beside its own dot, each elsewhere"
+    assert lifts[3] < 0 < lifts[4], "within the picture"
+    assert ((y + lifts >= 0) & (y + lifts <= 276)).all()
 
 
 def test_runs_without_jobs_are_a_sweep_too(measured, queue, open_page):

@@ -41,6 +41,14 @@ def test_the_worst_audited_rows_stand_with_their_text_and_what_they_lost(filled,
     assert record.prompt.text[starts[block] : starts[block + 1]][:80].strip() in html
 
 
+def test_the_text_leads_back_to_its_head_on_the_map(filled, open_page):
+    html = text_of(open_page("text", run=RUN, layer="2", head="1", segment="1"))
+    for name in ("map", "head"):
+        assert f'href="{name}?run=d4e5b678&amp;layer=2&amp;head=1&amp;segment=1"' in html
+    html = text_of(open_page("text", run=RUN, layer="2", head="1"))
+    assert 'href="map?run=d4e5b678&amp;layer=2&amp;head=1&amp;segment=0"' in html, "rows of all segments"
+
+
 def test_a_row_lists_what_it_lost_most_first(filled, record, open_page):
     worst = max(record.worst_rows, key=lambda row: row.error)
     query = {"layer": str(worst.layer), "head": str(worst.head), "row": str(worst.position)}

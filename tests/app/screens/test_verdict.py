@@ -77,6 +77,7 @@ def test_pages_over_all_runs_count_the_verdicts(runs, open_page):
         ("audit", {"claim": "conformal"}),
         ("audit", {"claim": "row"}),
         ("compare", {"runs": f"{DRIFT},{GREEN}"}),
+        ("compare", {"runs": f"{DRIFT},{GREEN}", "metric": "conformal_lower_mass"}),
     ],
 )
 def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page, page, query):
@@ -85,10 +86,14 @@ def test_the_alarm_stands_beside_every_conformal_figure(runs, record, open_page,
     alarmed = text_of(open_page(page, **query))
     told = alarmed.count("Drift alarm: ignore this") + alarmed.count("Drift alarm or unfitting calibration")
     # Audit: the claim's card, the residuals against delta, the column of the worst heads; and the chart of the claim.
-    wanted = {"audit": 3 + (query.get("claim") == "conformal"), "head": 2, "routing_map": 1, "compare": 1}[
-        page
-    ]
-    assert told == wanted
+    # Compare: the side's share, its mean, and the map of the claim.
+    wanted = {
+        "audit": 3 + (query.get("claim") == "conformal"),
+        "head": 2,
+        "routing_map": 1,
+        "compare": 2 + ("metric" in query),
+    }
+    assert told == wanted[page]
     calm = text_of(open_page(page, **{**query, "run": GREEN, "runs": f"{GREEN},{RED}"}))
     assert ("rs-void" not in calm and "Drift alarm" not in calm) or (page == "audit" and "claim" in query)
 

@@ -232,3 +232,16 @@ def test_a_run_that_claims_many_prompts_and_segments_has_its_page_at_once(factor
     page = report_page.page(replace(record, run=claimed), words=False)
     assert "prompt 1 of 65536" in page
     assert time.monotonic() - started < 20, "7e10 pairs of prompt and segment take for ever"
+
+
+def test_the_alarm_stands_beside_the_conformal_claim(record):
+    for change, told in (
+        ({"drift_alarm": True}, "conformal, of a head: ignore it, drift alarm"),
+        (
+            {"calibration_mismatch": "other weights"},
+            "conformal, of a head: ignore it, the calibration does not fit",
+        ),
+        ({"drift_alarm": False}, "conformal, of a head"),
+    ):
+        shown = Page(report_page.page(replace(record, run=replace(record.run, **change)), words=False))
+        assert told in [row[0] for table in shown.tables for row in table]

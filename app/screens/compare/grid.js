@@ -1,0 +1,84 @@
+// Cells of a comparison: a colour and a text each, a hover with all of it. A click, or Enter on the ringed cell that the
+// arrow keys move, picks a cell.
+
+const TOP = 34, GAP = 2, LETTER = 6.2;
+const px = (value) => Math.round(value * 10) / 10;
+const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+
+function draw(root, data) {
+  const [rows, columns] = data.shape, width = Math.floor(root.clientWidth);
+  const left = Math.max(...data.row_labels.map((label) => label.length)) * LETTER + (data.row_title ? 26 : 10);
+  const cell = (width - left) / columns, row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
+  root.g = { left, cell, row, rows, columns, width };
+  const every = (size) => Math.ceil(14 / size);
+  let names = `<text x="${px(left + (cell * columns) / 2)}" y="11" text-anchor="middle">${escape(data.column_title)}</text>` +
+    (data.row_title ? `<text transform="translate(11 ${px(TOP + (row * rows) / 2)}) rotate(-90)" text-anchor="middle">${escape(data.row_title)}</text>` : "");
+  for (let j = 0; j < columns; j += every(cell)) names += `<text x="${px(left + cell * (j + 0.5))}" y="${TOP - 7}" text-anchor="middle">${escape(data.column_labels[j])}</text>`;
+  for (let i = 0; i < rows; i += every(row)) names += `<text x="${px(left - 6)}" y="${px(TOP + row * (i + 0.5) + 3.5)}" text-anchor="end">${escape(data.row_labels[i])}</text>`;
+  let grounds = `<rect x="${px(left)}" y="${TOP}" width="${px(cell * columns - gap)}" height="${px(row * rows - gap)}" fill="${data.null}"/>`, texts = "";
+  const size = row >= 28 ? 11 : 9;
+  for (const [i, j, color, text, strong] of data.cells) {
+    const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
+    grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"/>`;
+    if (text && text.length * size * 0.6 <= cell)
+      texts += `<text x="${px(x + (cell - gap) / 2)}" y="${px(y + (row - gap) / 2 + size * 0.36)}" fill="${ink}"${strong ? ' font-weight="700"' : ""}>${escape(text)}</text>`;
+  }
+  root.querySelector(".drawing").innerHTML =
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * rows + 4}" font-family="${escape(data.font)}">` +
+    `<g font-size="11" fill="${data.mute}">${names}</g>${grounds}<g font-size="${size}" text-anchor="middle">${texts}</g>` +
+    `<rect class="ring" fill="none" stroke="${data.ink}" stroke-width="2.2" rx="2" visibility="hidden"/></svg>`;
+}
+
+function ring(root, at) {
+  const { left, cell, row } = root.g, mark = root.querySelector(".ring");
+  mark.setAttribute("visibility", at ? "visible" : "hidden");
+  if (!at) return;
+  const place = { x: left + at[1] * cell, y: TOP + at[0] * row, width: cell - 1, height: row - 1 };
+  for (const [name, value] of Object.entries(place)) mark.setAttribute(name, px(value));
+}
+
+// What a cell is, beside a point of the drawing; nothing for a place without a cell.
+function tell(root, at, x, y) {
+  const tip = root.querySelector(".tip"), told = at && root.told.get(at.join());
+  tip.hidden = !told;
+  if (!told) return;
+  tip.textContent = told;
+  tip.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - tip.offsetWidth))}px`;
+  tip.style.top = `${y + 16}px`;
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const root = parentElement.querySelector(".rs-grid");
+  root.told = new Map(data.cells.map(([i, j, , , , hover]) => [`${i},${j}`, hover]));
+  root.tabIndex = 0;
+  root.setAttribute("aria-label", data.label);
+  root.classList.toggle("picks", data.picks);
+  let at = null;
+  const refresh = () => { if (root.clientWidth) { draw(root, data); ring(root, at); } };
+  refresh();
+  const pick = (place) => { if (data.picks && root.told.has(place.join())) setTriggerValue("picked", place); };
+  const under = (event) => {
+    const box = root.querySelector("svg").getBoundingClientRect(), { left, cell, row } = root.g;
+    return [Math.floor((event.clientY - box.top - TOP) / row), Math.floor((event.clientX - box.left - left) / cell)];
+  };
+  root.onmousemove = (event) => {
+    const frame = root.getBoundingClientRect();
+    tell(root, under(event), event.clientX - frame.left, event.clientY - frame.top);
+  };
+  root.onmouseleave = () => tell(root, null);
+  root.onblur = () => { at = null; ring(root, at); tell(root, null); };
+  root.onclick = (event) => pick(under(event));
+  root.onkeydown = (event) => {
+    if (event.key === "Enter" && at) return pick(at);
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const { left, cell, row, rows, columns } = root.g, clip = (value, size) => Math.max(0, Math.min(size - 1, value));
+    at = at ? [clip(at[0] + step[0], rows), clip(at[1] + step[1], columns)] : [0, 0];
+    ring(root, at);
+    tell(root, at, left + (at[1] + 0.5) * cell, TOP + (at[0] + 0.5) * row);
+  };
+  root.watch?.disconnect();
+  root.watch = new ResizeObserver(refresh);
+  root.watch.observe(root);
+}
