@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.calibration.tuned import TunedPrice
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.record.trace import Trace
 
@@ -49,22 +49,15 @@ def route(
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
-    target = tuned.find(calibration) if isinstance(calibration, str) else calibration
-    if isinstance(target, TunedPrice):
-        by_hand = None if config.price == RouterConfig.price else config.price
-        config, calibration = target.applied(config, by_hand), None
-        target.check(revision_of_model(model), config)
-    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
-    assert not isinstance(loaded, TunedPrice)
-    if loaded is not None:
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    given = None if isinstance(profile, str) else profile
+    chosen = choose(config, calibration, lambda: revision_of_model(model), dtype, given)
     session = RoutingSession(
-        config,
-        loaded,
+        chosen.config,
+        chosen.calibration,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
         salt=fresh_salt() if salt is None else salt,
-        tuned_price=target.name if isinstance(target, TunedPrice) else None,
+        tuned_price=chosen.tuned_price,
     )
     with routed_by(model, session):
         yield session.trace
