@@ -1,4 +1,4 @@
-"""What ``calibration=`` may name: a conformal calibration, which adds a certificate, or a tuned price, which sets it."""
+"""What ``calibration=`` may name: a conformal calibration, which adds a certificate, or a tuned price."""
 
 from __future__ import annotations
 
