@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,10 +74,12 @@ class Requests:
     settings: ServingSettings
     chosen: Chosen
     model: ServedModel
+    profile: LatencyProfile | NamedProfile | None = (
+        None  # None: settings.profile, until a request asked for it
+    )
     _open: dict[str, _Open] = field(default_factory=dict)
     _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
     _routed: int = 0
-    _profile: LatencyProfile | NamedProfile | None = None
     _graphs: Graphs[Computed] = field(default_factory=Graphs)
 
     def forget(self, requests: Iterable[str]) -> None:
@@ -112,8 +115,7 @@ class Requests:
         known = self._open[row.request]
         if not known.failed:
             try:
-                # vLLM runs in inference mode, which the threads of the CPU kernel do not inherit.
-                with torch.inference_mode(False), torch.no_grad():
+                with _kernels_own_threads():
                     return known.session.attend(inputs, layer=layer)
             except InputError as error:
                 self._fail(row.request, error)
@@ -134,12 +136,11 @@ class Requests:
                 self._count(row.request, known)
 
     def _session(self, prompt: Sequence[int]) -> RoutingSession:
-        digest = hashlib.sha256(np.asarray(prompt, dtype="<i8").tobytes()).hexdigest()
         session = RoutingSession(
             self.chosen.config,
             self.chosen.calibration,
-            profile=self._profile or NamedProfile(self.settings.profile),
-            salt=digest,
+            profile=self.profile or NamedProfile(self.settings.profile),
+            salt=prompt_digest(prompt),
             graphs=self._graphs,
             tuned_price=self.chosen.tuned_price,
             prompts=NamedPrompt,
@@ -154,7 +155,7 @@ class Requests:
             self._fail(row.request, error)
             return False
         # Looked for, or measured, by the first request that asked.
-        self._profile = known.session.trace.settings.profile
+        self.profile = known.session.trace.settings.profile
         return worth
 
     def _fail(self, request: str, error: InputError) -> None:
@@ -181,3 +182,24 @@ class Requests:
             log.error("RouteSparse could not record request %s: %s", request, error)
         else:
             log.info("RouteSparse recorded request %s as %s", request, path.name)
+
+
+def prompt_digest(tokens: Sequence[int]) -> str:
+    """Of a request's token ids, as int64: places its random rows, and stands for its text in the record."""
+    return hashlib.sha256(np.asarray(tokens, dtype="<i8").tobytes()).hexdigest()
+
+
+@contextmanager
+def _kernels_own_threads() -> Iterator[None]:
+    """What the CPU kernel's threads need and vLLM's worker takes away.
+
+    They do not inherit the inference mode that vLLM runs in. And vLLM replaces ``torch.set_num_threads`` by a warning,
+    so that each of them would start a team of its own; the kernel sets the number back when it has ended.
+    """
+    replaced = torch.set_num_threads
+    torch.set_num_threads = torch._C.set_num_threads
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads = replaced
