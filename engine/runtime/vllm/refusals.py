@@ -11,7 +11,7 @@ from routesparse.engine.errors import InputError, UnsupportedModelError
 from routesparse.engine.runtime.refusals import check_family_name
 from routesparse.engine.runtime.vllm.settings import SWITCH
 
-VERSIONS = ("0.32.0",)  # that were compared; vLLM promises no stability here
+VERSIONS = ("0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here
 CPU_KERNELS = ("vec", "vec16")  # of CPU_ATTN: the layout of their pages is known
 
 

@@ -133,7 +133,7 @@ class Requests:
                 self._fail(row.request, error)
             if row.ends_prompt:
                 del self._open[row.request]
-                self._count(row.request, known)
+                self._count(row, known)
 
     def _session(self, prompt: Sequence[int]) -> RoutingSession:
         session = RoutingSession(
@@ -162,14 +162,15 @@ class Requests:
         self._open[request].failed = True
         log.error("RouteSparse serves request %s by dense attention: %s", request, error)
 
-    def _count(self, request: str, known: _Open) -> None:
-        trace, every = known.session.trace, self.settings.record_every
+    def _count(self, row: Row, known: _Open) -> None:
+        request, trace, every = row.request, known.session.trace, self.settings.record_every
         if known.failed or request in self._recorded or not trace.prompts or not trace.prompts[-1].passes:
             return
         self._routed += 1
         self._recorded.add(request)
         if not every or (self._routed - 1) % every:
             return
+        trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
         trace.info = RunInfo(
             model=self.model.name,
             model_revision=self.model.revision,

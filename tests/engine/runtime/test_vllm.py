@@ -169,6 +169,16 @@ def test_chunks_of_two_requests_that_take_turns_are_two_prompts(tmp_path):
         assert set(table["head_choice"]["segment"].to_pylist()) == {0, 1}
 
 
+def test_a_record_counts_a_last_chunk_that_was_left_to_the_stock_kernel(tmp_path):
+    """And still leaves when the prompt has ended."""
+    requests, whole = requests_into(tmp_path), inputs_of(1, TOKENS + 20)
+    first = AttentionInputs(*(t[:, :, :TOKENS] for t in (whole.q, whole.k, whole.v)), whole.scale)
+    assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS + 20), first) and not list(tmp_path.iterdir())
+    assert not prefill(requests, Row("a", 0, 0, 20, TOKENS, TOKENS + 20), whole)
+    (bundle,) = tmp_path.iterdir()
+    assert verified_tables(bundle)[1]["run"]["tokens"][0].as_py() == TOKENS + 20
+
+
 def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
     """Prompts that ran dense do not count; neither does one that was preempted and came again."""
     requests = requests_into(tmp_path, every=3)
@@ -319,7 +329,9 @@ def test_what_was_never_compared_is_refused_in_one_line(overrides, message):
 
 def test_other_versions_and_page_layouts_are_refused_by_name():
     refusals.check_version("0.32.0+cpu")
-    with pytest.raises(InputError, match=r"vLLM 0\.33\.0 was never compared with routing; install 0\.32\.0"):
+    with pytest.raises(
+        InputError, match=r"vLLM 0\.33\.0 was never compared with routing; install 0\.31\.0 or 0\.32\.0"
+    ):
         refusals.check_version("0.33.0")
     refusals.check_cpu_kernel("vec")
     with pytest.raises(UnsupportedModelError, match="'amx' keeps keys in an order"):
