@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,9 @@ from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.vllm import batch, refusals, steps
 from routesparse.engine.runtime.vllm.batch import Row
-from routesparse.engine.runtime.vllm.requests import Requests
+
+if TYPE_CHECKING:
+    from routesparse.engine.runtime.vllm.requests import Requests
 
 SPLITS: dict[str, batch.Split] = {
     "CPU_ATTN": batch.keys_transposed,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from routesparse.engine.runtime.vllm.batch import Row, rows_of
-from routesparse.engine.runtime.vllm.requests import Requests
+
+if TYPE_CHECKING:
+    from routesparse.engine.runtime.vllm.requests import Requests
 
 _ATTRIBUTE = "_routesparse_requests"  # of a model runner
 _current: ContextVar[Step | None] = ContextVar("routesparse_vllm_step", default=None)

@@ -41,39 +41,34 @@ def runs(tmp_path_factory):
     return json.loads(done.stdout.rpartition("RESULTS")[2]) | {"home": folder / "home"}
 
 
-@pytest.fixture
-def difference(record_property):
-    """Largest difference of two runs' scores, in nats; ``--junitxml`` writes them down."""
-
-    def largest(one, other):
-        assert len(one["scores"]) == len(other["scores"]) > 1000
-        found = max(abs(a - b) for a, b in zip(one["scores"], other["scores"], strict=True))
-        record_property("nats", found)
-        return found
-
-    return largest
+def difference(one, other):
+    """The largest difference of two runs' scores, in nats; ``pytest -rP`` shows it."""
+    assert len(one["scores"]) == len(other["scores"]) > 1000
+    found = max(abs(a - b) for a, b in zip(one["scores"], other["scores"], strict=True))
+    print(f"{found:.1e} nats")
+    return found
 
 
 @pytest.mark.parametrize("chunks", ["", ", chunked"])
-def test_at_full_budget_every_token_scores_as_with_the_stock_backend(runs, chunks, difference):
+def test_at_full_budget_every_token_scores_as_with_the_stock_backend(runs, chunks):
     found = runs["full budget" + chunks]
     assert difference(found, runs["stock"]) < CLOSE and found["tokens"] == runs["stock"]["tokens"]
 
 
 @pytest.mark.parametrize("chunks", ["", ", chunked"])
-def test_routed_prompts_score_as_on_our_path_through_transformers(runs, chunks, difference):
+def test_routed_prompts_score_as_on_our_path_through_transformers(runs, chunks):
     """The same price, rows and chunks; routing changes scores, so that equal ones say something."""
     found, ours = runs["routed" + chunks], runs["transformers" + chunks]
     assert max(ours["density"]) < 1 and difference(found, runs["stock"]) > 1
     assert difference(found, ours) < CLOSE
 
 
-def test_two_routed_prompts_in_one_batch_do_not_disturb_each_other(runs, difference):
+def test_two_routed_prompts_in_one_batch_do_not_disturb_each_other(runs):
     assert difference(runs["routed pair"][0], runs["routed"]) < CLOSE
     assert difference(runs["routed pair"][1], runs["transformers of the second"]) < CLOSE
 
 
-def test_a_row_that_decodes_beside_a_routed_chunk_keeps_the_stock_path(runs, difference):
+def test_a_row_that_decodes_beside_a_routed_chunk_keeps_the_stock_path(runs):
     batches = runs["mixed batches"]
     assert [[1, 40, False], [767, 0, True]] in batches and [[1, 41, False], [633, 767, True]] in batches
     assert runs["mixed"]["short"]["tokens"] == runs["stock short"]["tokens"]
@@ -86,7 +81,7 @@ def test_a_preempted_prompt_begins_again(runs):
     assert [one["tokens"] for one in runs["preempted"]] == [one["tokens"] for one in runs["stock long"]]
 
 
-def test_a_cancelled_prompt_leaves_nothing_behind(runs, difference):
+def test_a_cancelled_prompt_leaves_nothing_behind(runs):
     found = runs["cancelled"]
     assert found["held"] == 1 and found["left"] == 0
     assert difference(found["after"], runs["routed, chunked"]) < CLOSE
