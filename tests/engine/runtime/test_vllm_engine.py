@@ -59,6 +59,7 @@ def test_at_full_budget_every_token_scores_as_with_the_stock_backend(runs, chunk
 def test_routed_prompts_score_as_on_our_path_through_transformers(runs, chunks):
     """The same price, rows and chunks; routing changes scores, so that equal ones say something."""
     found, ours = runs["routed" + chunks], runs["transformers" + chunks]
+    print("kept of the area, by layer and chunk:", *(f"{density:.2f}" for density in ours["density"]))
     assert max(ours["density"]) < 1 and difference(found, runs["stock"]) > 1
     assert difference(found, ours) < CLOSE
 
