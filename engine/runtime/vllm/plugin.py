@@ -1,0 +1,86 @@
+"""The entry point ``vllm.general_plugins``: registers the routed backends in the place of the stock ones."""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from routesparse.engine.errors import ModelError
+from routesparse.engine.models.files import resolve
+from routesparse.engine.models.load import revision_of_model
+from routesparse.engine.runtime.quality import Chosen, choose
+from routesparse.engine.runtime.vllm import backend, refusals, steps
+from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, log
+from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes, perhaps twice; does nothing unless it is switched on.
+
+    Errors: ConfigError, InputError for a vLLM that was never compared.
+    """
+    import vllm
+    from vllm.platforms import current_platform
+
+    settings = from_environment(os.environ, on_gpu=not current_platform.is_cpu())
+    if settings is None:
+        return
+    refusals.check_version(vllm.__version__)
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    # The CPU platform takes CPU_ATTN whatever is chosen, so stock names are overridden.
+    names = ("CPU_ATTN",) if current_platform.is_cpu() else ("FLASH_ATTN", "TRITON_ATTN")
+    for name in names:
+        register_backend(AttentionBackendEnum[name], f"{__name__}.{name}")
+    steps.follow(GPUModelRunner, lambda runner: _requests(runner, settings))
+
+
+@functools.cache
+def _routed(name: str) -> Any:
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    return backend.routed(resolve_obj_by_qualname(AttentionBackendEnum[name].value))
+
+
+def __getattr__(name: str) -> Any:
+    """vLLM asks for a backend by its path: made when it is asked for, since the stock ones import their libraries."""
+    if name in backend.SPLITS:
+        return _routed(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _requests(runner: Any, settings: ServingSettings) -> Requests:
+    """Errors: CalibrationError, ConfigError, ModelError where a calibration is given and the model's files unknown."""
+    config, parallel = runner.model_config, runner.parallel_config
+    model = SimpleNamespace(name_or_path=config.model, config=config.hf_config)
+    dtype = str(config.dtype).removeprefix("torch.")
+    chosen = choose(settings.config, settings.calibration, lambda: revision_of_model(model), dtype, None)
+    served = ServedModel(
+        *_names(model),
+        layers=config.get_num_layers(parallel),
+        heads=config.get_num_attention_heads(parallel),
+        kv_heads=config.get_num_kv_heads(parallel),
+        head_dim=config.get_head_size(),
+        dtype=config.dtype,
+        device=runner.device,
+    )
+    _tell(settings, chosen, served)
+    return Requests(settings, chosen, served)
+
+
+def _names(model: Any) -> tuple[str, str]:
+    """The model's name and revision for records: of a model whose files are not here, what vLLM was given, and ""."""
+    try:
+        return resolve(model.name_or_path)[1], revision_of_model(model)
+    except ModelError:
+        return str(model.name_or_path), ""
+
+
+def _tell(settings: ServingSettings, chosen: Chosen, model: ServedModel) -> None:
+    every = settings.record_every
+    recorded = f"1 of {every} recorded in {settings.spool}" if every else "none recorded"
+    log.info("RouteSparse routes prompts of %s, policy %s; %s", model.name, chosen.config.policy, recorded)

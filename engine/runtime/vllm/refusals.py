@@ -1,0 +1,80 @@
+"""What is not routed inside vLLM, each with one line that says what to do instead.
+
+Only what was compared with vLLM's own attention is served; an engine that asks for anything else does not start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routesparse.engine.errors import InputError, UnsupportedModelError
+from routesparse.engine.runtime.refusals import check_family_name
+from routesparse.engine.runtime.vllm.settings import SWITCH
+
+VERSIONS = ("0.31.0", "0.32.0")  # that were compared; vLLM promises no stability here
+CPU_KERNELS = ("vec", "vec16")  # of CPU_ATTN: the layout of their pages is known
+
+
+def check_version(found: str) -> None:
+    """Errors: InputError for a vLLM that was never compared. found: such as "0.32.0+cpu"."""
+    if found.split("+")[0] not in VERSIONS:
+        raise InputError(
+            f"vLLM {found} was never compared with routing; install {' or '.join(VERSIONS)}, or unset {SWITCH}"
+        )
+
+
+def check_engine(config: Any) -> None:
+    """Refuse vLLM's VllmConfig where routing was never compared, or would be silently wrong.
+
+    Errors: UnsupportedModelError.
+    """
+    for refused, why in (
+        (
+            config.cache_config.enable_prefix_caching,
+            "prefix caching would hand the keys and values of routed prompts to other requests, where no certificate "
+            "covers them; start vLLM with --no-enable-prefix-caching",
+        ),
+        (
+            config.kv_transfer_config is not None,
+            "a KV connector would hand the keys and values of routed prompts to other engines; start vLLM without one",
+        ),
+        (
+            config.parallel_config.world_size > 1,
+            f"{config.parallel_config.world_size} ranks were never compared; start vLLM with one",
+        ),
+        (
+            config.speculative_config is not None,
+            "speculative decoding was never compared; start vLLM without it",
+        ),
+        (config.lora_config is not None, "LoRA adapters were never compared; start vLLM without them"),
+        (
+            config.use_v2_model_runner,
+            "vLLM's second model runner was never compared; set VLLM_USE_V2_MODEL_RUNNER=0",
+        ),
+        (
+            config.cache_config.cache_dtype
+            not in ("auto", str(config.model_config.dtype).removeprefix("torch.")),
+            f"a KV cache of {config.cache_config.cache_dtype} was never compared; leave out --kv-cache-dtype",
+        ),
+    ):
+        if refused:
+            raise UnsupportedModelError(f"routing inside vLLM: {why} (or unset {SWITCH})")
+    check_family_name(config.model_config.hf_config.model_type)
+
+
+def check_cpu_kernel(isa: str) -> None:
+    """Errors: UnsupportedModelError where CPU_ATTN keeps its pages as another kernel reads them."""
+    if isa not in CPU_KERNELS:
+        raise UnsupportedModelError(
+            f"vLLM's CPU kernel {isa!r} keeps keys in an order that was never compared; start vLLM with --dtype float32"
+        )
+
+
+def is_plain(arguments: dict[str, Any]) -> bool:
+    """Whether a layer's attention is causal over all keys, without window, soft cap, sinks or slopes.
+
+    arguments: of the constructor of vLLM's AttentionImpl. The other layers keep vLLM's attention.
+    """
+    extras = ("alibi_slopes", "sliding_window", "logits_soft_cap", "sinks", "kv_sharing_target_layer_name")
+    kind = arguments.get("attn_type", "decoder")
+    return all(arguments.get(name) is None for name in extras) and getattr(kind, "value", kind) == "decoder"

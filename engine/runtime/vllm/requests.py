@@ -1,0 +1,206 @@
+"""The requests that one vLLM engine is prefilling: a routing session each, and the record of one in so many.
+
+A session lives from a request's first chunk to its last; a request that vLLM preempts begins again, one that it drops
+is forgotten. Whatever is wrong with one request's input is logged, and that request served by dense attention: a
+server goes on. A defect of ours is not caught.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from routesparse.engine.decide.decision import Computed
+from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.prompts import clean_label
+from routesparse.engine.record.passes import RunInfo
+from routesparse.engine.runtime.current_prompt import NamedPrompt
+from routesparse.engine.runtime.quality import Chosen
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.settings import ServingSettings
+
+# Below vLLM's own logger, so that its level and format apply.
+log = logging.getLogger("vllm.routesparse")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """The model as one engine has it."""
+
+    name: str
+    revision: str  # "" where its files are not known
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def blank(self, tokens: int, keys: int) -> AttentionInputs:
+        """A chunk's shapes, on its device, without its memory."""
+
+        def empty(heads: int, count: int) -> torch.Tensor:
+            one = torch.empty(1, 1, 1, self.head_dim, dtype=self.dtype, device=self.device)
+            return one.expand(1, heads, count, self.head_dim)
+
+        k = empty(self.kv_heads, keys)
+        return AttentionInputs(empty(self.heads, tokens), k, k, self.head_dim**-0.5)
+
+
+@dataclass
+class _Open:
+    """A request whose prompt is being prefilled."""
+
+    session: RoutingSession
+    failed: bool = False
+
+
+@dataclass
+class Requests:
+    """Sessions of the prompts that are being prefilled; one engine, one thread."""
+
+    settings: ServingSettings
+    chosen: Chosen
+    model: ServedModel
+    profile: LatencyProfile | NamedProfile | None = (
+        None  # None: settings.profile, until a request asked for it
+    )
+    _open: dict[str, _Open] = field(default_factory=dict)
+    _recorded: set[str] = field(default_factory=set)  # of those that may come again, after a preemption
+    _routed: int = 0
+    _graphs: Graphs[Computed] = field(default_factory=Graphs)
+
+    def forget(self, requests: Iterable[str]) -> None:
+        """These ended, or were dropped by whoever sent them."""
+        for request in requests:
+            self._open.pop(request, None)
+            self._recorded.discard(request)
+
+    def choose(self, rows: Sequence[Row], prompt_of: Callable[[str], Sequence[int]]) -> tuple[Row, ...]:
+        """The rows of this batch that are routed: chunks of prompts that are long enough.
+
+        prompt_of: a request's token ids. Opens a session for each prompt that begins.
+        """
+        config = self.chosen.config
+        least = config.least_body_rows + config.tail_tokens
+        routed = []
+        for row in rows:
+            if row.context == 0:
+                self._open.pop(row.request, None)
+                if row.tokens > 1 and row.prompt_tokens >= max(least, config.break_even_tokens or 0):
+                    self._open[row.request] = _Open(self._session(prompt_of(row.request)))
+            known = self._open.get(row.request)
+            # Behind the prompt comes decoding, several tokens at a time where they are speculated.
+            if known is None or known.failed or row.tokens < least:
+                continue
+            if self._is_worth(known, row):
+                known.session.start()
+                routed.append(row)
+        return tuple(routed)
+
+    def attend(self, row: Row, inputs: AttentionInputs, layer: int) -> torch.Tensor:
+        """One layer's attention of a row that ``choose`` returned: [1, H, tokens, d]."""
+        known = self._open[row.request]
+        if not known.failed:
+            try:
+                with _kernels_own_threads():
+                    return known.session.attend(inputs, layer=layer)
+            except InputError as error:
+                self._fail(row.request, error)
+        return dense_attention(inputs, None)
+
+    def finish(self, rows: Sequence[Row]) -> None:
+        """The batch ran: settle what it routed, and record the sampled ones of the prompts that ended in it."""
+        for row in rows:
+            known = self._open.get(row.request)
+            if known is None:
+                continue
+            try:
+                known.session.finish()
+            except InputError as error:
+                self._fail(row.request, error)
+            if row.ends_prompt:
+                del self._open[row.request]
+                self._count(row, known)
+
+    def _session(self, prompt: Sequence[int]) -> RoutingSession:
+        session = RoutingSession(
+            self.chosen.config,
+            self.chosen.calibration,
+            profile=self.profile or NamedProfile(self.settings.profile),
+            salt=prompt_digest(prompt),
+            graphs=self._graphs,
+            tuned_price=self.chosen.tuned_price,
+            prompts=NamedPrompt,
+        )
+        session.serve(self.model.layers)
+        return session
+
+    def _is_worth(self, known: _Open, row: Row) -> bool:
+        try:
+            worth = known.session.routes(self.model.blank(row.tokens, row.keys))
+        except InputError as error:
+            self._fail(row.request, error)
+            return False
+        # Looked for, or measured, by the first request that asked.
+        self.profile = known.session.trace.settings.profile
+        return worth
+
+    def _fail(self, request: str, error: InputError) -> None:
+        self._open[request].failed = True
+        log.error("RouteSparse serves request %s by dense attention: %s", request, error)
+
+    def _count(self, row: Row, known: _Open) -> None:
+        request, trace, every = row.request, known.session.trace, self.settings.record_every
+        if known.failed or request in self._recorded or not trace.prompts or not trace.prompts[-1].passes:
+            return
+        self._routed += 1
+        self._recorded.add(request)
+        if not every or (self._routed - 1) % every:
+            return
+        trace.prompts[-1].tokens = row.keys  # its last chunk may have been left to the stock kernel
+        trace.info = RunInfo(
+            model=self.model.name,
+            model_revision=self.model.revision,
+            prompt_name=clean_label(request),
+            prompt_sha256=trace.salt,
+        )
+        try:
+            path = trace.to_bundle(self.settings.spool)
+        except (InputError, StoreError, OSError) as error:
+            log.error("RouteSparse could not record request %s: %s", request, error)
+        else:
+            log.info("RouteSparse recorded request %s as %s", request, path.name)
+
+
+def prompt_digest(tokens: Sequence[int]) -> str:
+    """Of a request's token ids, as int64: places its random rows, and stands for its text in the record."""
+    return hashlib.sha256(np.asarray(tokens, dtype="<i8").tobytes()).hexdigest()
+
+
+@contextmanager
+def _kernels_own_threads() -> Iterator[None]:
+    """What the CPU kernel's threads need and vLLM's worker takes away.
+
+    They do not inherit the inference mode that vLLM runs in. And vLLM replaces ``torch.set_num_threads`` by a warning,
+    so that each of them would start a team of its own; the kernel sets the number back when it has ended.
+    """
+    replaced = torch.set_num_threads
+    torch.set_num_threads = torch._C.set_num_threads
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads = replaced

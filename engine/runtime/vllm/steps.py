@@ -1,0 +1,86 @@
+"""One step of a vLLM engine, which computes one batch: what its attention backend has to know and is not told.
+
+vLLM tells a backend how long rows are, not whose: requests, prompts and their ends are known to the model runner. So
+``follow`` wraps its ``execute_model``. The step is current while that runs, in the engine's own thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.runtime.vllm.batch import Row, rows_of
+
+if TYPE_CHECKING:
+    from routesparse.engine.runtime.vllm.requests import Requests
+
+_ATTRIBUTE = "_routesparse_requests"  # of a model runner
+_current: ContextVar[Step | None] = ContextVar("routesparse_vllm_step", default=None)
+
+
+class Step:
+    """One batch of one model runner."""
+
+    def __init__(self, requests: Requests, runner: Any, scheduled: Any) -> None:
+        self.requests = requests
+        self.routed: tuple[Row, ...] = ()
+        self._runner, self._scheduled = runner, scheduled
+        self._rows: tuple[Row, ...] | None = None
+
+    def rows(self, starts: Sequence[int]) -> tuple[Row, ...]:
+        """The batch's rows; the first call chooses those that are routed. starts: int [rows + 1], as vLLM has them.
+
+        Errors: RuntimeError where vLLM's batch is not in the order that its runner lists.
+        """
+        if self._rows is None:
+            listed, known = self._runner.input_batch, self._runner.requests
+            self._rows = rows_of(
+                listed.req_ids,
+                self._scheduled.num_scheduled_tokens,
+                listed.num_computed_tokens_cpu,
+                {request: known[request].num_prompt_tokens for request in listed.req_ids},
+            )
+            self.routed = self.requests.choose(self._rows, lambda r: known[r].prompt_token_ids)
+        if [row.first for row in self._rows] != list(starts[:-1]) or self._rows[-1].place.stop != starts[-1]:
+            raise RuntimeError(f"vLLM's batch begins its rows at {starts}, its runner lists {self._rows}")
+        return self._rows
+
+    def finish(self) -> None:
+        """The batch ran without an error."""
+        self.requests.finish(self._rows or ())
+
+
+def current() -> Step | None:
+    """The step that is being computed; None in warm-up runs, which serve no request."""
+    return _current.get()
+
+
+def follow(runner_class: Any, requests_of: Callable[[Any], Requests]) -> None:
+    """Make every step of these model runners known; once, however often it is called.
+
+    requests_of: makes a runner's Requests at its first step.
+    """
+    stock = runner_class.execute_model
+    if hasattr(stock, "routesparse"):
+        return
+
+    @functools.wraps(stock)
+    def execute_model(self: Any, scheduler_output: Any, *rest: Any, **named: Any) -> Any:
+        if not hasattr(self, _ATTRIBUTE):
+            setattr(self, _ATTRIBUTE, requests_of(self))
+        requests: Requests = getattr(self, _ATTRIBUTE)
+        requests.forget(scheduler_output.finished_req_ids)
+        step = Step(requests, self, scheduler_output)
+        token = _current.set(step)
+        try:
+            result = stock(self, scheduler_output, *rest, **named)
+        finally:
+            _current.reset(token)
+        step.finish()
+        return result
+
+    marked: Any = execute_model
+    marked.routesparse = True
+    runner_class.execute_model = marked

@@ -1,0 +1,348 @@
+"""The parts of the vLLM plug-in that need no vLLM: settings, rows, pages, requests, refusals. CPU only."""
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelError
+from routesparse.engine.method.attend import dense_attention
+from routesparse.engine.method.inputs import AttentionInputs
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.runtime.quality import Chosen
+from routesparse.engine.runtime.session import RoutingSession
+from routesparse.engine.runtime.vllm import batch, refusals, steps
+from routesparse.engine.runtime.vllm.batch import Row
+from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
+from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
+from routesparse.engine.store.bundle import verified_tables
+
+HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
+PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
+CONFIG = RouterConfig(
+    break_even_tokens=0,
+    block_q=32,
+    block_k=16,
+    tail_tokens=32,
+    routing_rows=16,
+    certificate_rows=16,
+    price=2.0,
+)
+TOKENS = 320
+
+
+def requests_into(folder, config=CONFIG, every=1):
+    settings = ServingSettings(config, None, "auto", every, folder)
+    model = ServedModel("tiny", "", LAYERS, HEADS, KV_HEADS, DIM, torch.float32, torch.device("cpu"))
+    return Requests(settings, Chosen(config), model, PROFILE)
+
+
+def inputs_of(seed, tokens=TOKENS):
+    draw = torch.Generator().manual_seed(seed)
+    heads = (HEADS, KV_HEADS, KV_HEADS)
+    q, k, v = (torch.randn(1, count, tokens, DIM, generator=draw) for count in heads)
+    return AttentionInputs(q, k, v, DIM**-0.5)
+
+
+def prompt_of(request):
+    return [ord(c) for c in request]
+
+
+def prefill(requests, row, inputs):
+    """One batch with this row alone, through all layers."""
+    routed = requests.choose([row], prompt_of)
+    outs = [requests.attend(row, inputs, layer) for layer in range(LAYERS)] if routed else []
+    requests.finish([row])
+    return outs
+
+
+def test_switched_off_the_environment_is_not_even_read():
+    assert from_environment({}, on_gpu=False) is None
+    assert from_environment({"ROUTESPARSE_VLLM": "0", "ROUTESPARSE_VLLM_PRICE": "x"}, on_gpu=False) is None
+
+
+def test_settings_come_from_the_environment(tmp_path):
+    found = from_environment(
+        {
+            "ROUTESPARSE_VLLM": "1",
+            "ROUTESPARSE_VLLM_CONFIG": '{"policy": "budgeted", "budget": "0.25", "break_even_tokens": 4096}',
+            "ROUTESPARSE_VLLM_CALIBRATION": "prose",
+            "ROUTESPARSE_VLLM_RECORD_EVERY": "7",
+            "ROUTESPARSE_VLLM_SPOOL": str(tmp_path),
+            "ROUTESPARSE_HOME": "elsewhere",
+        },
+        on_gpu=True,
+    )
+    assert found.config.policy == "budgeted" and found.config.budget.value == 0.25
+    assert found.config.break_even_tokens == 4096 and found.config.segment_tokens == 131_072
+    assert (found.calibration, found.profile, found.record_every) == ("prose", "auto", 7)
+    assert found.spool == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("", "yes", "set 1 to route prompts, or 0"),
+        ("_PRICE", "0.5", "no setting of the vLLM plug-in; known are ROUTESPARSE_VLLM, "),
+        ("_CONFIG", "price=1", "is not JSON"),
+        ("_CONFIG", "[1]", "is no JSON object"),
+        ("_CONFIG", '{"prize": 1}', "unknown configuration names prize"),
+        ("_CONFIG", '{"price": -1}', "price -1 must lie in"),
+        ("_RECORD_EVERY", "-1", "must be a whole number"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_in_one_line(name, value, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        from_environment({"ROUTESPARSE_VLLM": "1", f"ROUTESPARSE_VLLM{name}": value}, on_gpu=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_stand_one_behind_the_other():
+    """A decoding request, a whole prompt and the middle chunk of a third."""
+    rows = batch.rows_of(
+        ["a", "b", "c"], {"c": 300, "a": 1, "b": 500}, [40, 0, 512], {"a": 40, "b": 500, "c": 2000}
+    )
+    assert [row.place for row in rows] == [slice(0, 1), slice(1, 501), slice(501, 801)]
+    assert [row.keys for row in rows] == [41, 500, 812]
+    assert [row.ends_prompt for row in rows] == [True, True, False]
+    assert batch.token_places([rows[0], rows[2]], torch.device("cpu")).tolist() == [0, *range(501, 801)]
+
+
+@pytest.mark.parametrize("split", [batch.side_by_side, batch.keys_transposed], ids=["gpu", "cpu"])
+def test_pages_are_gathered_in_the_tables_order(split):
+    """Against a store written token by token in the layout's own words; the last page is not full."""
+    size, pages, tokens, table = 32, 6, 75, torch.tensor([4, 1, 5, 0, 0], dtype=torch.int32)
+    inputs = inputs_of(1, tokens)
+    store = torch.full((pages, KV_HEADS, size, 2 * DIM), float("nan"))
+    for token in range(tokens):
+        page, place = int(table[token // size]), token % size
+        for head in range(KV_HEADS):
+            key, value = inputs.k[0, head, token], inputs.v[0, head, token]
+            if split is batch.side_by_side:
+                store[page, head, place] = torch.cat((key, value))
+            else:
+                memory = store[page, head].view(-1)
+                memory[: DIM * size].view(DIM, size)[:, place] = key
+                memory[DIM * size :].view(size, DIM)[place] = value
+    keys, values = batch.gathered(store, table, tokens, DIM, split)
+    assert torch.equal(keys, inputs.k) and torch.equal(values, inputs.v)
+    assert keys.is_contiguous() and values.is_contiguous()
+
+
+def test_a_prompt_is_routed_as_by_a_session_of_its_own_and_recorded_without_text(tmp_path):
+    requests, inputs = requests_into(tmp_path), inputs_of(1)
+    outs = prefill(requests, Row("r-1", 0, 0, TOKENS, 0, TOKENS), inputs)
+    alone = RoutingSession(CONFIG, profile=PROFILE, salt=prompt_digest(prompt_of("r-1")))
+    assert all(torch.equal(out, alone.attend(inputs, layer=layer)) for layer, out in enumerate(outs))
+    assert not torch.allclose(outs[0], dense_attention(inputs, None), atol=1e-3)
+    (bundle,) = tmp_path.iterdir()
+    run = verified_tables(bundle)[1]["run"].to_pylist()[0]
+    assert (run["prompt_name"], run["model"], run["tokens"]) == ("r-1", "tiny", TOKENS)
+    assert run["prompt_sha256"] == prompt_digest(prompt_of("r-1")) and run["layers"] == LAYERS
+    assert not (bundle / "prompt.parquet").exists()
+
+
+def test_chunks_of_two_requests_that_take_turns_are_two_prompts(tmp_path):
+    """The second chunk of each goes on where its own first one ended."""
+    requests, whole = requests_into(tmp_path), {"a": inputs_of(1), "b": inputs_of(2)}
+    alone = {r: RoutingSession(CONFIG, profile=PROFILE, salt=prompt_digest(prompt_of(r))) for r in whole}
+    ends = {0: 160, 160: TOKENS}
+    for context, end in ends.items():
+        rows = [Row(name, 0, 0, end - context, context, TOKENS) for name in whole]
+        assert requests.choose(rows, prompt_of) == tuple(rows)
+        for layer in range(LAYERS):
+            for row in rows:
+                full = whole[row.request]
+                part = AttentionInputs(
+                    full.q[:, :, context:end], full.k[:, :, :end], full.v[:, :, :end], full.scale
+                )
+                out = requests.attend(row, part, layer)
+                assert torch.equal(out, alone[row.request].attend(part, layer=layer))
+        requests.finish(rows)
+    tables = [verified_tables(path)[1] for path in tmp_path.iterdir()]
+    assert sorted(t["run"]["prompt_name"][0].as_py() for t in tables) == ["a", "b"]
+    for table in tables:
+        assert table["run"]["tokens"][0].as_py() == TOKENS
+        assert set(table["head_choice"]["segment"].to_pylist()) == {0, 1}
+
+
+def test_a_record_counts_a_last_chunk_that_was_left_to_the_stock_kernel(tmp_path):
+    """And still leaves when the prompt has ended."""
+    requests, whole = requests_into(tmp_path), inputs_of(1, TOKENS + 20)
+    first = AttentionInputs(*(t[:, :, :TOKENS] for t in (whole.q, whole.k, whole.v)), whole.scale)
+    assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS + 20), first) and not list(tmp_path.iterdir())
+    assert not prefill(requests, Row("a", 0, 0, 20, TOKENS, TOKENS + 20), whole)
+    (bundle,) = tmp_path.iterdir()
+    assert verified_tables(bundle)[1]["run"]["tokens"][0].as_py() == TOKENS + 20
+
+
+def test_one_in_three_routed_prompts_is_recorded_each_once(tmp_path):
+    """Prompts that ran dense do not count; neither does one that was preempted and came again."""
+    requests = requests_into(tmp_path, every=3)
+    for name in ("a", "b", "b", "c", "d"):
+        prefill(requests, Row(name, 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+        assert not prefill(requests, Row("short", 0, 0, 8, 0, 8), inputs_of(2, 8))
+    names = [verified_tables(path)[1]["run"]["prompt_name"][0].as_py() for path in tmp_path.iterdir()]
+    assert sorted(names) == ["a", "d"]
+
+
+def test_zero_records_nothing(tmp_path):
+    requests = requests_into(tmp_path, every=0)
+    assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row("a", 0, 0, 1, 40, 40),  # decodes
+        Row("a", 0, 0, 100, 320, 320),  # verifies speculated tokens, behind the prompt
+        Row("a", 0, 0, 40, 0, 40),  # too short to be probed
+        Row("a", 0, 0, 300, 100, 400),  # its first chunk was never seen
+    ],
+)
+def test_other_rows_are_left_to_the_stock_kernel(tmp_path, row):
+    assert requests_into(tmp_path).choose([row], prompt_of) == ()
+
+
+def test_prompts_below_break_even_are_left_to_the_stock_kernel(tmp_path):
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=TOKENS + 1))
+    assert requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS)], prompt_of) == ()
+    longer = Row("b", 0, 0, TOKENS + 1, 0, TOKENS + 1)
+    assert requests.choose([longer], prompt_of) == (longer,)
+
+
+def test_a_prompt_with_nan_is_served_dense_and_said_so_and_the_next_is_routed(tmp_path, caplog):
+    requests, sick = requests_into(tmp_path), inputs_of(1)
+    sick.k[0, 0, 3] = float("nan")
+    with caplog.at_level(logging.ERROR, "vllm.routesparse"):
+        outs = prefill(requests, Row("sick", 0, 0, TOKENS, 0, TOKENS), sick)
+    assert "serves request sick by dense attention: layer 0: NaN" in caplog.text
+    assert all(torch.allclose(out, dense_attention(sick, None), equal_nan=True) for out in outs)
+    assert not list(tmp_path.iterdir())
+    assert prefill(requests, Row("well", 0, 0, TOKENS, 0, TOKENS), inputs_of(2))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_spool_that_cannot_be_written_costs_the_record_only(tmp_path, caplog):
+    spool = tmp_path / "file"
+    spool.write_text("in the way")
+    with caplog.at_level(logging.ERROR, "vllm.routesparse"):
+        assert prefill(requests_into(spool), Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    assert "could not record request a" in caplog.text
+
+
+def test_a_dropped_request_is_forgotten(tmp_path):
+    requests = requests_into(tmp_path)
+    first = Row("a", 0, 0, 160, 0, TOKENS)
+    assert requests.choose([first], prompt_of) == (first,)
+    requests.forget(["a", "unknown"])
+    assert requests.choose([Row("a", 0, 0, 160, 160, TOKENS)], prompt_of) == ()
+
+
+class Runner:
+    """As much of vLLM's model runner as a step reads."""
+
+    def __init__(self, starts):
+        self.input_batch = SimpleNamespace(req_ids=["d", "p"], num_computed_tokens_cpu=[9, 0])
+        self.requests = {
+            "d": SimpleNamespace(num_prompt_tokens=9, prompt_token_ids=[1] * 9),
+            "p": SimpleNamespace(num_prompt_tokens=TOKENS, prompt_token_ids=[1] * TOKENS),
+        }
+        self.starts, self.seen = starts, None
+
+    def execute_model(self, scheduled, late=None):
+        step = steps.current()
+        step.rows(self.starts)
+        self.seen = [row.request for row in step.routed]
+        return scheduled, late
+
+
+def scheduled():
+    return SimpleNamespace(finished_req_ids={"gone"}, num_scheduled_tokens={"d": 1, "p": TOKENS})
+
+
+def test_a_step_knows_the_requests_of_its_batch_while_it_runs(tmp_path):
+    class Own(Runner):
+        pass
+
+    made = []
+    for _ in range(2):  # vLLM may register a plug-in twice
+        steps.follow(Own, lambda runner: made.append(requests_into(tmp_path)) or made[-1])
+    runner, given = Own([0, 1, TOKENS + 1]), scheduled()
+    for _ in range(2):
+        assert runner.execute_model(given, late=3) == (given, 3)
+    assert runner.seen == ["p"] and len(made) == 1 and steps.current() is None
+
+
+def test_a_batch_in_another_order_than_its_runner_lists_is_no_batch_to_route(tmp_path):
+    class Own(Runner):
+        pass
+
+    steps.follow(Own, lambda runner: requests_into(tmp_path))
+    with pytest.raises(RuntimeError, match="begins its rows at"):
+        Own([0, TOKENS, TOKENS + 1]).execute_model(scheduled())
+    assert steps.current() is None
+
+
+def engine(**overrides):
+    known = {
+        "cache_config": SimpleNamespace(enable_prefix_caching=False, cache_dtype="auto"),
+        "kv_transfer_config": None,
+        "parallel_config": SimpleNamespace(world_size=1),
+        "speculative_config": None,
+        "lora_config": None,
+        "use_v2_model_runner": False,
+        "model_config": SimpleNamespace(dtype=torch.float32, hf_config=SimpleNamespace(model_type="llama")),
+    }
+    return SimpleNamespace(**known | overrides)
+
+
+REFUSED = {
+    "prefix": (
+        {"cache_config": SimpleNamespace(enable_prefix_caching=True, cache_dtype="auto")},
+        "--no-enable-prefix-caching",
+    ),
+    "fp8": ({"cache_config": SimpleNamespace(enable_prefix_caching=False, cache_dtype="fp8")}, "of fp8"),
+    "connector": ({"kv_transfer_config": object()}, "KV connector"),
+    "ranks": ({"parallel_config": SimpleNamespace(world_size=2)}, "2 ranks"),
+    "speculation": ({"speculative_config": object()}, "speculative decoding"),
+    "lora": ({"lora_config": object()}, "LoRA"),
+    "runner": ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+    "family": (
+        {"model_config": SimpleNamespace(dtype=None, hf_config=SimpleNamespace(model_type="deepseek_v3"))},
+        "latent attention",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_was_never_compared_is_refused_in_one_line(overrides, message):
+    refusals.check_engine(engine())
+    with pytest.raises(UnsupportedModelError, match=message) as caught:
+        refusals.check_engine(engine(**overrides))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_versions_and_page_layouts_are_refused_by_name():
+    refusals.check_version("0.32.0+cpu")
+    with pytest.raises(
+        InputError, match=r"vLLM 0\.33\.0 was never compared with routing; install 0\.31\.0 or 0\.32\.0"
+    ):
+        refusals.check_version("0.33.0")
+    refusals.check_cpu_kernel("vec")
+    with pytest.raises(UnsupportedModelError, match="'amx' keeps keys in an order"):
+        refusals.check_cpu_kernel("amx")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"sliding_window": 64}, {"logits_soft_cap": 30.0}, {"sinks": torch.zeros(4)}, {"attn_type": "encoder"}],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_layers_with_more_than_causal_attention_are_not_routed(extra):
+    assert refusals.is_plain({"num_heads": 4, "alibi_slopes": None, "attn_type": "decoder"})
+    assert not refusals.is_plain(extra)

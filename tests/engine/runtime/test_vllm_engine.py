@@ -1,0 +1,109 @@
+"""Routed prefill inside a running vLLM: CPU build, float32, a tiny random Llama; needs `make vllm` and a minute."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.spool import ingest_spool
+
+HERE = Path(__file__).resolve().parent
+OWN = Path(sys.prefix, "vllm", "bin", "python")
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+pytestmark = pytest.mark.skipif(
+    not HAS_VLLM and not OWN.exists(), reason="vLLM is not installed; `make vllm` does it"
+)
+CLOSE = 2e-4  # nats; float32 in another order of sums came to 4e-5, and routing itself to more than 1
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vllm")
+    command = [sys.executable if HAS_VLLM else OWN, HERE / "vllm_runs.py", folder]
+    environment = {
+        **os.environ,
+        "ROUTESPARSE_HOME": str(folder / "home"),
+        "ROUTESPARSE_VLLM": "0",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.rpartition("RESULTS")[2]) | {"home": folder / "home"}
+
+
+def difference(one, other):
+    """The largest difference of two runs' scores, in nats; ``pytest -rP`` shows it."""
+    assert len(one["scores"]) == len(other["scores"]) > 1000
+    found = max(abs(a - b) for a, b in zip(one["scores"], other["scores"], strict=True))
+    print(f"{found:.1e} nats")
+    return found
+
+
+@pytest.mark.parametrize("chunks", ["", ", chunked"])
+def test_at_full_budget_every_token_scores_as_with_the_stock_backend(runs, chunks):
+    found = runs["full budget" + chunks]
+    assert difference(found, runs["stock"]) < CLOSE and found["tokens"] == runs["stock"]["tokens"]
+
+
+@pytest.mark.parametrize("chunks", ["", ", chunked"])
+def test_routed_prompts_score_as_on_our_path_through_transformers(runs, chunks):
+    """The same price, rows and chunks; routing changes scores, so that equal ones say something."""
+    found, ours = runs["routed" + chunks], runs["transformers" + chunks]
+    print("kept of the area, by layer and chunk:", *(f"{density:.2f}" for density in ours["density"]))
+    assert max(ours["density"]) < 1 and difference(found, runs["stock"]) > 1
+    assert difference(found, ours) < CLOSE
+
+
+def test_two_routed_prompts_in_one_batch_do_not_disturb_each_other(runs):
+    assert difference(runs["routed pair"][0], runs["routed"]) < CLOSE
+    assert difference(runs["routed pair"][1], runs["transformers of the second"]) < CLOSE
+
+
+def test_a_row_that_decodes_beside_a_routed_chunk_keeps_the_stock_path(runs):
+    batches = runs["mixed batches"]
+    assert [[1, 40, False], [767, 0, True]] in batches and [[1, 41, False], [633, 767, True]] in batches
+    assert runs["mixed"]["short"]["tokens"] == runs["stock short"]["tokens"]
+    assert difference(runs["mixed"]["long"], runs["transformers, mixed"]) < CLOSE
+
+
+def test_a_preempted_prompt_begins_again(runs):
+    """At full budget, so that the stock engine says what has to come out."""
+    assert [[1409, 0, True]] in runs["preempted batches"]
+    assert [one["tokens"] for one in runs["preempted"]] == [one["tokens"] for one in runs["stock long"]]
+
+
+def test_a_cancelled_prompt_leaves_nothing_behind(runs):
+    found = runs["cancelled"]
+    assert found["held"] == 1 and found["left"] == 0
+    assert difference(found["after"], runs["routed, chunked"]) < CLOSE
+
+
+def test_one_in_two_routed_requests_leaves_a_bundle_without_text(runs):
+    """Three were routed; the store takes the bundles in."""
+    first, third = runs["recorded"]
+    for one in (first, third):
+        assert one["routed"] and one["tokens"] == 1400 and not one["has_text"]
+        assert one["density"] == pytest.approx(sum(one["densities"]) / len(one["densities"]))
+    assert first["prompt"] == runs["request ids"][0] and third["prompt"] == runs["request ids"][2]
+    with closing(Store(runs["home"] / "routesparse.duckdb")) as store:
+        assert len(ingest_spool(store, runs["home"] / "spool").ingested) == 2
+
+
+def test_prefix_caching_is_refused_before_a_request_is_served(runs):
+    assert runs["prefix caching"].startswith("UnsupportedModelError") and "\n" not in runs["prefix caching"]
+    assert "--no-enable-prefix-caching" in runs["prefix caching"]
+
+
+def test_another_version_is_refused_by_name_before_anything_is_registered(runs):
+    assert "vLLM 0.30.9 was never compared" in runs["another version"]
+    assert runs["overridden by it"] is False

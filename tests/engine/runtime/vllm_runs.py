@@ -1,0 +1,243 @@
+"""What test_vllm_engine.py asks of vLLM's CPU build, in a process of its own, with the Python of ``make vllm``.
+
+Its argument is an empty folder; the test sets the environment. Prints one JSON object after the line RESULTS: of each
+run the log-probability of every prompt token and the tokens that followed, of our path through transformers the same,
+what batches held, what was recorded and what was refused.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+import vllm
+from vllm import LLM, SamplingParams
+from vllm.v1.attention import selector
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import InputError
+from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.runtime.quality import Chosen
+from routesparse.engine.runtime.route import route
+from routesparse.engine.runtime.vllm import plugin
+from routesparse.engine.runtime.vllm.requests import Requests, prompt_digest
+from routesparse.engine.store.bundle import verified_tables
+
+FOLDER = Path(sys.argv[1])
+TOKENS, CHUNK, PAGE = 1400, 768, 128
+PROFILE = LatencyProfile("p", "d", "torch", "float32", 32, 2, 1, 128, 64, 0, 10, 0, 0, 10, 0, 0, 0, 0)
+PRICED = RouterConfig(break_even_tokens=0, price=2.0)  # of random weights some 60 % of the area
+DENSE = RouterConfig(break_even_tokens=0, policy="certified", tau=1.0)  # every plan is the whole area
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+GREEDY = SamplingParams(max_tokens=4, temperature=0.0, prompt_logprobs=0, detokenize=False)
+batches, ids = [], []
+
+
+def prompt(seed, tokens=TOKENS):
+    return torch.randint(3, 97, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def engine(**options):
+    """Pages for two prompts of TOKENS tokens and 10 tokens more each, so that two that go on preempt each other."""
+    return LLM(
+        **{
+            "model": str(FOLDER / "model"),
+            "skip_tokenizer_init": True,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "block_size": PAGE,
+            "max_model_len": 2048,
+            "max_num_batched_tokens": 4096,
+            "num_gpu_blocks_override": 23,
+            "disable_log_stats": True,
+            **options,
+        }
+    )
+
+
+def runner_of(llm):
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def set_up(llm, config, every=0):
+    """Route with this configuration from now on; the requests that the engine then holds."""
+    os.environ.update(ROUTESPARSE_VLLM="1", ROUTESPARSE_VLLM_RECORD_EVERY=str(every))
+    runner = runner_of(llm)
+    requests = plugin._requests(runner, plugin.from_environment(os.environ, on_gpu=False))
+    requests.chosen, requests.profile = Chosen(config), PROFILE
+    runner._routesparse_requests = requests
+    return requests
+
+
+def told(out):
+    scores = (
+        [next(iter(one.values())).logprob for one in out.prompt_logprobs[1:]] if out.prompt_logprobs else []
+    )
+    return {"scores": scores, "tokens": list(out.outputs[0].token_ids)}
+
+
+def generate(llm, *prompts, params=GREEDY):
+    found = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+    return [told(out) for out in found]
+
+
+def by_transformers(model, ids, *chunks):
+    """Our own path: the same chunks through a cache, at the same price, with the same random rows."""
+    cache, logits, salt = transformers.DynamicCache(config=model.config), [], prompt_digest(ids)
+    with route(model, PRICED, profile=PROFILE, salt=salt) as trace, torch.no_grad():
+        for part in torch.tensor([ids]).split(chunks, dim=1):
+            logits.append(model(part, past_key_values=cache).logits[0])
+    scores = torch.cat(logits)[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
+    return {"scores": scores[:, 0].tolist(), "density": [p.density for p in trace.prompts[-1].passes]}
+
+
+def spied():
+    """Note what every batch of a routed engine holds: (tokens, context, routed) of its rows."""
+    stock = Requests.choose
+
+    def choose(self, rows, prompt_of):
+        routed = stock(self, rows, prompt_of)
+        ids.extend(row.request for row in routed)
+        batches.append([(row.tokens, row.context, row in routed) for row in rows])
+        return routed
+
+    Requests.choose = choose
+
+
+def mixed(llm):
+    """A short prompt that decodes while a long one comes in chunks."""
+    core, done = llm.llm_engine, {}
+    core.add_request(
+        "short", {"prompt_token_ids": prompt(3, 40)}, SamplingParams(max_tokens=8, temperature=0.0)
+    )
+    core.step()
+    core.add_request("long", {"prompt_token_ids": prompt(1)}, GREEDY)
+    while core.has_unfinished_requests():
+        for out in core.step():
+            if out.finished:
+                done[out.request_id] = told(out)
+    return done
+
+
+def cancelled(llm, requests):
+    """A long prompt that goes away between its chunks; what is held of it, and the next prompt."""
+    core = llm.llm_engine
+    core.add_request("gone", {"prompt_token_ids": prompt(2)}, GREEDY)
+    core.step()
+    held = len(requests._open)
+    core.abort_request(["gone"])
+    after = generate(llm, prompt(1))[0]
+    return {"held": held, "left": len(requests._open), "after": after}
+
+
+def recorded():
+    """What the bundles say."""
+    runs = []
+    for path in sorted((FOLDER / "home" / "spool").iterdir()):
+        tables = verified_tables(path)[1]
+        run = tables["run"].to_pylist()[0]
+        runs.append(
+            {
+                "prompt": run["prompt_name"],
+                **{name: run[name] for name in ("tokens", "routed", "density")},
+                "densities": tables["layer_run"]["density"].to_pylist(),
+                "has_text": (path / "prompt.parquet").exists(),
+            }
+        )
+    return runs
+
+
+def another_version():
+    """What a vLLM that was never compared is told, and whether it is changed all the same."""
+    tested, vllm.__version__ = vllm.__version__, "0.30.9"
+    try:
+        plugin.register()
+    except InputError as error:
+        return str(error), AttentionBackendEnum.CPU_ATTN.is_overridden()
+    finally:
+        vllm.__version__ = tested
+    return "served", True
+
+
+def refused(**options):
+    try:
+        engine(**options)
+    except InputError as error:
+        return f"{type(error).__name__}: {error}"
+    return "served"
+
+
+def main():
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).eval()
+    model.save_pretrained(FOLDER / "model")
+    found = {}
+    stock = engine()
+    found["stock"] = generate(stock, prompt(1))[0]
+    found["stock short"] = generate(
+        stock, prompt(3, 40), params=SamplingParams(max_tokens=8, temperature=0.0)
+    )[0]
+    long = SamplingParams(max_tokens=16, temperature=0.0)
+    found["stock long"] = generate(stock, prompt(1), params=long) + generate(stock, prompt(2), params=long)
+    del stock
+
+    os.environ["ROUTESPARSE_VLLM"] = "1"
+    found["another version"], found["overridden by it"] = another_version()
+    plugin.register()
+    plugin.register()  # vLLM may call it twice
+    selector._cached_get_attn_backend.cache_clear()  # the engine before this one was not routed
+    spied()
+    whole = engine()
+    set_up(whole, DENSE)
+    found["full budget"] = generate(whole, prompt(1))[0]
+    ids.clear()
+    set_up(whole, PRICED, every=2)
+    found["routed"] = generate(whole, prompt(1))[0]
+    found["routed pair"] = generate(whole, prompt(1), prompt(2))
+    found["recorded"] = recorded()
+    found["request ids"] = list(ids)
+    set_up(whole, DENSE)
+    batches.clear()
+    found["preempted"] = generate(whole, prompt(1), prompt(2), params=long)
+    found["preempted batches"] = list(batches)
+    del whole
+
+    chunked = engine(max_num_batched_tokens=CHUNK)
+    set_up(chunked, DENSE)
+    found["full budget, chunked"] = generate(chunked, prompt(1))[0]
+    requests = set_up(chunked, PRICED)
+    found["routed, chunked"] = generate(chunked, prompt(1))[0]
+    batches.clear()
+    found["mixed"] = mixed(chunked)
+    found["mixed batches"] = list(batches)
+    found["cancelled"] = cancelled(chunked, requests)
+    del chunked
+
+    rest = TOKENS - CHUNK
+    found["transformers"] = by_transformers(model, prompt(1), TOKENS)
+    found["transformers of the second"] = by_transformers(model, prompt(2), TOKENS)
+    found["transformers, chunked"] = by_transformers(model, prompt(1), CHUNK, rest)
+    found["transformers, mixed"] = by_transformers(model, prompt(1), CHUNK - 1, rest + 1)
+    found["prefix caching"] = refused(enable_prefix_caching=True)
+    print("RESULTS")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
