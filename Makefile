@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress vllm evaluate-cpu
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress vllm serve-vllm evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -59,6 +59,12 @@ kvpress: .venv/kvpress/.installed
 
 # vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.
 vllm: .venv/vllm/.installed
+
+# Serves the bundled model through it until Ctrl-C, routed; every routed request becomes a run for `make run` to show.
+serve-vllm: vllm
+	GOMP_SPINCOUNT=10000 ROUTESPARSE_VLLM=1 ROUTESPARSE_VLLM_RECORD_EVERY=1 VLLM_CPU_KVCACHE_SPACE=1 \
+		.venv/vllm/bin/python -m vllm.entrypoints.openai.api_server --model data/models/demo \
+		--dtype float32 --max-model-len 32768 --max-num-batched-tokens 32768 --no-enable-prefix-caching --enforce-eager
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache routesparse.egg-info

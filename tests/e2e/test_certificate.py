@@ -64,7 +64,7 @@ def test_from_the_command_line_to_the_worst_head(serve, made, context, page):
         first = page.locator(".st-key-card-worst-certified tr").nth(1).locator("td")
         assert first.nth(0).inner_text() == f"layer {worst.layer}, head {worst.head}"
         assert first.nth(2).inner_text() == f"{worst.worst_position:,}", "its worst token"
-        page.locator(".st-key-card-heads .js-plotly-plot").wait_for()
+        page.locator(".st-key-certificate-map .rs-grid svg").wait_for()
         page.get_by_text("Retained mass", exact=True).last.click()
         page.wait_for_url(re.compile("metric=mass"))
         page.get_by_text("mean retained mass of the plan").wait_for()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from routesparse.app.ui import design, grid, numbers
 
@@ -56,7 +56,7 @@ def worst_of_batch(heads: pd.DataFrame, name: str) -> pd.DataFrame:
     return order.drop_duplicates(["layer", "head"]).sort_values(["layer", "head"])
 
 
-def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: design.Theme) -> go.Figure:
+def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: design.Theme) -> dict[str, Any]:
     """heads: claims of scope "head". Infinite errors have the strongest colour; the text says that they are."""
     metric, rows = METRICS[name], worst_of_batch(heads, name)
     lost = rows["lost"].clip(lower=0.0)
@@ -70,6 +70,7 @@ def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: desi
             "column": rows["head"],
             "color": [design.scale_color(theme, min(1.0, one / top)) for one in lost],
             "text": ["–" if pd.isna(v) else metric.text(v) if wide else "" for v in values],
+            "strong": False,
             "hover": [_hover(row) for row in rows.itertuples()],
         }
     )
@@ -78,16 +79,16 @@ def head_map(heads: pd.DataFrame, name: str, shape: tuple[int, int], theme: desi
         grid.Axis("layer", [str(i) for i in range(layers)]),
         grid.Axis("head", [str(i) for i in range(heads_count)]),
     )
-    return grid.figure(cells, *axes, theme, grid.row_height(layers))
+    return grid.drawing(cells, *axes, theme, grid.row_height(layers))
 
 
 def _hover(row: object) -> str:
     values = row._asdict()  # type: ignore[attr-defined]
     lines = [
-        f"<b>layer {values['layer']}, head {values['head']}</b>",
+        f"layer {values['layer']}, head {values['head']}",
         f"output error {numbers.small(values['mean_error'])}, worst row {values['largest_error']:.2g}",
     ]
     if not numbers.is_missing(values["mass"]):
         told = f"retained mass {numbers.mass(values['mass'])}"
         lines.append(f"{told}, largest key in {numbers.share(values['hit_rate'], 0)} of rows")
-    return "<br>".join(lines)
+    return "\n".join(lines)

@@ -19,7 +19,7 @@ from routesparse.app.shell import (
     view,
 )
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, facts, numbers, states
+from routesparse.app.ui import design, exports, facts, grid, numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.certificate_rows import CertificateRow
 from routesparse.engine.errors import InputError
@@ -135,12 +135,8 @@ def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
         with st.container(horizontal=True, gap="medium", vertical_alignment="center"):
             st.html('<div class="rs-h">Head by head</div>', width="content")
             switch.buttons("metric", {key: metric.name for key, metric in known.items()}, name)
-        st.plotly_chart(
-            figures.head_map(heads, name, (row.layers, row.heads), design.current_theme()),
-            key="certificate-map",
-            theme=None,
-            config=design.chart_config(f"certificate-{name}-{queries.label(row.run_id)}"),
-        )
+        drawn = figures.head_map(heads, name, (row.layers, row.heads), design.current_theme())
+        grid.show(drawn, "certificate-map", f"{known[name].name}, {row.layers} layers by {row.heads} heads")
         batch = "; of several prompts the worst" if row.batch > 1 else ""
         exports.chart_foot(
             f"certificate-heads-{queries.label(row.run_id)}",

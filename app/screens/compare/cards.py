@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import figures, grid, tables
+from routesparse.app.screens.compare import figures, tables
 from routesparse.app.screens.compare.selection import Sides
-from routesparse.app.ui import design, exports, glossary
+from routesparse.app.ui import design, exports, glossary, grid
 from routesparse.engine.stats import comparison
 from routesparse.engine.store import compare_queries
 from routesparse.engine.store.owner_view import OwnerView

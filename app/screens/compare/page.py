@@ -8,7 +8,7 @@ from html import escape
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.screens.compare import cards, conclusion, figures, grid, selection, tables
+from routesparse.app.screens.compare import cards, conclusion, figures, selection, tables
 from routesparse.app.screens.compare.selection import Sides
 from routesparse.app.shell import (
     certificate_link,
@@ -21,7 +21,7 @@ from routesparse.app.shell import (
     way_back,
 )
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, numbers, states, tuned_prices
+from routesparse.app.ui import design, exports, grid, numbers, states, tuned_prices
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.calibration.artifact import known
 from routesparse.engine.errors import InputError

@@ -46,7 +46,7 @@ def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, fill
     bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
     for metric in ("mass", "hit_rate"):
         page = open_page("certificate", run=ID, metric=metric)
-        assert not page.exception and page.get("plotly_chart")
+        assert not page.exception and page.get("bidi_component")
         assert figures.METRICS[metric].unit in text_of(page)
     page = open_page("certificate", run="20261102-1", metric="mass")
     told = text_of(page)

@@ -71,7 +71,9 @@ def test_an_oracle_neither_beats_a_method_nor_stands_on_the_front(tmp_path):
     """It reads least and loses nothing, but nobody could run it."""
     content = values.scores()
     one = next(row for row in content["suite"] if row["method"] == "window" and row["length"] == 32_768)
-    content["suite"].append(one | {"method": "oracle_floor", "area": 0.01, "difference": values.estimate(0, 0)})
+    content["suite"].append(
+        one | {"method": "oracle_floor", "area": 0.01, "difference": values.estimate(0, 0)}
+    )
     ((found,), _) = read(tmp_path, content)
     told = {row[0]: row[3] for row in tables.front_table(found, 32_768).rows}
     assert told["oracle_floor=1024"] == "cannot be run"
@@ -81,7 +83,9 @@ def test_an_oracle_neither_beats_a_method_nor_stands_on_the_front(tmp_path):
 def test_evaluations_of_one_suite_are_told_apart_by_their_lengths(found):
     shorter = dataclasses.replace(found, rows=tuple(row for row in found.rows if row.length == 16_384))
     titles = [section.title for section in report.sections([found, shorter], ())]
-    assert "ruler at 16,384, 32,768 tokens, in short" in titles and "ruler at 16,384 tokens: by task" in titles
+    assert (
+        "ruler at 16,384, 32,768 tokens, in short" in titles and "ruler at 16,384 tokens: by task" in titles
+    )
     assert "ruler, in short" in [section.title for section in report.sections([found], ())]
 
 
