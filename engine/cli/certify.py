@@ -62,7 +62,9 @@ def certify(
     mass_level: Annotated[
         float, typer.Option(help="Of a plan: rows whose retained mass is below it are counted.")
     ] = 0.5,
-    seed: Annotated[int, typer.Option(help="Places the rows, with the prompt's hash.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Places the rows, with the prompt's hash.", min=-(2**63), max=2**63 - 1)
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the bundle; default: the spool.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -125,13 +127,15 @@ def certify(
         "block_k": block_k,
     }
     asked |= {"router": None if plan.config is None else plan.config.to_dict()}
+    if not json_output:
+        _print(found.last)
     bundle = _write(found.last, loaded, tokens, asked, target)
     if json_output:
         told = {"run_id": bundle.name, "model": loaded.name, "device": loaded.device}
         print_json({**told, **found.last.as_dict(), "bundle": str(bundle)})
     else:
-        _print(found.last)
-        print(f"the dashboard shows it on the page Certificate, run {bundle.name[-8:]}\n{bundle}")
+        after = "" if target == paths.spool() else "after `routesparse ingest` "
+        print(f"{after}the dashboard shows it on the page Certificate, run {bundle.name[-8:]}\n{bundle}")
     verdict = found.last.verdict
     if verdict.level == "broken" or (tolerance is not None and not verdict.passed):
         raise typer.Exit(1)

@@ -103,13 +103,13 @@ def _summary(found: dict[str, Any]) -> str:
             "auc",
             "Over all methods and settings",
             "the mean output error of random rows says more than chance about whether an answer is lost",
-            "the mean output error of random rows does **not** tell whether an answer is lost",
+            "the mean output error of random rows is **not** shown to tell whether an answer is lost",
         ),
         (
             "auc_within",
             "Within one method and setting",
             "it says more than chance about which prompt is hurt",
-            "it does **not** tell which prompt is hurt",
+            "it is **not** shown to tell which prompt is hurt",
         ),
     ):
         known = {name: claim[measure] for name, claim in found["claims"].items() if claim[measure]}
@@ -124,7 +124,7 @@ def _summary(found: dict[str, Any]) -> str:
 
 
 def _places(scopes: dict[str, Any]) -> str:
-    """On which tasks rows at known places say more than random ones: their whole interval lies above."""
+    """On which tasks rows at known places say more than random ones: their whole interval lies above the other's."""
     told = []
     for quantity, random, known in (
         ("output error", "error", ("question_error", "needles_error")),
@@ -139,7 +139,7 @@ def _places(scopes: dict[str, Any]) -> str:
             kind = {"question": "the question's", "needles": "the needles'"}[claim.partition("_")[0]]
             told += [f"{quantity} in {kind} rows on {', '.join(better)}"] if better else []
     return (
-        "Over all methods and settings, rows at known places tell more than random ones, by more than their interval: "
+        "Over all methods and settings, rows at known places tell more than random ones, with intervals apart: "
         f"{'; '.join(told) or 'on no task'}. Such rows are rare, and a mean over all rows hardly moves when they are "
         "lost: whoever knows which rows matter should have those certified."
     )
@@ -147,7 +147,7 @@ def _places(scopes: dict[str, Any]) -> str:
 
 def _above(claim: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     mine, theirs = ((one or {}).get("auc") for one in (claim, other))
-    return bool(mine and theirs and mine[1] > theirs[0])
+    return bool(mine and theirs and mine[1] > theirs[2])
 
 
 def _gap(result: dict[str, Any]) -> str:

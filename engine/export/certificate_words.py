@@ -17,6 +17,13 @@ WORDS = {
 }
 
 
+def word(verdict: str, tolerance: float | None) -> str:
+    """The verdict in words; with a tolerance "differs" says only that it was not shown to be kept."""
+    if verdict == "differs" and not numbers.is_missing(tolerance):
+        return "Not shown within the tolerance"
+    return WORDS[verdict]
+
+
 def level(verdict: str, tolerance: float | None) -> Level:
     """Red: NaN or Inf, or a tolerance that is not kept. Amber: it differs, and nobody said by how much it may."""
     if verdict == "broken" or (verdict == "differs" and not numbers.is_missing(tolerance)):

@@ -50,9 +50,10 @@ def page(record: CertificateRecord) -> str:
 def _verdict(row: CertificateRow) -> str:
     level = certificate_words.level(row.verdict, row.tolerance)
     others = "".join(f"<li>{text(told)}.</li>" for told in certificate_words.findings(row))
+    word = certificate_words.word(row.verdict, row.tolerance)
     return (
         f'<section class="verdict {level}" aria-label="Verdict"><p><span class="level">{SIGNS[level]} '
-        f"{certificate_words.WORDS[row.verdict]}.</span> {text(row.sentence)}.</p><ul>{others}</ul></section>"
+        f"{word}.</span> {text(row.sentence)}.</p><ul>{others}</ul></section>"
     )
 
 

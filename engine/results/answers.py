@@ -74,7 +74,10 @@ def _verdict(change: Estimate, several: str) -> str:
     if change.high < 0:
         return f"Yes, but less than {several}." if change.low >= -MARGIN else "Yes."
     if change.low >= -MARGIN:
-        return f"Nothing is shown to be lost, and a loss of more than {several} is ruled out."
+        return (
+            f"Nothing is shown to be lost; the interval, which takes tasks without a difference as sure, ends above a "
+            f"loss of {several}."
+        )
     return f"Not resolved: a loss of more than {several} is not ruled out."
 
 

@@ -20,9 +20,10 @@ from routesparse.engine.results.tables import Table
 
 TITLE = "Is it better? Suites, intervals and verdicts"
 LIMITS = (
-    "Read with care: one model, which everybody can run and which is small; a task on which dense scores below 80 says "
-    "nothing about sparse attention; an interval that holds 0 does not show that nothing is lost; times of several "
-    "processes on one device include waiting for each other."
+    "Read with care: one model, which everybody can run and which is small; routing is forced, also at lengths where "
+    "the product runs dense by itself; a task on which dense scores below 80 says nothing about sparse attention; an "
+    "interval that holds 0 does not show that nothing is lost; times of several processes on one device include "
+    "waiting for each other."
 )
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
+from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
@@ -95,6 +96,7 @@ class _RequestRouter(AttentionRouter):
         self.traces: dict[str, Trace] = {}
         self.error: BaseException | None = None
         self._make = make
+        self._graphs: Graphs[Any] = Graphs()  # what one request captured, the next one replays
         self._salt = salt
         self._sessions: dict[str, RoutingSession] = {}
         self._profile: LatencyProfile | None = None  # measured once for all
@@ -197,7 +199,7 @@ class _RequestRouter(AttentionRouter):
         """A new one where a prompt begins. Errors: UnsupportedModelError for a chunk of one that was never seen."""
         if n_q == n_k:
             changed = {} if self._profile is None else {"profile": self._profile}
-            session = self._make(salt=f"{self._salt}/{request}", **changed)
+            session = self._make(salt=f"{self._salt}/{request}", graphs=self._graphs, **changed)
             session.serve(self._layers)
             session.trace.info = RunInfo(prompt_name=request)
             self.traces.pop(request, None)

@@ -16,7 +16,7 @@ from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import choose
 from routesparse.engine.runtime.session import RankSession, RoutingSession
-from routesparse.engine.runtime.tensor_parallel import Ranks, ranks_in, ranks_of
+from routesparse.engine.runtime.tensor_parallel import Ranks, caught, ranks_in, ranks_of
 from routesparse.engine.runtime.transformers import check_supported, routed_by, serve_by_default
 
 if TYPE_CHECKING:
@@ -90,7 +90,12 @@ def _rank_session(
                 config=config,
             )
         )
-    make = session_maker(model, config, calibration, profile, partial(RankSession, ranks=ranks))
+    # Each process reads its own files: one may lack what the others have.
+    make, error = caught(
+        lambda: session_maker(model, config, calibration, profile, partial(RankSession, ranks=ranks))
+    )
+    ranks.agree(error)
+    assert make is not None
     return cast(RankSession, make(salt=ranks.from_first(fresh_salt) if salt is None else salt))
 
 

@@ -319,9 +319,12 @@ class RankSession(RoutingSession):
     def attend(self, inputs: AttentionInputs, *, layer: int, window: int | None = None) -> torch.Tensor:
         """As RoutingSession, but errors wait for the end of the forward pass."""
         self._prefilled |= inputs.q.shape[2] > 1
-        return self._unless_failed(
-            inputs.q, lambda: RoutingSession.attend(self, inputs, layer=layer, window=window)
-        )
+
+        def own() -> torch.Tensor:
+            self._ranks.check_share(inputs.q.shape[1])
+            return RoutingSession.attend(self, inputs, layer=layer, window=window)
+
+        return self._unless_failed(inputs.q, own)
 
     def untouched(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layer: int, scale: float | None
@@ -335,13 +338,15 @@ class RankSession(RoutingSession):
         """Errors: as Ranks.agree; nothing is recorded of that prompt, in no process."""
         if self._failed is None:
             _, self._failed = caught(super().finish)
-        # Decoding has no step that could fail in one process alone.
         if self._prefilled:
             try:
                 self._ranks.agree(self._failed)
             except Exception:
                 self._prompt.forget()
                 raise
+        elif self._failed is not None:
+            # Decoding does not compare notes at every token: leaving the block ends the group.
+            raise self._failed
 
     def _unless_failed(self, q: torch.Tensor, attend: Callable[[], T]) -> T | torch.Tensor:
         if self._failed is None:

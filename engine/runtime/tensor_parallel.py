@@ -47,8 +47,16 @@ class Ranks:
         """The model's first query head that this process serves."""
         return self.rank * (self.heads // self.size)
 
+    def check_share(self, heads: int) -> None:
+        """Errors: UnsupportedModelError where attention has other heads than this process's share."""
+        if heads != self.heads // self.size:
+            raise UnsupportedModelError(
+                f"each of {self.size} processes sees {heads} of {self.heads} heads, so this model's plan does not "
+                "split its attention; load it without a tp_plan"
+            )
+
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, in all of them. Errors: its error, or RankError elsewhere."""
+        """What the first process makes, in all of them. Errors: RankError, in all of them."""
         made, error = caught(make) if self.rank == 0 else (None, None)
         self.agree(error)
         found: list[Any] = [made]

@@ -21,6 +21,7 @@ _ROWS = Whole(0, ranges.INT64)
 # Relative to an output that may be as small as float32 has it; infinite where the output under test is.
 _ERROR = Number(0.0, 1e39, open=True)
 _SENTENCE = Text(2_000)
+_MOST_CLAIMS = 1 << 17  # the largest map twice: they are unpacked row by row
 _SAME = (
     *("run_id", "created_at", "model", "model_revision", "tokenizer_hash", "prompt_name", "prompt_sha256"),
     *("batch", "tokens", "layers", "heads", "kv_heads", "head_dim", "device", "versions_json"),
@@ -53,6 +54,11 @@ SCHEMA: dict[str, dict[str, Rule]] = {
     },
 }
 _WHERE = ("batch_index", "layer", "head")
+_OF_A_PLAN = (
+    *("mass", "mass_bound", "low_rows", "low_rows_bound", "hit_rate", "hit_rate_bound"),
+    *("plan_error", "disagreement"),
+)
+_OF_A_TOLERANCE = ("beyond_tolerance", "beyond_tolerance_bound")
 _NAMED = {"pass": (), "layer": ("layer",), "head": _WHERE}  # what tells the claims of a scope apart
 
 
@@ -64,6 +70,9 @@ def check(tables: Mapping[str, pa.Table]) -> None:
         raise FieldError("rows of certificate", tables["certificate"].num_rows, "1")
     row = tables["certificate"].to_pylist()[0]
     _certificate(row)
+    most = min(_MOST_CLAIMS, 1 + row["layers"] * (1 + row["heads"] * row["batch"]))
+    if tables["claim"].num_rows > most:
+        raise FieldError("rows of claim", tables["claim"].num_rows, f"at most {most}")
     _claims(row, tables["claim"].to_pylist())
 
 
@@ -126,3 +135,29 @@ def _claims(row: dict[str, Any], claims: list[dict[str, Any]]) -> None:
                 )
     if ("pass", None, None, None) not in seen:
         raise FieldError("claims of the pass", 0, "1")
+    for place, claim in enumerate(claims):
+        _together(f"in row {place}", claim, row["tolerance"])
+    _verdict(row, next(claim for claim in claims if claim["scope"] == "pass"))
+
+
+def _together(where: str, claim: dict[str, Any], tolerance: float | None) -> None:
+    """A plan's figures are there together or not at all; those of a tolerance only where there is one."""
+    for names in (_OF_A_PLAN, _OF_A_TOLERANCE):
+        missing = [name for name in names if claim[name] is None]
+        if missing and len(missing) < len(names):
+            raise FieldError(
+                f"claim.{missing[0]} {where}", None, f"there with {', '.join(names)}, or none of them"
+            )
+    if tolerance is None and claim["beyond_tolerance"] is not None:
+        raise FieldError(
+            f"claim.beyond_tolerance {where}", claim["beyond_tolerance"], "NULL without a tolerance"
+        )
+
+
+def _verdict(row: dict[str, Any], whole: dict[str, Any]) -> None:
+    """Pages show a verdict as it is stored: one that passes must be one that the claim of the pass allows."""
+    beyond = whole["beyond_tolerance_bound"]
+    kept = not whole["nonfinite_rows"] and (beyond is None or beyond <= row["most_beyond"])
+    allowed = {"exact": kept and not whole["beyond_rounding"], "within": kept and beyond is not None}
+    if not allowed.get(row["verdict"], True):
+        raise FieldError("certificate.verdict", row["verdict"], "one that the claim of the pass allows")

@@ -12,6 +12,7 @@ from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import exports, glossary, numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.app.ui.tables import framed
+from routesparse.engine.certification.rounding import all_digits, at_most
 from routesparse.engine.export import certificate_words
 from routesparse.engine.store import certificate_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -26,7 +27,7 @@ def card(store: OwnerView, shown: Scope, coverage: pd.DataFrame, gaps: pd.Series
         executed = coverage["executed_error"].max()
         kernel = "was not compared with them"
         if not numbers.is_missing(executed):
-            kernel = f"lies at most {executed:.1e} from them, relative to the values that a row reads"
+            kernel = f"lies at most {at_most(float(executed), 2)} from them, relative to the values that a row reads"
         st.html(
             f'<div class="rs-sub">{escape(told)}</div><div class="rs-note">These are rows of the chosen plan as the '
             f"audit rebuilt it; what the kernel wrote {escape(kernel)}. A rare row may lose everything, and the answer "
@@ -66,13 +67,15 @@ _OWN = f"{states.PROGRAM} certify --prompt FILE --method routesparse"
 
 def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
     """The sentence. rows: audited of all sparse units, drawn independently; largest: their largest relative error."""
+    worst = at_most(largest, 3)
     if all_rows:
-        return f"All {rows:,} body rows of the sparse heads were audited: none is off by more than {largest:.3g}."
+        return f"All {rows:,} body rows of the sparse heads were audited: none is off by more than {worst}."
     share = (1.0 - confidence) ** (1.0 / rows)
+    sure = all_digits(confidence, percent=True).replace("%", " %")
     return (
-        f"With {numbers.share(confidence, 0)} confidence at least {certificate_words.lower(share, True)} of the sparse "
-        f"heads’ body rows are off by at most {largest:.3g}, relative to their dense output: the largest error among "
-        f"{rows:,} random ones."
+        f"With {sure} confidence at least {certificate_words.lower(share, True)} of the sparse heads’ body rows, each "
+        f"head and segment counting the same, are off by at most {worst}, relative to their dense output: the largest "
+        f"error among {rows:,} random ones."
     )
 
 
@@ -88,7 +91,7 @@ def _table(found: pd.DataFrame) -> str:
         cells = (certificate_words.upper(one.mean_error_bound), f"{one.largest_error:.3g}", hit)
         body.append(
             f'<tr><td class="l"><a href="{address}" target="_self"><bdi>{escape(visible(str(plan)))}</bdi></a>{own}'
-            f'</td><td class="l">{certificate_words.WORDS[str(one.verdict)]}</td>'
+            f'</td><td class="l">{certificate_words.word(str(one.verdict), one.tolerance)}</td>'
             f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         )
     return framed(f"<tr>{head}<th>largest key ≥</th></tr>{''.join(body)}")

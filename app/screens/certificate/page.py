@@ -22,6 +22,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, facts, grid, numbers, states
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.certificate_rows import CertificateRow
+from routesparse.engine.certification.rounding import all_digits
 from routesparse.engine.errors import InputError
 from routesparse.engine.export import certificate_words
 from routesparse.engine.store import certificate_queries, queries
@@ -123,9 +124,9 @@ def _header(store: OwnerView, row: CertificateRow) -> None:
         )
         export_menu.menu(store, row.run_id)
     level = certificate_words.level(row.verdict, row.tolerance)
-    more = "".join(f"<span>{escape(one)}.</span>" for one in certificate_words.findings(row))
+    more = "".join(f"<span>{escape(visible(one))}.</span>" for one in certificate_words.findings(row))
     told = row.sentence[:1].upper() + row.sentence[1:]
-    st.html(verdict_bar.bar(level, certificate_words.WORDS[row.verdict], told, more))
+    st.html(verdict_bar.bar(level, certificate_words.word(row.verdict, row.tolerance), told, more))
 
 
 def _map_card(row: CertificateRow, heads: pd.DataFrame) -> None:
@@ -190,9 +191,9 @@ def _made_card(row: CertificateRow) -> None:
             "Tolerance",
             "rounding only"
             if row.tolerance is None
-            else f"{row.tolerance:g} in all but {row.most_beyond:.2%} of rows",
+            else f"{row.tolerance:g} in all but {all_digits(row.most_beyond, percent=True)} of rows",
         ),
-        ("Layers without a plan", f"{row.dense_layers:,} of {row.layers:,}"),
+        *([] if row.plan is None else [("Layers without a plan", f"{row.dense_layers:,} of {row.layers:,}")]),
         ("Seed", str(row.seed)),
         ("Versions", ", ".join(f"{name} {value}" for name, value in sorted(versions.items()))),
         ("Commit", (row.git_commit or "unknown")[:12]),

@@ -13,6 +13,7 @@ from routesparse.app.ui import states
 from routesparse.app.ui.glossary import TERMS
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ModelError
 from routesparse.engine.models.files import resolve, revision_of
 
@@ -54,6 +55,8 @@ def _remember_what_was_asked() -> None:
 def _tell(wanted: str, price: float | None, name: str, fitting: Mapping[str, TunedPrice]) -> None:
     """That a target of the address is gone, or sets another price now than the one that stood beside it."""
     if wanted not in fitting:
+        if st.session_state.get("price") not in (None, RouterConfig.price if price is None else price):
+            return  # another one was entered since
         instead = "the default price" if price is None else f"its price, {price:g},"
         states.note(f"Quality {wanted[:80]} is not here for this model: {instead} is taken instead.")
     elif name == wanted and price not in (None, fitting[name].price):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pandas as pd
@@ -41,7 +42,8 @@ def card(opened: Access) -> None:
             placeholder="–",
             on_select="rerun",
             selection_mode=["multi-row", "single-cell"],
-            key=f"certificates-table-{len(found)}-{found['run_id'].iloc[0][-8:]}",
+            # Selections are row numbers: another list of certificates is another table.
+            key=f"certificates-table-{zlib.crc32(''.join(found['run_id']).encode()):08x}",
         )
         if event.selection.cells:
             row = found.iloc[event.selection.cells[0][0]]
@@ -75,8 +77,8 @@ def _table(found: pd.DataFrame, signs: list[str]) -> pd.DataFrame:
             "prompt": found["prompt_name"].map(visible),
             "certifies": found["plan"].fillna(found["function"]).map(visible),
             "verdict": [
-                f"{sign} {certificate_words.WORDS[verdict]}"
-                for sign, verdict in zip(signs, found["verdict"], strict=True)
+                f"{sign} {certificate_words.word(verdict, tolerance)}"
+                for sign, verdict, tolerance in zip(signs, found["verdict"], found["tolerance"], strict=True)
             ],
             "error": [certificate_words.upper(value) for value in found["mean_error_bound"]],
             "worst": found["largest_error"].astype(float),

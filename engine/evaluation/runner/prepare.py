@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.runner.job import Job
@@ -150,8 +151,8 @@ def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:
 def all_prepared(job: Job) -> list[Prepared]:
     """Lengths outermost and tasks innermost, so that a run cut short has some of every task.
 
-    Each round of tasks begins one task later than the round before: else processes that take prompts in turn would
-    keep to a few tasks each, and a run cut short would have least of the slowest.
+    Each round has its tasks in an order of its own, the same in every process: else processes that take prompts in
+    turn would keep to a few tasks each, and a run cut short would have least of the slowest.
 
     Errors: InputError where prompts are not prepared.
     """
@@ -160,7 +161,6 @@ def all_prepared(job: Job) -> list[Prepared]:
     for length in job.lengths:
         by_task = [list(read_prepared(job, length, task)) for task in job.tasks]
         for index in range(max(map(len, by_task), default=0)):
-            tasks = deque(by_task)
-            tasks.rotate(-index)
-            found += [prompts[index] for prompts in tasks if index < len(prompts)]
+            turn = [by_task[place] for place in np.random.default_rng(index).permutation(len(by_task))]
+            found += [prompts[index] for prompts in turn if index < len(prompts)]
     return found

@@ -1,6 +1,7 @@
 """What is not routed inside vLLM, each with one line that says what to do instead.
 
-Only what was compared with vLLM's own attention is served; an engine that asks for anything else does not start.
+Options that would be silently wrong, or that change what attention gets, are refused at the start. GPUs, torch.compile
+and bfloat16 are let through, though never compared (data/results/SERVING.md).
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ def check_engine(config: Any) -> None:
             "speculative decoding was never compared; start vLLM without it",
         ),
         (config.lora_config is not None, "LoRA adapters were never compared; start vLLM without them"),
+        (
+            getattr(config.model_config, "enable_prompt_embeds", False),
+            "prompts given as embeddings have no token ids to draw rows by; start vLLM without --enable-prompt-embeds",
+        ),
         (
             config.use_v2_model_runner,
             "vLLM's second model runner was never compared; set VLLM_USE_V2_MODEL_RUNNER=0",

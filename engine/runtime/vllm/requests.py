@@ -150,7 +150,9 @@ class Requests:
 
     def _is_worth(self, known: _Open, row: Row) -> bool:
         try:
-            worth = known.session.routes(self.model.blank(row.tokens, row.keys))
+            # A latency profile that is measured here runs the kernel, too.
+            with _kernels_own_threads():
+                worth = known.session.routes(self.model.blank(row.tokens, row.keys))
         except InputError as error:
             self._fail(row.request, error)
             return False

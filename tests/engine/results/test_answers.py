@@ -40,7 +40,8 @@ def told(found):
     [
         (
             Estimate(-0.1, -0.6, 0.4),
-            "Nothing is shown to be lost, and a loss of more than 1 point is ruled out.",
+            "Nothing is shown to be lost; the interval, which takes tasks without a difference as sure, ends above a "
+            "loss of 1 point.",
         ),
         (Estimate(-0.4, -1.9, 1.1), "Not resolved: a loss of more than 1 point is not ruled out."),
         (Estimate(-0.5, -0.9, -0.1), "Yes, but less than 1 point."),

@@ -12,6 +12,7 @@ from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelE
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
+from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm import batch, refusals, steps
@@ -346,3 +347,16 @@ def test_other_versions_and_page_layouts_are_refused_by_name():
 def test_layers_with_more_than_causal_attention_are_not_routed(extra):
     assert refusals.is_plain({"num_heads": 4, "alibi_slopes": None, "attn_type": "decoder"})
     assert not refusals.is_plain(extra)
+
+
+def test_a_latency_profile_is_measured_outside_vllms_inference_mode(tmp_path, monkeypatch):
+    """The kernel's threads can't write what inference mode made."""
+    seen = []
+    monkeypatch.setattr(
+        NamedProfile, "on", lambda *_, **__: seen.append(torch.is_inference_mode_enabled()) or PROFILE
+    )
+    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
+    requests.profile = None
+    with torch.inference_mode():
+        requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS)], prompt_of)
+    assert seen == [False]

@@ -100,6 +100,9 @@ WRONG = {
     "a head twice": ({}, HEAD, {"head": 1}),
     "a head without its worst token": ({}, HEAD, {"worst_position": None}),
     "a token behind the prompt": ({}, HEAD, {"worst_position": 4096}),
+    "a plan's figure that is missing": ({}, 0, {"low_rows": None}),
+    "rows beyond no tolerance": ({}, 0, {"beyond_tolerance": 0, "beyond_tolerance_bound": 0.1}),
+    "a verdict that the claims contradict": ({"verdict": "exact"}, 0, {}),
     "no claim of the pass": ({}, 0, {"scope": "layer", "layer": 9}),
 }
 
