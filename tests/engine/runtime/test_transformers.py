@@ -364,6 +364,20 @@ class TestRestoring:
             assert own.config._attn_implementation == "eager"
 
 
+def test_inference_mode_reads_as_no_grad_does_by_several_threads():
+    """Threads of the CPU's kernel do not inherit the mode, and may not write what was made in it."""
+    model, ids, before = build("Llama"), prompt(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with hf.routed_by(model, FixedPlanRouter()):
+            wanted = logits(model, ids)
+            with torch.inference_mode():
+                found = model(ids).logits
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found, wanted)
+
+
 def test_outputs_under_grad_are_usable_but_have_no_backward():
     model, ids = build("Llama"), prompt(40)
     wanted = logits(model, ids)
