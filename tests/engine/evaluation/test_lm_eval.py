@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner.job import Job
@@ -56,6 +57,7 @@ def harness(tmp_path_factory):
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(folder / "hub"),
             "ROUTESPARSE_HOME": str(folder / "home"),
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),  # a latency profile is of a number of threads
         }
         return subprocess.run(
             command, cwd=ROOT, env={**os.environ, **offline}, capture_output=True, text=True, timeout=500
@@ -64,9 +66,10 @@ def harness(tmp_path_factory):
     return call, folder
 
 
-def test_the_harness_scores_a_routed_model_as_evaluate_does(harness):
-    """The same prompts, and the same scores by a routed prefill; offline."""
+def test_the_harness_scores_a_routed_model_as_evaluate_does(harness, monkeypatch):
+    """The same prompts, and the same scores by a routed prefill; offline, by one latency profile."""
     call, folder = harness
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(folder / "home"))
     done = call(
         "break_even=0,price=0.5",
         *("--gen_kwargs", f"max_gen_toks={NEW_TOKENS}", "--log_samples", "--output_path", folder / "found"),
