@@ -1,38 +1,21 @@
 """Two processes share a tiny Llama's heads; CPU, gloo, started once for the module by torchrun."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from routesparse.engine.store.bundle import read_bundle
 
-HERE = Path(__file__).parent
 PROCESSES = 2
 HEADS = 8
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, torchrun):
     """What each process found (rank_runs.py)."""
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    run = ("-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), "--master-port", str(port))
-    ended = subprocess.run(
-        [sys.executable, *run, str(HERE / "rank_runs.py"), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ROUTESPARSE_HOME": str(out / "home")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+    return torchrun("rank_runs.py", PROCESSES, out, out / "home")
 
 
 def heads_of(rank):

@@ -1,16 +1,9 @@
 """A prompt in two halves by DeepSpeed's Ulysses; CPU, gloo. Skipped where DeepSpeed is not installed."""
 
 import importlib.util
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
 PROCESSES = 2
 
 pytestmark = pytest.mark.skipif(
@@ -19,22 +12,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(tmp_path_factory, torchrun):
     """What each process found (ulysses_runs.py)."""
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    run = ("-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES), "--master-port", str(port))
-    ended = subprocess.run(
-        [sys.executable, *run, str(HERE / "ulysses_runs.py"), str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ROUTESPARSE_HOME": str(out), "DS_ACCELERATOR": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+    return torchrun("ulysses_runs.py", PROCESSES, out, out, DS_ACCELERATOR="cpu")
 
 
 @pytest.mark.parametrize(("price", "is_full"), [("1e-06", True), ("1.0", False)], ids=["full", "priced"])
