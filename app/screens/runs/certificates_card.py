@@ -54,13 +54,7 @@ def card(opened: Access) -> None:
             if len(picked) == 1 and st.button("Open certificate", key="open-certificate", type="primary"):
                 navigate.go("certificate", run=queries.label(picked.iloc[0]["run_id"]))
             if len(picked):
-                st.button(
-                    "Delete",
-                    key="delete-certificates",
-                    on_click=trash_card.ask,
-                    args=(list(picked["run_id"]),),
-                    help="Asks first; they can be restored from the trash",
-                )
+                trash_card.delete_button(list(picked["run_id"]), "delete-certificates", "they")
         exports.chart_foot(
             "certificates",
             f"n = {numbers.several(len(found), 'certificate')} · what an attention did to a prompt, from random rows; "

@@ -139,13 +139,7 @@ def _actions(place: Any, opened: Access, runs: pd.DataFrame, picked: pd.DataFram
         if len(compared) > _MOST_COMPARED:
             st.html(f'<div class="rs-sub">At most {_MOST_COMPARED} can be compared</div>', width="content")
         if len(picked):
-            st.button(
-                "Delete",
-                key="delete-runs",
-                on_click=trash_card.ask,
-                args=(list(picked["run_id"]),),
-                help="Asks first; the runs can be restored from the trash",
-            )
+            trash_card.delete_button(list(picked["run_id"]), "delete-runs", "the runs")
 
 
 def _open(opened: Access, run_id: str) -> None:

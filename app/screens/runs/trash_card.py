@@ -18,8 +18,18 @@ from routesparse.engine.store.trash import KEPT_DAYS
 _MOST_LISTED = 50
 
 
-def ask(run_ids: list[str]) -> None:
-    """The button's callback: the question stands above the table until it is answered."""
+def delete_button(run_ids: list[str], key: str, what: str) -> None:
+    """It asks first: the question stands above the table until it is answered. what: the ticked ones, in words."""
+    st.button(
+        "Delete",
+        key=key,
+        on_click=_ask,
+        args=(run_ids,),
+        help=f"Asks first; {what} can be restored from the trash",
+    )
+
+
+def _ask(run_ids: list[str]) -> None:
     st.session_state["to-delete"] = run_ids
 
 
