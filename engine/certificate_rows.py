@@ -7,9 +7,24 @@ scored exactly (``engine/certification``). ``None`` means "not measured", never 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-LEVELS = ("broken", "differs", "within", "exact")  # of a verdict, the worst first
+Level = Literal["broken", "differs", "within", "exact"]
+LEVELS: tuple[Level, ...] = get_args(Level)  # of a verdict, the worst first
+PASSED: tuple[Level, ...] = ("within", "exact")  # finite, and within what was asked
 SCOPES = ("pass", "layer", "head")
+
+
+def level_of(
+    nonfinite: int, beyond_rounding: int, beyond_tolerance_bound: float | None, most_beyond: float
+) -> Level:
+    """The verdict that the claim of a pass leads to. beyond_tolerance_bound: None without a tolerance."""
+    if nonfinite:
+        return "broken"
+    kept = beyond_tolerance_bound is None or beyond_tolerance_bound <= most_beyond
+    if kept and not beyond_rounding:
+        return "exact"
+    return "within" if kept and beyond_tolerance_bound is not None else "differs"
 
 
 @dataclass(frozen=True)

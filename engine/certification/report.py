@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from routesparse.engine.certificate_rows import PASSED, Level, level_of
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 
-Level = Literal["broken", "differs", "within", "exact"]
 WORST_HEADS = 5
 
 
@@ -106,7 +106,7 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Whether the output is finite and within what was asked."""
-        return self.level in ("exact", "within")
+        return self.level in PASSED
 
 
 @dataclass(frozen=True)
@@ -247,14 +247,14 @@ def _pooled(layers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _verdict(found: Certified) -> Verdict:
     output, settings = found.run.output, found.settings
     at, findings = _at(settings), _findings(found)
-    if output.nonfinite:
-        told = f"{output.nonfinite} of {output.rows:,} sampled rows hold NaN or Inf: this attention is broken"
-        return Verdict("broken", told, findings)
     beyond = output.beyond_tolerance_bound
-    kept = beyond is None or beyond <= settings.most_beyond
-    if kept and not output.beyond_rounding:
+    level = level_of(output.nonfinite, output.beyond_rounding, beyond, settings.most_beyond)
+    if level == "broken":
+        told = f"{output.nonfinite} of {output.rows:,} sampled rows hold NaN or Inf: this attention is broken"
+        return Verdict(level, told, findings)
+    if level == "exact":
         return Verdict(
-            "exact",
+            level,
             f"equal to exact attention up to {found.dtype} rounding in all {output.rows:,} sampled rows; {at} at most "
             f"{at_most(output.beyond_rounding_bound, percent=True)} of all rows differ",
             findings,
@@ -265,11 +265,11 @@ def _verdict(found: Certified) -> Verdict:
             f"{at} at most {at_most(beyond, percent=True)} of all rows are, and "
             f"{all_digits(settings.most_beyond, percent=True)} may be"
         )
-        if not kept and not output.beyond_tolerance:
+        if level == "differs" and not output.beyond_tolerance:
             told += ": too few rows to show that; pass more rows"
-        return Verdict("within" if kept else "differs", told, findings)
+        return Verdict(level, told, findings)
     return Verdict(
-        "differs",
+        level,
         f"{output.beyond_rounding} of {output.rows:,} sampled rows differ from exact attention by more than "
         f"{found.dtype} rounding; {at} the mean of min(relative output error, 1) is at most "
         f"{at_most(output.mean_bound, 3)}",

@@ -156,8 +156,11 @@ def _together(where: str, claim: dict[str, Any], tolerance: float | None) -> Non
 
 def _verdict(row: dict[str, Any], whole: dict[str, Any]) -> None:
     """Pages show a verdict as it is stored: one that passes must be one that the claim of the pass allows."""
-    beyond = whole["beyond_tolerance_bound"]
-    kept = not whole["nonfinite_rows"] and (beyond is None or beyond <= row["most_beyond"])
-    allowed = {"exact": kept and not whole["beyond_rounding"], "within": kept and beyond is not None}
-    if not allowed.get(row["verdict"], True):
+    allowed = certificate_rows.level_of(
+        whole["nonfinite_rows"],
+        whole["beyond_rounding"],
+        whole["beyond_tolerance_bound"],
+        row["most_beyond"],
+    )
+    if row["verdict"] in certificate_rows.PASSED and row["verdict"] != allowed:
         raise FieldError("certificate.verdict", row["verdict"], "one that the claim of the pass allows")
