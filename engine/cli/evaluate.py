@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.cli.options import JsonFlag, ModelName
+from routesparse.engine.cli.options import JsonFlag, ModelName, RayAddress
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
 
 
@@ -57,7 +58,13 @@ def evaluate(
             help="One stage alone, or all but time: that one times prefills and wants the device to itself."
         ),
     ] = Stage.all,
-    processes: Annotated[int, typer.Option(help="Processes that predict; GPUs in turn.")] = 1,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that predict, GPUs in turn; default: one, on a cluster one a GPU or node."
+        ),
+    ] = None,
+    ray: RayAddress = None,
     limit_s: Annotated[
         float | None, typer.Option("--limit-s", help="Start no prediction after so many seconds.")
     ] = None,
@@ -68,6 +75,7 @@ def evaluate(
 ) -> None:
     """Run a suite by several methods and compare each with dense, prompt by prompt."""
     report = Reporter()
+    crew = Processes(processes, ray)
     from routesparse.engine.evaluation.runner.job import Job
     from routesparse.engine.evaluation.suites.registry import find
 
@@ -94,7 +102,7 @@ def evaluate(
         from routesparse.engine.evaluation.runner.predict import predict
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        predict(job, Bench, processes, float("inf") if limit_s is None else limit_s)
+        predict(job, Bench, crew, float("inf") if limit_s is None else limit_s)
     if stage is Stage.time:
         from routesparse.engine.evaluation.runner.timing import measure_times
         from routesparse.engine.evaluation.studies.selection.measure import Bench

@@ -2,7 +2,7 @@
 
 job.json                          what was asked for, last
 prompts/<length>/<task>.jsonl     prepared prompts: a header, then one line each
-predictions.jsonl                 one line per configuration and prompt, appended (.0.jsonl, ... of several processes)
+predictions.jsonl                 one line per configuration and prompt, appended by one process alone
 times.jsonl                       times of prefills, by one process alone (timing.py)
 scores.json                       scores, intervals, and where they come from
 """

@@ -10,18 +10,23 @@ goes on where it was cut off; a failed line is tried again.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from routesparse.engine.crew.crews import ONE, Processes
+from routesparse.engine.crew.share import failures, share
+from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.device.names import device_name
+from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.evaluation import pool, study
 from routesparse.engine.evaluation.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished, key
-from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared, check_prepared
+from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
@@ -29,61 +34,84 @@ from routesparse.engine.evaluation.suites.suite import Suite
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
+    from routesparse.engine.models.load import LoadedModel
 
-SHOWN_EVERY_S = 5.0
+Cell = tuple[Prepared, tuple[str, float]]  # one prompt by one method and setting
+Row = dict[str, Any]
 
 
-def predict(job: Job, bench: type[Bench], processes: int = 1, limit_s: float = float("inf")) -> None:
-    """Fill the job's predictions by ``processes`` on this machine; GPUs in turn. Starts nothing after ``limit_s``.
+def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: float = float("inf")) -> None:
+    """Fill the job's predictions; GPUs in turn. Starts nothing after ``limit_s``.
 
     bench: the class, made by each process for its own model.
-    Errors: InputError for prompts that are not prepared or too long; RuntimeError where a process ended badly.
+    Errors: InputError for prompts that are not prepared or too long; RouteSparseError where a process ended over a
+    prediction again and again, when the others are done.
     """
     deadline = time.time() + limit_s
-    check_prepared(job)  # what is missing is told before a model is loaded
-    if processes == 1:
-        work(0, 1, job, bench, deadline)
-        return
-    codes = pool.run(work, processes, (processes, job, bench, deadline))
-    if any(codes):
-        raise RuntimeError(f"processes ended with {codes}")
-
-
-def work(place: int, processes: int, job: Job, kind: type[Bench], deadline: float) -> None:
-    """One process's share of the prompts by every method."""
-    loaded = pool.load_in_turn(job.model, place)
-    bench = kind(loaded, extras=job.extras)
-    wanted = ["dense", *job.methods]
-    usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
-    mine = all_prepared(job)[place::processes]
-    check_lengths(mine, loaded)
-    done = {key(row) for row in finished(job)}
-    todo = [
-        (method, prepared, code)
-        for settings, prepared in itertools.product(usable, mine)
-        for method in settings
-        if (
-            (code := config_hash(method, loaded, job.extras, bench.segment_tokens)),
-            prepared.sample_id,
-            job.seed,
-        )
-        not in done
+    prompts_of_job = all_prepared(job)  # what is missing is told before a model is loaded
+    done = frozenset(key(row) for row in finished(job))
+    opened = functools.partial(_opened, job, bench, _longest(prompts_of_job), done)
+    # Of all prompts every method's first setting before the second ones, and methods in turn on one prompt.
+    lots = [
+        [
+            Piece(f"{name}={setting:g} {prepared.sample_id}", (prepared, (name, setting)))
+            for name, setting in turn
+        ]
+        for turn in methods.rounds(["dense", *job.methods])
+        for prepared in prompts_of_job
     ]
-    path = rows.part(job.predictions, place) if processes > 1 else job.predictions
-    shown = _TimeLeft(place, len(todo))
-    device = device_name(torch.device(loaded.device))
-    suite, number = find(job.suite), itertools.count(1)
-    with rows.Appender(path) as out:
-        # Methods take turns on one prompt, whose tokenizing takes as long as a prefill.
-        for prepared, turns in itertools.groupby(todo, lambda turn: turn[1]):
-            prompt = prompt_of(job, prepared, loaded)
-            for method, _, code in turns:
-                if time.time() > deadline:
-                    study.note("out of time; the same command goes on from here")
-                    return
-                numbers = _measured(bench, suite, method, prepared, prompt)
-                out.write({**label(job, method, prepared, code), "device": device, **numbers})
-                shown(next(number), method, prepared)
+    crew, count = processes.crew(opened)
+    with rows.Appender(job.predictions) as out:
+
+        def keep(piece: Piece, row: Row | None) -> None:
+            if row is not None:
+                out.write({**row, "processes": count})
+
+        outcome = share(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
+    if outcome.failed:
+        raise RouteSparseError(f"{failures(outcome, 'predictions')}; the same command tries again")
+
+
+def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:
+    return sorted(prompts_of_job, key=lambda one: one.tokens + one.example.new_tokens)[-1:]
+
+
+def _opened(
+    job: Job, kind: type[Bench], longest: list[Prepared], done: frozenset[Any], place: int
+) -> Callable[[Cell], Row | None]:
+    """A process's own model and methods. Errors: InputError for a prompt that the model can't read."""
+    loaded = pool.load_in_turn(job.model, place)
+    check_lengths(longest, loaded)
+    return _Predicting(job, kind(loaded, extras=job.extras), loaded, done)
+
+
+class _Predicting:
+    """Does one cell; None where it is done already, or its method can't be made."""
+
+    def __init__(self, job: Job, bench: Bench, loaded: LoadedModel, done: frozenset[Any]) -> None:
+        self._job, self._bench, self._loaded, self._done = job, bench, loaded, done
+        wanted = ["dense", *job.methods]
+        usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
+        self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
+        self._device = device_name(torch.device(loaded.device))
+        self._prompt: tuple[str, prompts.Prompt] | None = None
+
+    def __call__(self, cell: Cell) -> Row | None:
+        prepared, named = cell
+        method = self._methods.get(named)
+        if method is None:
+            return None
+        code = config_hash(method, self._loaded, self._job.extras, self._bench.segment_tokens)
+        if (code, prepared.sample_id, self._job.seed) in self._done:
+            return None
+        numbers = _measured(self._bench, find(self._job.suite), method, prepared, self._tokenized(prepared))
+        return {**label(self._job, method, prepared, code), "device": self._device, **numbers}
+
+    def _tokenized(self, prepared: Prepared) -> prompts.Prompt:
+        """Kept for the next method, since tokenizing takes as long as a prefill."""
+        if self._prompt is None or self._prompt[0] != prepared.sample_id:
+            self._prompt = prepared.sample_id, prompt_of(self._job, prepared, self._loaded)
+        return self._prompt[1]
 
 
 def _measured(
@@ -116,22 +144,3 @@ def _book(bench: Bench, method: methods.Method, prepared: Prepared, prompt: prom
         "last_tokens": len(last),
     }
     return {**numbers, "row": row}
-
-
-class _TimeLeft:
-    """A line of progress on stderr, at most one in some seconds, and the last."""
-
-    def __init__(self, place: int, total: int) -> None:
-        self._place, self._total = place, total
-        self._started = self._shown = time.monotonic()
-
-    def __call__(self, done: int, method: methods.Method, prepared: Prepared) -> None:
-        now = time.monotonic()
-        if now - self._shown < SHOWN_EVERY_S and done < self._total:
-            return
-        self._shown = now
-        left_s = (now - self._started) / done * (self._total - done)
-        study.note(
-            f"predict [{self._place}] {done}/{self._total}, about {left_s / 60:.1f} min left: "
-            f"{method.name}={method.setting:g} {prepared.sample_id}"
-        )

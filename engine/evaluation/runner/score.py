@@ -159,6 +159,7 @@ def _cells(
     def usable(task: str, rows: Rows) -> bool:
         return not times or all(_where(row) in times for row in rows[task].values())
 
+    alone = bool(times) or _processes(job) == 1
     return [
         Cell(
             (job.suite, length, task),
@@ -169,7 +170,7 @@ def _cells(
                 for point, rows in points.items()
                 if task in rows
             },
-            timed_alone=bool(times) or _processes(job) == 1,
+            timed_alone=alone,
         )
         for length, points in by_length.items()
         for task in job.tasks
@@ -181,8 +182,10 @@ def _where(row: Mapping[str, Any]) -> Where:
 
 
 def _processes(job: Job) -> int:
-    """How many processes predicted: each has a file of its own."""
-    return max(1, len(row_files.parts(job.predictions)))
+    """How many processes predicted at once, as rows say; of older folders each process has a file of its own."""
+    said = [row.get("processes", 1) for row in finished(job)]
+    older = [part for part in row_files.parts(job.predictions) if part != job.predictions]
+    return max([1, len(older), *said])
 
 
 def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:

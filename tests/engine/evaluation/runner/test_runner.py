@@ -9,6 +9,7 @@ import torch
 
 from routesparse.engine import paths
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation.runner import asked, predictions, timing
 from routesparse.engine.evaluation.runner import predict as predicting
@@ -118,9 +119,9 @@ def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scor
 def test_several_processes_share_one_job(job):
     made = job(tasks=("passkey",))
     prepare(made, no_progress)
-    predicting.predict(made, Bench, processes=2)
+    predicting.predict(made, Bench, Processes(2))
     files = sorted(path.name for path in made.out.glob("predictions*"))
-    assert files == ["predictions.0.jsonl", "predictions.1.jsonl"]
+    assert files == ["predictions.jsonl"]
     found = score(made)
     assert [row["n"] for row in found["suite"]] == [2, 2] and found["about"]["processes"] == 2
     assert "--processes 1" in found["hypotheses"][0]["why"] and not found["about"]["timed_alone"]
@@ -143,7 +144,7 @@ def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictio
     monkeypatch.setattr(timing, "PROMPTS", 1)
     made = job(tasks=("passkey",), methods=("routesparse=0.5",))
     prepare(made, no_progress)
-    predicting.predict(made, Bench, processes=2)
+    predicting.predict(made, Bench, Processes(2))
     timing.measure_times(dataclasses.replace(made, methods=()), Counting)
     assert ran == [("infinitebench/passkey", 0, "dense")] * 4
     (row,) = read_lines(made.times)

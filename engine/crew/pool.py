@@ -1,0 +1,124 @@
+"""Processes of this machine: this one itself, or several others that end with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from routesparse.engine.crew.work import Answer, Do, Lost, Member
+
+
+class Here:
+    """One process: this one."""
+
+    def __init__(self, opened: Callable[[int], Do]) -> None:
+        self._opened, self._member = opened, Member()
+        self._answers: deque[tuple[int, Answer]] = deque()
+
+    def start(self, place: int) -> None:
+        """See ``Crew``."""
+        self._answers.append((place, self._member.open(self._opened, place)))
+
+    def ask(self, place: int, given: Any) -> None:
+        """See ``Crew``."""
+        self._answers.append((place, self._member.do(given)))
+
+    def answer(self) -> tuple[int, Answer]:
+        """See ``Crew``."""
+        return self._answers.popleft()
+
+    def close(self) -> None:
+        """See ``Crew``."""
+
+
+@dataclass(frozen=True)
+class _Child:
+    process: BaseProcess
+    pipe: Connection
+
+
+class Pool:
+    """Several processes of this machine, each with its share of the cores."""
+
+    def __init__(self, opened: Callable[[int], Do], processes: int) -> None:
+        self._opened = opened
+        self._threads = max(1, (os.cpu_count() or 1) // processes)
+        self._context = multiprocessing.get_context("spawn")
+        self._children: dict[int, _Child] = {}
+
+    def start(self, place: int) -> None:
+        """See ``Crew``."""
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        with _environment("OMP_NUM_THREADS", str(self._threads)):
+            process.start()
+        theirs.close()
+        self._children[place] = _Child(process, ours)
+        self._send(place, (self._opened, place))
+
+    def ask(self, place: int, given: Any) -> None:
+        """See ``Crew``."""
+        self._send(place, given)
+
+    def answer(self) -> tuple[int, Answer]:
+        """See ``Crew``."""
+        places = {child.pipe: place for place, child in self._children.items()}
+        pipe = wait(list(places))[0]
+        assert isinstance(pipe, Connection)
+        place = places[pipe]
+        try:
+            return place, pipe.recv()
+        except (EOFError, ConnectionError):
+            child = self._children.pop(place)
+            pipe.close()
+            child.process.join()
+            return place, Lost(f"exit code {child.process.exitcode}")
+
+    def close(self) -> None:
+        """See ``Crew``."""
+        for child in self._children.values():
+            child.process.kill()
+        for child in self._children.values():
+            child.process.join()
+            child.pipe.close()
+        self._children.clear()
+
+    def _send(self, place: int, value: Any) -> None:
+        try:
+            self._children[place].pipe.send(value)
+        except ConnectionError:
+            return  # it has ended: ``answer`` meets the end of its pipe and says so
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A child takes it over at its start: before it imports the main module, which may load torch."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _serve(pipe: Connection) -> None:
+    """What a child does until its parent closes the pipe or ends."""
+    # Ctrl-C goes to all processes of a terminal; the parent ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    member = Member()
+    try:
+        pipe.send(member.open(*pipe.recv()))
+        while True:
+            pipe.send(member.do(pipe.recv()))
+    except (EOFError, ConnectionError):
+        return  # nobody is left to answer to

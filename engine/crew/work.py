@@ -1,0 +1,120 @@
+"""What is shared: one specification of a job, the same for this process, a local pool and a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from routesparse.engine.errors import RouteSparseError
+
+Do = Callable[[Any], Any]  # does one piece
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The smallest part that is done, kept and, where its process ended, done again. given: what ``Do`` gets."""
+
+    name: str
+    given: Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job.
+
+    opened: called once in each process, with its number from 0 on, and returns what does a piece; it is pickled by its
+    module's name, as are pieces and what is returned for them.
+    lots: pieces that one process does in a row while it lives, such as one prompt by several methods.
+    keep: called here, once for every piece that was done; nothing else writes results. What it gets is None where the
+    process found the piece done already.
+    """
+
+    stage: str
+    opened: Callable[[int], Do]
+    lots: Sequence[Sequence[Piece]]
+    keep: Callable[[Piece, Any], None]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The process can take pieces."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The process could not open the work: no other one can either."""
+
+    error: RouteSparseError
+
+
+@dataclass(frozen=True)
+class Done:
+    """A piece was done."""
+
+    found: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A piece raised; the process takes others."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The process is gone, and what it was doing with it."""
+
+    why: str
+
+
+Answer = Opened | Refused | Done | Failed | Lost
+
+
+class Crew(Protocol):
+    """Processes that do pieces. One that was started answers Opened, Refused or Lost; one that was asked Done, Failed
+    or Lost."""
+
+    def start(self, place: int) -> None:
+        """Begin process number ``place``, or another one in the place of one that was lost."""
+
+    def ask(self, place: int, given: Any) -> None:
+        """Hand a piece to an opened process that has none."""
+
+    def answer(self) -> tuple[int, Answer]:
+        """Wait for the next answer of any process."""
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+
+
+class Member:
+    """What runs in a process of a crew."""
+
+    def __init__(self) -> None:
+        self._do: Do | None = None
+
+    def open(self, opened: Callable[[int], Do], place: int) -> Answer:
+        """Make ready for pieces."""
+        try:
+            self._do = opened(place)
+        except RouteSparseError as error:
+            return Refused(error)
+        # The boundary of a process: whatever went wrong in it is told where it was started.
+        except Exception as error:  # noqa: BLE001
+            return Refused(RouteSparseError(f"a process could not begin: {_told(error)}"))
+        return Opened()
+
+    def do(self, given: Any) -> Answer:
+        """Do one piece."""
+        assert self._do is not None
+        try:
+            return Done(self._do(given))
+        # The boundary of a piece: the others go on.
+        except Exception as error:  # noqa: BLE001
+            return Failed(_told(error))
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, RouteSparseError) else f"{type(error).__name__}: {error}"[:500]
