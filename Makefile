@@ -1,21 +1,24 @@
 # Two commands for a newcomer: make run, make test.
 PYTHON ?= python3
 PORT ?= 8501
+# Processes that share the tests (tests/conftest.py); each may need 2 GB.
+TESTERS ?= 2
 BIN := .venv/bin
 
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress vllm serve-vllm evaluate-cpu
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray vllm serve-vllm evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
 	@$(BIN)/honcho start -p $(PORT)
 
 test: .venv/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadscope --no-loadscope-reorder
 
 check: .venv/.installed
+	@! git grep -nE '^(<<<<<<< |>>>>>>> )' || { echo "error: a merge was not finished (see above)" >&2; exit 1; }
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p .mypy_cache/named/routesparse
@@ -57,6 +60,9 @@ lm-eval: .venv/lm-eval/.installed
 # Presses for the KV cache, in a folder that only engine/runtime/kvpress.py looks into; the harness brings the rest.
 kvpress: .venv/kvpress/.installed
 
+# Ray, for `--ray`, in a folder that only engine/crew/cluster.py looks into; the rest it has from .venv.
+ray: .venv/ray/.installed
+
 # vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.
 vllm: .venv/vllm/.installed
 
@@ -90,6 +96,11 @@ clean:
 	touch $@
 
 .venv/lm-eval/.installed: .ci/lm-eval.lock | .venv/.installed
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
+	touch $@
+
+.venv/ray/.installed: .ci/ray.lock | .venv/.installed
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
 	touch $@

@@ -1,4 +1,8 @@
-"""Every skip must be one that we know: in CI a test that skips for a reason not listed here fails the run."""
+"""Every skip must be one that we know: in CI a test that skips for a reason not listed here fails the run.
+
+Two processes run the tests (`make test`), each a whole file at a time. What starts browsers and servers is one unit of
+work, so that one process does all of it, and never two of them at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import os
 import re
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 # As the command line does (engine/cli/main.py): browser, worker and tests share two cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -19,7 +24,21 @@ ALLOWED_SKIPS = (
     r"vLLM is not installed",  # an environment of its own: `make vllm`
     r"only who may mount",  # a disk small enough to be filled
 )
+# Folders whose tests start servers, workers or browsers.
+STAGES = ("e2e", "faults", "load")
 _skips: list[tuple[str, str]] = []
+
+
+class Rooms(LoadScopeScheduling):
+    """A process takes a file at a time; whoever takes the first stage takes them all."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "stages" if file.split("/")[1] in STAGES else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Rooms:
+    return Rooms(config, log)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -43,7 +43,7 @@ def test_every_locked_package_has_hashes():
     assert not [name for name, entry in LOCKED.items() if not lock.hashes(entry)]
 
 
-@pytest.mark.parametrize("name", ["lm-eval", "kvpress"])
+@pytest.mark.parametrize("name", ["lm-eval", "kvpress", "ray"])
 def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name):
     brought = lock.entries((ROOT / ".ci" / f"{name}.lock").read_text())
     assert name in brought
@@ -63,7 +63,8 @@ def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_th
 def test_no_file_of_the_supply_chain_names_a_host():
     files = (
         *("requirements.txt", "requirements.lock", "Makefile"),
-        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock", ".ci/vllm.lock"),
+        *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock", ".ci/ray.lock"),
+        ".ci/vllm.lock",
     )
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())
