@@ -48,6 +48,11 @@ class Prompt(PromptText):
         """Number of tokens, bos included."""
         return len(self.token_ids)
 
+    def token_text(self, position: int) -> str:
+        """What a token reads; empty for bos, and for all but the last of several tokens that share a character."""
+        starts = (*self.token_starts, len(self.text))
+        return self.text[starts[position] : starts[position + 1]]
+
     def block_starts(self, block_tokens: int) -> bytes:
         """int32 little endian [n_blocks + 1]: the character where each block begins, then the end."""
         starts = (*self.token_starts[::block_tokens], len(self.text))

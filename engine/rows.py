@@ -41,7 +41,7 @@ def is_uncertified(pattern: str, lower_mass: float | None, tau: float) -> bool:
     """Whether a unit ran sparse although its in-prompt certificate does not reach tau.
 
     Policy "strict" leaves units so where T_l has no time to expand, and so does a run without fallback. Pages have
-    the column ``uncertified`` of the view head_choice (store/summaries.sql); a test compares the two.
+    the column ``uncertified`` of the view head_choice (store/definitions.sql); a test compares the two.
     """
     return pattern != "dense" and not (lower_mass is not None and lower_mass >= tau)
 

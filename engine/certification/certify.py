@@ -9,29 +9,34 @@
 In random rows of every layer and head the output is compared with exact attention of the same Q, K and V, so kernel and
 number format are covered, and with a plan, where one is given, what that keeps (``rows.py``, ``bounds.py``). The rows
 are placed by the seed and a hash of the prompt (of a function: of its keys), after which they decide nothing: no error
-is split.
+is split. Rows that the caller names are scored beside them and enter no claim (``named_rows.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from routesparse.engine.certification.named_rows import NamedRows, positions_of, read_names
 from routesparse.engine.certification.reads import BLOCK, Plan, reads_of
+from routesparse.engine.certification.record import About, record_of
 from routesparse.engine.certification.report import Certified, Settings
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
+from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.runtime.transformers import attention_modules, check_supported
 from routesparse.engine.runtime.watching import Call, watched
+from routesparse.engine.store.bundle import write_bundle
 
 FEWEST_ROWS = 2
 KEEP = 100  # passes that a report keeps
@@ -48,6 +53,7 @@ class Request:
     plan_name: str | None = None
     block: tuple[int, int] = BLOCK  # of a bare block mask
     every: int = 1  # one forward pass in so many is certified
+    rows_at: tuple[NamedRows, ...] = ()
 
     def __post_init__(self) -> None:
         """Errors: ConfigError."""
@@ -61,17 +67,40 @@ class Request:
         """What the plan is called; None without one."""
         return None if self.plan is None else self.plan_name or type(self.plan).__name__
 
+    def places(self, inputs: AttentionInputs) -> tuple[tuple[str, range], ...]:
+        """The named tokens that this pass has queries of, by label. Errors: ConfigError with left padding."""
+        if self.rows_at and inputs.key_start is not None:
+            raise ConfigError("rows can't be named in a padded batch; pass one prompt at a time")
+        n_q, n_k = inputs.q.shape[2], inputs.k.shape[2]
+        found = ((one.label, one.within(n_k - n_q, n_k)) for one in self.rows_at)
+        return tuple((label, tokens) for label, tokens in found if tokens)
+
     def scored(
         self, inputs: AttentionInputs, out: torch.Tensor, salt: str, layer: int, window: int | None
-    ) -> RowScores:
-        """The rows of one layer. Errors: ConfigError where tensors, or plan and layer, do not fit; PromptError."""
+    ) -> tuple[RowScores, RowScores | None]:
+        """One layer's random rows, and its named ones where there are any.
+
+        Errors: ConfigError where tensors, or plan and layer, do not fit; PromptError.
+        """
         _check_shapes(inputs, out)
         rows = draw_rows(inputs, self.rows, salt, self.seed, layer)
         shape = (*inputs.q.shape[:3], inputs.k.shape[2])
         reads = None
         if self.plan is not None:
             reads = reads_of(self.plan, layer, shape, self.block, inputs.q.device)
-        return score_rows(inputs, out, rows, window, reads, planned=self.plan is not None)
+        planned = self.plan is not None
+        drawn = score_rows(inputs, out, rows, window, reads, planned)
+        cached = shape[3] - shape[2]
+        if self.rows_at and window is not None and cached == window - 1:
+            raise ConfigError(
+                "rows can't be named in the chunks of a model with a sliding window, whose cache forgets where a chunk "
+                "begins; run the prompt in one pass"
+            )
+        places = self.places(inputs)
+        if not places:
+            return drawn, None
+        named = positions_of(places) - cached
+        return drawn, score_rows(inputs, out, named.expand(*shape[:2], -1), window, reads, planned)
 
 
 @dataclass
@@ -85,6 +114,8 @@ class Report:
     keep: int = KEEP
     skipped: int = 0  # forward passes left alone by ``every``
     attention: Callable[..., Any] | None = None  # the wrapped function, where a function was given
+    named: set[str] = field(default_factory=set)  # labels of named rows that some pass had
+    about: About = field(default_factory=About)  # what ``to_bundle`` says of model and prompt
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -93,6 +124,7 @@ class Report:
     def add(self, found: Certified) -> None:
         """One more pass; a server's report must not grow for as long as it runs."""
         self.passes.append(found)
+        self.named.update(label for label, _ in found.places)
         del self.passes[: -self.keep]
 
     @property
@@ -103,6 +135,13 @@ class Report:
                 "nothing was certified yet; run a prompt of two or more tokens inside the block"
             )
         return self.passes[-1]
+
+    def to_bundle(self, path: str | Path) -> Path:
+        """Write the last pass's bundle into the folder ``path``, such as the dashboard's spool; returns its own folder.
+
+        Errors: PromptError before any pass was certified; BundleError.
+        """
+        return write_bundle(record_of(self.last, self.about), Path(path))
 
     def __getattr__(self, name: str) -> Any:
         if name in ("run", "by_layer", "by_head", "worst_heads", "verdict", "as_dict"):
@@ -123,6 +162,7 @@ def certify(
     plan_name: str | None = None,
     block: tuple[int, int] = BLOCK,
     rows: int = ROWS,
+    rows_at: Sequence[str] = (),
     confidence: float = Settings.confidence,
     mass_level: float = Settings.mass_level,
     tolerance: float | None = None,
@@ -137,11 +177,14 @@ def certify(
     tuple that begins with it), causal and bottom-right aligned; inside the block call ``report.attention``.
     plan: what is said to be read (``reads.py``); it is judged, not executed. tolerance, most_beyond: relative output
     error that a row may have, and the share of rows that may have more; None: the verdict asks for rounding only.
+    rows_at: rows to be scored beside the ``rows`` random ones of each head: "16000:16384" in tokens, or "last:64";
+    those that a pass has no queries of are left out of it.
     every: 1 forward pass in so many, for servers. keep: the report holds so many passes, the last ones.
-    Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified.
+    Errors: ConfigError, PromptError, UnsupportedModelError; PromptError where nothing ran that could be certified, or
+    named rows were in no pass.
     """
     settings = Settings(confidence, mass_level, tolerance, most_beyond)
-    request = Request(settings, rows, seed, plan, plan_name, block, every)
+    request = Request(settings, rows, seed, plan, plan_name, block, every, read_names(rows_at))
     report = Report(keep=keep)
     if isinstance(what, torch.nn.Module) and hasattr(what, "config"):
         model: Any = what
@@ -149,6 +192,7 @@ def certify(
         layers = len(attention_modules(model))
         if isinstance(plan, np.ndarray | torch.Tensor) and plan.ndim == 4 and len(plan) != layers:
             raise ConfigError(f"the mask has {len(plan)} layers, the model {layers}; pass one mask a layer")
+        report.about = replace(report.about, model=model_name(model))
         with watched(model, _Listener(request, report, layers)):
             yield report
     elif callable(what):
@@ -158,6 +202,12 @@ def certify(
         raise UnsupportedModelError(f"{type(what).__name__} is neither a model nor an attention function")
     if not report.passes and not report.skipped:
         raise PromptError("nothing was certified: no prefill of two or more tokens ran inside the block")
+    missed = [one.label for one in request.rows_at if one.label not in report.named]
+    if missed and report.passes:
+        raise PromptError(
+            f"rows {', '.join(missed)} were in no certified prefill; the last had tokens {report.last.tokens}; name "
+            "rows of the prompt, or last:64"
+        )
 
 
 def certify_attention(
@@ -196,7 +246,7 @@ class _Listener:
 
     def __init__(self, request: Request, report: Report, layers: int) -> None:
         self._request, self._report, self._layers = request, report, layers
-        self._scores: dict[int, RowScores] = {}
+        self._scores: dict[int, tuple[RowScores, RowScores | None]] = {}
         self._name, self._salt, self._prefills = "", "", 0
         self._inputs: AttentionInputs | None = None
 
@@ -238,6 +288,23 @@ class _Listener:
         self._inputs = None
 
 
+def facts_of(inputs: AttentionInputs) -> dict[str, Any]:
+    """What a ``Certified`` says of the tensors themselves, by its fields."""
+    return {
+        "queries": inputs.q.shape[2],
+        "keys": inputs.k.shape[2],
+        "dtype": str(inputs.q.dtype).removeprefix("torch."),
+        "device": device_name(inputs.q.device),
+        "kv_heads": inputs.k.shape[1],
+        "head_dim": inputs.q.shape[3],
+    }
+
+
+def model_name(model: Any) -> str:
+    """What a transformers model is called: the last part of where it came from, else its class."""
+    return Path(getattr(model.config, "_name_or_path", "") or type(model).__name__).name
+
+
 def _wrapped(function: Callable[..., Any], request: Request, report: Report) -> Callable[..., Any]:
     name = getattr(function, "__name__", type(function).__name__)
     calls = count()
@@ -262,24 +329,26 @@ def _certified(
     salt: str,
     inputs: AttentionInputs,
     layers: tuple[int, ...],
-    scores: list[RowScores],
+    scores: list[tuple[RowScores, RowScores | None]],
 ) -> Certified:
-    dense = tuple(layer for layer, found in zip(layers, scores, strict=True) if found.dense)
-    dtype = str(inputs.q.dtype).removeprefix("torch.")
-    if dtype not in EXECUTED_TOLERANCE:
-        raise ConfigError(f"attention in {dtype} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}")
+    dense = tuple(layer for layer, (drawn, _) in zip(layers, scores, strict=True) if drawn.dense)
+    facts = facts_of(inputs)
+    if facts["dtype"] not in EXECUTED_TOLERANCE:
+        raise ConfigError(
+            f"attention in {facts['dtype']} has no known rounding; use {', '.join(EXECUTED_TOLERANCE)}"
+        )
     return Certified(
         name=name,
         plan=request.named,
         prompt=salt,
-        queries=inputs.q.shape[2],
-        keys=inputs.k.shape[2],
-        dtype=dtype,
+        **facts,
         seed=request.seed,
         settings=request.settings,
         layers=layers,
-        scores=tuple(found.numpy() for found in scores),
+        scores=tuple(drawn.numpy() for drawn, _ in scores),
         dense_layers=dense,
+        places=request.places(inputs),
+        named_scores=tuple(named.numpy() for _, named in scores if named is not None),
     )
 
 

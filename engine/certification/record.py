@@ -5,11 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow
+from routesparse.engine.certificate_rows import (
+    MOST_TOKEN_TEXT,
+    CertificateRecord,
+    CertificateRow,
+    ClaimRow,
+)
 from routesparse.engine.certification.report import Certified, Claims
 from routesparse.engine.provenance import git_commit, versions
 
@@ -18,19 +23,17 @@ from routesparse.engine.provenance import git_commit, versions
 class About:
     """What a Certified does not know of the model and the prompt that it was made from."""
 
-    model: str
-    model_revision: str
-    tokenizer_hash: str
-    prompt_name: str  # a label, never a path
-    prompt_sha256: str
-    kv_heads: int
-    head_dim: int
-    device: str
-    config: Mapping[str, Any]  # what was asked for
+    model: str = "unnamed"
+    model_revision: str = ""
+    tokenizer_hash: str = ""
+    prompt_name: str = "unnamed"  # a label, never a path
+    prompt_sha256: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)  # what was asked for
+    text_of: Callable[[int], str] | None = None  # of a token; None: the prompt's text is not kept
 
 
 def record_of(found: Certified, about: About) -> CertificateRecord:
-    """The certificate and its claims: the pass's, each layer's, each head's."""
+    """The certificate, its claims (the pass's, each layer's, each head's) and the named rows."""
     run_id = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     batch, heads, sampled = found.scores[0]["error"].shape
     settings, verdict = found.settings, found.verdict
@@ -48,9 +51,9 @@ def record_of(found: Certified, about: About) -> CertificateRecord:
         tokens=found.keys,
         layers=len(found.layers),
         heads=heads,
-        kv_heads=about.kv_heads,
-        head_dim=about.head_dim,
-        device=about.device,
+        kv_heads=found.kv_heads,
+        head_dim=found.head_dim,
+        device=found.device,
         dtype=found.dtype,
         versions_json=json.dumps(versions(), sort_keys=True),
         git_commit=git_commit(),
@@ -66,7 +69,12 @@ def record_of(found: Certified, about: About) -> CertificateRecord:
         sentence=verdict.sentence,
         findings_json=json.dumps(verdict.findings),
     )
-    return CertificateRecord(certificate, tuple(_claims(run_id, found)))
+    text_of = about.text_of
+    named = tuple(
+        replace(row, run_id=run_id, text=None if text_of is None else text_of(row.position)[:MOST_TOKEN_TEXT])
+        for row in found.named
+    )
+    return CertificateRecord(certificate, tuple(_claims(run_id, found)), named)
 
 
 def _claims(run_id: str, found: Certified) -> Iterator[ClaimRow]:

@@ -4,18 +4,32 @@ Every claim is about this pass's own Q, K and V, layer by layer: what earlier la
 the model's answer is not looked at. It is about means, or about all rows but a small share: a rare row may lose
 everything. Each claim holds at the stated confidence for itself; the verdict reads the pass's alone. Worst heads are
 the worst of those that were seen, picked after the fact.
+
+Rows that the caller named are counted in no claim. The verdict is the worst of what the drawn rows lead to and what
+each set of named rows shows of itself: NaN or Inf in one of them is broken, one beyond rounding is not exact, and of a
+tolerance the same share of them may be beyond as of all rows. Without that, a pass would be called exact beside a row
+that was seen to differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from routesparse.engine.certificate_rows import PASSED, Level, level_of
+from routesparse.engine.certificate_rows import (
+    PASSED,
+    Level,
+    NamedRow,
+    NamedTotal,
+    level_of,
+    totals,
+    worst_of,
+)
+from routesparse.engine.certification import named_rows
 from routesparse.engine.certification.bounds import least_mean, most_mean, most_share, share_within_largest
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.errors import ConfigError
@@ -119,6 +133,9 @@ class Certified:
     queries: int
     keys: int
     dtype: str
+    device: str
+    kv_heads: int
+    head_dim: int
     seed: int
     settings: Settings
     layers: tuple[int, ...]
@@ -126,6 +143,26 @@ class Certified:
     dense_layers: tuple[
         int, ...
     ] = ()  # layers for which the plan says nothing: they count as reading everything
+    places: tuple[tuple[str, range], ...] = ()  # labels of named rows, and which tokens they are here
+    named_scores: tuple[dict[str, np.ndarray], ...] = ()  # of each layer, in the order of the places
+
+    @property
+    def tokens(self) -> str:
+        """Which tokens this pass had queries of: "0:4096"."""
+        return f"{self.keys - self.queries}:{self.keys}"
+
+    @cached_property
+    def named(self) -> tuple[NamedRow, ...]:
+        """The tokens that the caller named, over all heads of all layers: a measurement of them alone."""
+        if not self.named_scores:
+            return ()
+        tolerance = self.settings.tolerance
+        return named_rows.named_tokens(self.places, self.named_scores, self.layers, self.dtype, tolerance)
+
+    @cached_property
+    def by_name(self) -> tuple[NamedTotal, ...]:
+        """The same, the tokens of each label together."""
+        return totals(self.named)
 
     @cached_property
     def run(self) -> Claims:
@@ -179,6 +216,7 @@ class Certified:
             "verdict": {**asdict(self.verdict), "passed": self.verdict.passed},
             "run": asdict(self.run),
             "layers": [asdict(claims) for claims in self.by_layer],
+            "named": [asdict(row) for row in self.named],
         }
         return {**found, "heads": [asdict(claims) for claims in self.by_head]} if heads else found
 
@@ -245,6 +283,19 @@ def _pooled(layers: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _verdict(found: Certified) -> Verdict:
+    """The worst of what the drawn rows and each set of named ones lead to; where both are as bad, the drawn speak."""
+    drawn, settings = _drawn(found), found.settings
+    told = tuple(named_rows.finding(total) for total in found.by_name)
+    level = worst_of([drawn.level, *(total.level(settings.most_beyond) for total in found.by_name)])
+    if level == drawn.level:
+        return replace(drawn, findings=(*drawn.findings, *told))
+    worst = next(total for total in found.by_name if total.level(settings.most_beyond) == level)
+    sentence = named_rows.sentence(worst, found.dtype, settings.tolerance, settings.most_beyond)
+    return Verdict(level, sentence, (drawn.sentence, *drawn.findings, *told))
+
+
+def _drawn(found: Certified) -> Verdict:
+    """What the random rows alone lead to."""
     output, settings = found.run.output, found.settings
     at, findings = _at(settings), _findings(found)
     beyond = output.beyond_tolerance_bound

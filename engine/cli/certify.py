@@ -20,6 +20,7 @@ from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import ConfigError
 
 if TYPE_CHECKING:
+    from routesparse.engine.certification.record import About
     from routesparse.engine.certification.report import Certified
     from routesparse.engine.config import RouterConfig
     from routesparse.engine.models.load import LoadedModel
@@ -53,6 +54,19 @@ def certify(
         typer.Option(help="Run and certify a published rule, NAME or NAME=SETTING, such as xattention=0.9."),
     ] = None,
     rows: Annotated[int, typer.Option(help="Random rows of each head that are scored exactly.")] = 64,
+    rows_at: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Rows to score beside the random ones: 16000:16384 in tokens, or last:64. Repeatable."
+        ),
+    ] = None,
+    rows_of: Annotated[
+        list[str] | None,
+        typer.Option(help="The same by a phrase that the prompt has once, such as its question. Repeatable."),
+    ] = None,
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Keep the text of named rows out of the bundle.")
+    ] = False,
     confidence: Annotated[float, typer.Option(help="Confidence of each claim.")] = 0.95,
     tolerance: Annotated[
         float | None,
@@ -87,6 +101,9 @@ def certify(
     from routesparse.engine.certification.report import Settings
 
     Settings(confidence, mass_level, tolerance, most_beyond)
+    from routesparse.engine.certification.named_rows import check_within, read_names, rows_of_phrase
+
+    read_names(rows_at or ())
     plan = _plan(mask, block_q, block_k, minference, method)
     target = writable_folder(out or paths.spool())
     from routesparse.engine.models.token_count import refuse_before_loading
@@ -100,6 +117,8 @@ def certify(
     report.line(
         f"{tokens.tokens:,} tokens, {loaded.layers} layers of {loaded.heads} heads on {loaded.device}"
     )
+    labels = [*(rows_at or ()), *(rows_of_phrase(tokens, phrase) for phrase in rows_of or ())]
+    check_within(read_names(labels), tokens.tokens)
     import torch
 
     from routesparse.engine.certification.certify import certify as certified
@@ -110,6 +129,7 @@ def certify(
         plan=plan.of_layer,
         plan_name=plan.name,
         rows=rows,
+        rows_at=labels,
         confidence=confidence,
         mass_level=mass_level,
         tolerance=tolerance,
@@ -125,11 +145,13 @@ def certify(
         "plan": plan.name,
         "block_q": block_q,
         "block_k": block_k,
+        "rows_at": labels or None,
     }
     asked |= {"router": None if plan.config is None else plan.config.to_dict()}
     if not json_output:
         _print(found.last)
-    bundle = _write(found.last, loaded, tokens, asked, target)
+    found.about = _about(loaded, tokens, asked, keep_text=not no_text)
+    bundle = found.to_bundle(target)
     if json_output:
         told = {"run_id": bundle.name, "model": loaded.name, "device": loaded.device}
         print_json({**told, **found.last.as_dict(), "bundle": str(bundle)})
@@ -150,28 +172,19 @@ def _check_used(found: Certified) -> None:
         )
 
 
-def _write(
-    found: Certified, loaded: LoadedModel, prompt: Prompt, asked: dict[str, Any], target: Path
-) -> Path:
-    """The certificate's bundle in a folder."""
-    import torch
+def _about(loaded: LoadedModel, prompt: Prompt, asked: dict[str, Any], *, keep_text: bool) -> About:
+    """What the bundle says besides what was found."""
+    from routesparse.engine.certification.record import About
 
-    from routesparse.engine.certification.record import About, record_of
-    from routesparse.engine.device.names import device_name
-    from routesparse.engine.store.bundle import write_bundle
-
-    about = About(
+    return About(
         model=loaded.name,
         model_revision=loaded.revision,
         tokenizer_hash=loaded.tokenizer_hash,
         prompt_name=prompt.name,
         prompt_sha256=prompt.sha256,
-        kv_heads=loaded.kv_heads,
-        head_dim=loaded.head_dim,
-        device=device_name(torch.device(loaded.device)),
         config={name: value for name, value in asked.items() if value is not None},
+        text_of=prompt.token_text if keep_text else None,
     )
-    return write_bundle(record_of(found, about), target)
 
 
 class _Plan:
@@ -284,6 +297,10 @@ def _print(found: Certified) -> None:
         )
     for line in found.verdict.findings:
         console.print(line, markup=False, soft_wrap=True)
+    if found.verdict.level != "exact" and not found.named:
+        console.print(
+            "random rows say little of one answer: --rows-of 'its question' or --rows-at last:64 scores rows you name"
+        )
     subject = f"attention {found.name!r}" + (f" by {found.plan}" if planned else "")
     console.print(f"{subject}: {found.verdict.level}: {found.verdict.sentence}", markup=False, soft_wrap=True)
 

@@ -15,4 +15,12 @@ RopeJson = Annotated[
         "or linear (Position Interpolation) or longrope.",
     ),
 ]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Work on a Ray cluster (make ray): local starts one here for this command, auto joins the one that runs "
+        "here, HOST:PORT one whose node this machine is. Default: processes of this machine.",
+    ),
+]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]

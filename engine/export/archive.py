@@ -30,7 +30,11 @@ from routesparse.engine.store.bundle import Manifest
 
 README, DICTIONARY, LOAD = "README.txt", "DATA_DICTIONARY.md", "load.py"
 # What is left out with the prompt's text, besides the prompt.
-_TEXTS = {"answer": ("text",), "continuation": ("same_text", "dense_text", "routed_text")}
+_TEXTS = {
+    "answer": ("text",),
+    "continuation": ("same_text", "dense_text", "routed_text"),
+    "named_row": ("text",),
+}
 _CHUNK_BYTES = 1 << 20
 _TYPES = {
     pa.string(): "text",
@@ -85,8 +89,13 @@ if __name__ == "__main__":
 
 
 def has_text(folder: Path) -> bool:
-    """Whether a bundle holds the prompt's text."""
-    return (folder / "prompt.parquet").is_file()
+    """Whether a bundle holds the prompt's text, or of a certificate that of the tokens that were named.
+
+    Errors: BundleError.
+    """
+    if not (folder / "named_row.parquet").is_file():
+        return (folder / "prompt.parquet").is_file()
+    return bundle.read_table(folder, "named_row")["text"].null_count == 0
 
 
 def write(folder: Path, target: Path, *, text: bool) -> Path:
@@ -141,13 +150,13 @@ def _readme(run: RunRow | CertificateRow, *, text: bool) -> str:
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(json.loads(run.versions_json).items())
     )
-    kind = "run"
+    kind, table = "run", "prompt"
     what = (
         "One prompt, prefilled by a language model with sparse attention: which attention head took which pattern, "
         "what was certified about it, and what an audit found."
     )
     if isinstance(run, CertificateRow):
-        kind = "certificate"
+        kind, table = "certificate", "named_row"
         what = (
             f"What the attention {run.subject} did to one prompt: random rows of every head, compared with exact "
             "attention. No routing was recorded."
@@ -164,7 +173,7 @@ def _readme(run: RunRow | CertificateRow, *, text: bool) -> str:
         f"versions  {versions}",
         f"commit    {run.git_commit or 'unknown'}",
         f"seed      {run.seed}",
-        f"text      {'the prompt’s text is inside (prompt.parquet)' if text else 'the prompt’s text is not inside'}",
+        f"text      {f'the prompt’s text is inside ({table}.parquet)' if text else 'the prompt’s text is not inside'}",
         "",
         f"{DICTIONARY:20}every table and column: type, unit, meaning, what NULL means",
         f"{LOAD:20}reads all tables with pandas",

@@ -8,6 +8,7 @@ from routesparse.engine.export.columns import Column
 TABLES: dict[str, str] = {
     "certificate": "The certificate: what was certified, on what, and the verdict. One row.",
     "claim": "What random rows say of all rows: one row for the whole pass, for each layer, and for each head.",
+    "named_row": "Tokens that the caller named, scored in every head: a measurement of them, no bound for other rows.",
 }
 
 _POOLED = "pooled over all"
@@ -79,5 +80,24 @@ COLUMNS: dict[str, dict[str, Column]] = {
             "Largest distance between the function's output and the plan's, relative to the values read.",
             null=_NO_PLAN,
         ),
+    },
+    "named_row": {
+        "run_id": Column("The certificate."),
+        "label": Column("How the rows were named: start:stop in tokens, or last:n."),
+        "batch_index": Column("Which prompt of the batch, from 0."),
+        "position": Column("The token, from 0."),
+        "text": Column("What the token reads.", null="the prompt's text was not kept"),
+        "rows": Column("Rows scored: this token in every head of every layer.", "count"),
+        "mean_error": Column("Mean of min(relative output error, 1) over these rows."),
+        "largest_error": Column("Their largest relative output error; infinite where the output is."),
+        "worst_layer": Column("Layer of the largest error."),
+        "worst_head": Column("Head of the largest error."),
+        "nonfinite_rows": Column("Of these rows, those with NaN or Inf.", "count"),
+        "beyond_rounding": Column(
+            "Of these rows, those that differ by more than the number format's rounding.", "count"
+        ),
+        "beyond_tolerance": Column("Of these rows, those beyond the tolerance.", "count", _NO_TOLERANCE),
+        "mass": Column("Their mean retained mass.", "share", _NO_PLAN),
+        "hit_rate": Column("Share of them whose most attended key the plan reads.", "share", _NO_PLAN),
     },
 }

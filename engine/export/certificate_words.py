@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from routesparse.engine.certificate_rows import CertificateRow, ClaimRow
+from routesparse.engine.certificate_rows import CertificateRow, ClaimRow, NamedRow, NamedTotal, totals
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.export import numbers
+from routesparse.engine.export.plain_text import visible
 from routesparse.engine.verdict import Level
 
+MOST_TOKENS = 24  # named tokens that a table shows
 WORDS = {
     "broken": "Broken",
     "differs": "Differs from exact attention",
@@ -111,6 +114,60 @@ def not_promised(claim: ClaimRow) -> str:
         "inputs, which earlier layers have already changed. Another prompt, or another pass of this one. Worst heads "
         "are picked after the fact, from a few rows each, so their own bounds are wide."
     )
+
+
+def named_note(certificate: CertificateRow) -> str:
+    """What the figures of named rows say, and what they do not."""
+    return (
+        f"These rows were named by whoever asked, and scored in all {certificate.heads:,} heads of all "
+        f"{certificate.layers:,} layers. Nobody drew them: their figures are a measurement of these rows, no bound for "
+        "any other row, and no claim counts them. They can make the verdict worse, never better: NaN or Inf in one is "
+        "broken, one beyond rounding is not exact, and of a tolerance the same share of them may be beyond as of all."
+    )
+
+
+def named_caption(named: Sequence[NamedRow]) -> str:
+    """What the lines of ``named_table`` are."""
+    return (
+        f"n = {len(named):,} named tokens: each label, then the {min(MOST_TOKENS, len(named)):,} tokens farthest off. "
+        "As measured, no bounds."
+    )
+
+
+def named_table(named: Sequence[NamedRow], words: bool) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines: the labels, then their worst tokens; ``words``: with what these read, where it was kept."""
+    worst = sorted(named, key=lambda row: -row.largest_error)[:MOST_TOKENS]
+    heads = ["rows named", "token", "at", "mean error", "worst", "beyond rounding"]
+    told = named[0].beyond_tolerance is not None
+    planned = named[0].mass is not None
+    heads += ["beyond tolerance"] if told else []
+    heads += ["mass lost", "largest key read"] if planned else []
+    lines = []
+    shown: list[NamedRow | NamedTotal] = [*totals(named), *worst]
+    for one in shown:
+        line = _named_place(one, words)
+        line += [numbers.small(one.mean_error), f"{_worst(one).largest_error:.3g}"]
+        line.append(f"{one.beyond_rounding:,} of {one.rows:,}")
+        line += [f"{one.beyond_tolerance:,} of {one.rows:,}"] if told else []
+        if one.mass is not None and one.hit_rate is not None:
+            line += [numbers.small(1.0 - one.mass), numbers.share(one.hit_rate)]
+        lines.append(line)
+    return heads, lines
+
+
+def _worst(one: NamedRow | NamedTotal) -> NamedRow:
+    return one if isinstance(one, NamedRow) else one.worst
+
+
+def _named_place(one: NamedRow | NamedTotal, words: bool) -> list[str]:
+    """How it was named, which token it is, and where its largest error is."""
+    worst = _worst(one)
+    at = f"layer {worst.worst_layer}, head {worst.worst_head}"
+    if isinstance(one, NamedTotal):
+        return [one.label, f"all {one.tokens:,}", f"token {worst.position:,}, {at}"]
+    text = f" “{visible(one.text, '⏎')}”" if words and one.text is not None else ""
+    prompt = f"prompt {one.batch_index + 1}, " if one.batch_index else ""
+    return [one.label, f"{prompt}{one.position:,}{text}", at]
 
 
 def routing_absent(subject: str) -> str:

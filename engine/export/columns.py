@@ -86,7 +86,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "seed": Column("Seed of the probe's random rows."),
         "config_json": Column(
             "Every setting of the router; rope where positions were rescaled; ranks and rank_load where processes "
-            "shared the heads.",
+            "shared the heads; served where a server recorded it as one in so many of its routed requests.",
             "JSON",
         ),
         "prompt_name": Column("Label of the prompt, never a path."),

@@ -14,8 +14,8 @@ from routesparse.engine.verdict import SIGNS
 _MOST_HEADS = 24
 
 
-def page(record: CertificateRecord) -> str:
-    """The page of a certificate; no word of the prompt is on it, but for its name."""
+def page(record: CertificateRecord, *, words: bool) -> str:
+    """The page of a certificate; ``words``: with those of the named tokens, where their text was kept."""
     row = record.certificate
     whole = next(claim for claim in record.claims if claim.scope == "pass")
     layers = [claim for claim in record.claims if claim.scope == "layer"]
@@ -36,6 +36,7 @@ def page(record: CertificateRecord) -> str:
             note(certificate_words.promises(row, whole)),
             note(f"It does not speak of these. {certificate_words.not_promised(whole)}"),
         ),
+        _named(record, words),
         section(
             "Worst heads", _table(row, worst, planned, f"n = the {len(worst)} worst of {len(heads):,} heads")
         ),
@@ -78,6 +79,18 @@ def _table(row: CertificateRow, claims: Sequence[ClaimRow], planned: bool, capti
         cells.append(line)
     told = f"{caption}. At most, at least: over all rows, at {certificate_words.confidence(row)} confidence each."
     return table(told, heads, cells)
+
+
+def _named(record: CertificateRecord, words: bool) -> str:
+    """The rows that somebody named: a line a label, then the tokens that are farthest off."""
+    if not record.named:
+        return ""
+    heads, lines = certificate_words.named_table(record.named, words)
+    return section(
+        "Rows that were named",
+        note(certificate_words.named_note(record.certificate)),
+        table(certificate_words.named_caption(record.named), heads, lines, left=(0, 1, 2)),
+    )
 
 
 def _made(row: CertificateRow) -> str:

@@ -21,10 +21,10 @@ _TABLES = ("layer_run", "head_choice", "fallback_event", "audit", "worst_row", "
 
 
 def of_bundle(folder: Path, *, words: bool) -> str:
-    """The page of a bundle, which is checked first; of a certificate that has no words. Errors: BundleError."""
+    """The page of a bundle, which is checked first; ``words``: with some of the prompt's. Errors: BundleError."""
     data = bundle.read_tables(folder)
     if "certificate" in data:
-        return report_certificate.page(bundle.read_certificate(folder))
+        return report_certificate.page(bundle.read_certificate(folder), words=words)
     rows = {name: tables.from_arrow(name, data[name]) for name in (*_TABLES, "run", "prompt") if name in data}
     fields: dict[str, Any] = {tables.TABLES[name][1]: tuple(rows.get(name, ())) for name in _TABLES}
     prompt = rows.get("prompt") or [None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from html import escape
 
 import pandas as pd
@@ -19,9 +20,9 @@ from routesparse.app.shell import (
     view,
 )
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, facts, grid, numbers, states
+from routesparse.app.ui import design, exports, facts, glossary, grid, numbers, states
 from routesparse.app.ui.plain_text import visible
-from routesparse.engine.certificate_rows import CertificateRow
+from routesparse.engine.certificate_rows import CertificateRow, NamedRow
 from routesparse.engine.certification.rounding import all_digits
 from routesparse.engine.errors import InputError
 from routesparse.engine.export import certificate_words
@@ -55,6 +56,9 @@ def render() -> None:
             _map_card(row, heads)
         with right:
             _worst_card(row, heads)
+    named = certificate_queries.named_rows(store, row.run_id)
+    if named:
+        _named_card(row, named)
     left, right = st.columns([1.15, 1], gap="small")
     with left:
         _layers_card(row, layers)
@@ -159,6 +163,20 @@ def _worst_card(row: CertificateRow, heads: pd.DataFrame) -> None:
             f" · ≤ and ≥: bounds at {certificate_words.confidence(row)} confidence · source: claim",
             worst,
             "certificate-worst",
+        )
+
+
+def _named_card(row: CertificateRow, named: list[NamedRow]) -> None:
+    with st.container(border=True, key="card-named-rows", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Rows that were named {glossary.mark("named_rows")}</div>'
+            f'<div class="rs-note">{escape(certificate_words.named_note(row))}</div>{tables.named_html(named)}'
+        )
+        exports.chart_foot(
+            f"certificate-named-{queries.label(row.run_id)}",
+            f"{certificate_words.named_caption(named)} Source: named_row",
+            pd.DataFrame([asdict(one) for one in named]).drop(columns=["run_id", "text"]),
+            "certificate-named",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -9,7 +10,8 @@ import pandas as pd
 
 from routesparse.app.ui import glossary, numbers
 from routesparse.app.ui.tables import framed
-from routesparse.engine.certificate_rows import CertificateRow
+from routesparse.engine.certificate_rows import CertificateRow, NamedRow
+from routesparse.engine.export import certificate_words
 from routesparse.engine.export.certificate_words import lower, upper
 
 MOST = 12
@@ -46,6 +48,22 @@ def layers_html(layers: pd.DataFrame) -> str:
         for one in layers.itertuples()
     ]
     return framed(f"<tr>{head}</tr>{''.join(body)}")
+
+
+def named_html(named: Sequence[NamedRow]) -> str:
+    """The labels of named rows, then their worst tokens with what they read."""
+    heads, lines = certificate_words.named_table(named, words=True)
+    words, left = (0, 1, 2), ' class="l"'
+
+    def cells(tag: str, line: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{left if place in words else ''}><bdi>{escape(cell)}</bdi></{tag}>"
+            for place, cell in enumerate(line)
+        )
+
+    return framed(
+        "".join(f"<tr>{cells('td' if n else 'th', line)}</tr>" for n, line in enumerate((heads, *lines)))
+    )
 
 
 _BEYOND = escape("Rows drawn whose output differs from exact attention by more than rounding explains")

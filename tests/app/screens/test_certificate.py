@@ -42,6 +42,17 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
     assert "Xeon" in told and "float32" in told
 
 
+def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, filled, factory, open_page):
+    told = text_of(open_page("certificate", run=ID))
+    table = told[told.index("Rows that were named") :].partition("</table>")[0]
+    assert "no bound for any other row" in table and "no claim counts them" in table
+    assert '<bdi>last:8</bdi></td><td class="l"><bdi>all 8' in table
+    assert table.index("“w4095”") < table.index("“w4094”"), "the worst token first"
+    none = replace(factory.make_certificate("20261102-1"), named=())
+    bundle.write_bundle(none, filled / "spool")
+    assert "Rows that were named" not in text_of(open_page("certificate", run="20261102-1"))
+
+
 def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, filled, factory, open_page):
     bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
     for metric in ("mass", "hit_rate"):

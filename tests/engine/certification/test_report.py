@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from routesparse.engine import certify_attention
+from routesparse.engine import certify, certify_attention
 from routesparse.engine.certification.certify import Request
 from routesparse.engine.certification.report import Settings
+from routesparse.engine.errors import PromptError
 from routesparse.engine.evaluation.studies import certify_trials
+from routesparse.engine.store import bundle
 
 
 def certified(rows=512, dtype=torch.float32, sparse=False, **settings):
@@ -19,6 +21,25 @@ def certified(rows=512, dtype=torch.float32, sparse=False, **settings):
     return certify_attention(
         q, k, v, out, request=Request(Settings(**settings), rows, plan=plan, plan_name="half")
     )
+
+
+def test_a_report_leaves_a_bundle_that_the_dashboard_takes_in(tmp_path):
+    q, k, v = certify_trials.problem(0, torch.float32)
+    with certify(lambda q, k, v: certify_trials.dense(q, k, v, 0) * 0.5, rows=64) as report:
+        with pytest.raises(PromptError, match="nothing was certified yet"):
+            report.to_bundle(tmp_path)
+        report.attention(q, k, v)
+    path = report.to_bundle(tmp_path)
+    bundle.verify_bundle(path)
+    row = bundle.read_certificate(path).certificate
+    assert (row.verdict, row.function, row.model, row.prompt_name) == (
+        "differs",
+        "<lambda>",
+        "unnamed",
+        "unnamed",
+    )
+    assert (row.heads, row.kv_heads, row.head_dim) == (q.shape[1], k.shape[1], q.shape[3])
+    assert row.tokens == k.shape[2] and row.device
 
 
 def test_exact_output_passes_a_tolerance_only_where_enough_rows_show_it():

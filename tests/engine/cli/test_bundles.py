@@ -107,7 +107,7 @@ def damage_schema(folder):
     ("damage", "message"),
     [
         (damage_file, "run-a/head_choice.parquet doesn't match its checksum; copy the bundle again"),
-        (damage_schema, "run-a has schema 99, this version reads 5; upgrade RouteSparse"),
+        (damage_schema, "run-a has schema 99, this version reads 6; upgrade RouteSparse"),
         (lambda folder: (folder / "run.parquet").unlink(), "run-a/run.parquet is missing"),
         (lambda folder: (folder / "manifest.json").unlink(), "run-a/manifest.json is missing"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "run-a/manifest.json can't be read"),

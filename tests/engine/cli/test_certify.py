@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from routesparse.engine.certificate_rows import totals
 from routesparse.engine.store.bundle import read_certificate
 
 TOKENS = 600
@@ -89,6 +90,32 @@ def test_a_foreign_plan_is_run_and_certified(told, tmp_path, arguments):
         )
 
 
+def test_rows_that_are_named_by_place_and_by_phrase_are_kept_with_their_text(told, run, model, tmp_path):
+    text = "the lazy dog sees a fox " * 25 + "and the fox sees the last dog"
+    (tmp_path / "asked.txt").write_text(text)
+    asked = ("--prompt", tmp_path / "asked.txt", "--method", "window=128", "--rows", 8, "--out", tmp_path)
+    code, found, err = told(*asked, "--rows-at", "last:4", "--rows-of", "sees the last")
+    assert code == 0, err
+    made = read_certificate(Path(found["bundle"]))
+    (phrase, last), row = totals(made.named), made.certificate
+    assert json.loads(row.config_json)["rows_at"] == ["last:4", phrase.label]
+    assert last.rows == 4 * 2 * 2 and 0 < last.mass < 1
+    read = "".join(one.text for one in made.named if one.label == phrase.label)
+    assert read.strip() == "sees the last"
+    assert sum("no bound for others" in line for line in found["verdict"]["findings"]) == 2
+    code, found, err = told(*asked, "--rows-of", "sees the last", "--no-text")
+    bundle = Path(found["bundle"])
+    assert code == 0 and all(one.text is None for one in read_certificate(bundle).named), err
+    assert "sees the last" not in (bundle / "manifest.json").read_text(), "nor is the phrase kept"
+
+
+def test_the_command_suggests_naming_rows_where_something_was_lost(run, model):
+    asked = ("certify", "--model", model, "--prompt", model.parent / "prompt.txt", "--rows", 8)
+    assert "--rows-of 'its question'" in run(*asked, "--method", "window=128")[1]
+    assert "--rows-of" not in run(*asked)[1], "exact up to rounding"
+    assert "--rows-of" not in run(*asked, "--method", "window=128", "--rows-at", "last:4")[1]
+
+
 def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
     masks(tmp_path)
     code, found, _ = told("--mask", tmp_path / "mask.npy", "--tolerance", 1e-3)
@@ -116,6 +143,10 @@ def test_a_tolerance_that_is_not_kept_is_exit_code_1(told, tmp_path):
         (("--method", "trianglemix=2"), "left all 2 layers dense"),
         (("--block-q", 64), "belong to --mask"),
         (("--rows", 1), "at least 2"),
+        (("--rows-at", "64"), "'64' names no rows; write START:STOP"),
+        (("--rows-at", "600:3000"), "end behind the prompt"),
+        (("--rows-of", "a fox"), "25 times, at tokens"),
+        (("--rows-of", "a bear"), "is not in prompt 'prompt.txt'"),
         (("--confidence", 2), "confidence 2"),
     ],
     ids=lambda value: str(value[1]) if isinstance(value, tuple) else "",

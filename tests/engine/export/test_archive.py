@@ -58,7 +58,10 @@ def test_a_bundle_that_quotes_a_prompt_it_does_not_hold_keeps_it_in(factory, tmp
 
 def test_no_column_of_text_that_prompts_are_quoted_in_is_forgotten():
     quoting = {
-        (table, c) for table in tables.TABLES for c in tables.arrow_schema(table).names if c.endswith("text")
+        (table, c)
+        for table in (*tables.TABLES, *tables.CERTIFICATE_TABLES)
+        for c in tables.arrow_schema(table).names
+        if c.endswith("text")
     }
     left_out = {(table, column) for table, texts in archive._TEXTS.items() for column in texts}
     assert quoting == left_out | {("prompt", "text")}

@@ -40,6 +40,7 @@ def test_the_zip_says_what_it_is_and_its_snippet_reads_it(folder, tmp_path):
     assert (inside / archive.README).read_text().startswith(f"RouteSparse certificate {folder.name}")
     dictionary = (inside / archive.DICTIONARY).read_text()
     assert "## claim.parquet" in dictionary and "## audit.parquet" not in dictionary
+    assert "a measurement of them, no bound for other rows" in dictionary
     code = "import sys; sys.modules['routesparse'] = None; import runpy; runpy.run_path('load.py', run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=inside, capture_output=True, text=True, timeout=60
@@ -55,6 +56,22 @@ def test_the_page_says_verdict_worst_heads_and_limits_without_running_anything(f
     assert worst.index("layer 3, head 3") < worst.index("layer 3, head 2")
     assert "may have been missed" in page
     assert "<script" not in page and "&lt;script&gt;alert(1)" in page
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_what_named_tokens_read_goes_only_where_it_is_asked_for(folder, tmp_path, text):
+    page = report_page.of_bundle(folder, words=text)
+    assert "Rows that were named" in page and "no bound for any other row" in page
+    assert ("w4095" in page) == text and "last:8" in page
+    assert page.index("4,095") < page.index("4,094"), "the worst first"
+    assert archive.has_text(folder)
+    with zipfile.ZipFile(archive.write(folder, tmp_path / "one.zip", text=text)) as packed:
+        packed.extractall(tmp_path)
+    inside = tmp_path / folder.name
+    assert bundle.read_certificate(inside).named[0].text == ("w4088" if text else None)
+    assert archive.has_text(inside) == text
+    told = "the prompt’s text is inside (named_row.parquet)" if text else "text is not inside"
+    assert told in (inside / archive.README).read_text()
 
 
 def test_bounds_are_rounded_to_the_safe_side():
