@@ -11,6 +11,7 @@ from routesparse.app.screens.calibration import page as calibration
 from routesparse.app.screens.certificate import page as certificate
 from routesparse.app.screens.compare import page as compare
 from routesparse.app.screens.fallbacks import page as fallbacks
+from routesparse.app.screens.fleet import page as fleet
 from routesparse.app.screens.head import page as head
 from routesparse.app.screens.home import page as home
 from routesparse.app.screens.job import page as job
@@ -54,11 +55,12 @@ def main() -> None:
         "calibration": st.Page(calibration.render, title="Calibration", url_path="calibration"),
         "results": st.Page(results.render, title="Results", url_path="results"),
         "fallbacks": st.Page(fallbacks.render, title="Fallbacks", url_path="fallbacks"),
+        "fleet": st.Page(fleet.render, title="Fleet", url_path="fleet"),
         "terms": st.Page(terms.render, title="Terms", url_path="terms"),
     }
     st.session_state["pages"] = pages
     groups = {
-        "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep")],
+        "Analyse": [pages[name] for name in ("home", "runs", "new", "models", "job", "sweep", "fleet")],
         "Run": [pages["map"], pages["head"], pages["text"]],
         "Trust": [
             pages[name] for name in ("audit", "fallbacks", "certificate", "compare", "calibration", "results")

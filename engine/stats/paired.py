@@ -171,7 +171,7 @@ def newcombe(both: int, only_other: int, only_base: int, neither: int) -> tuple[
     """
     n = both + only_other + only_base + neither
     p, q = (both + only_other) / n, (both + only_base) / n
-    (low_p, high_p), (low_q, high_q) = _wilson(p, n), _wilson(q, n)
+    (low_p, high_p), (low_q, high_q) = wilson(p, n), wilson(q, n)
     product = (both + only_other) * (only_base + neither) * (both + only_base) * (only_other + neither)
     spread = both * neither - only_other * only_base
     if product == 0:
@@ -188,7 +188,7 @@ def newcombe(both: int, only_other: int, only_base: int, neither: int) -> tuple[
     return middle - reach(p - low_p, high_q - q), middle + reach(high_p - p, q - low_q)
 
 
-def _wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)

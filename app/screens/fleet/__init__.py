@@ -1,0 +1,1 @@
+"""The page Fleet: ``page.render`` draws it."""

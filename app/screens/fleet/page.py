@@ -1,0 +1,189 @@
+"""Fleet: the requests that servers recorded, by model and day (UTC), and the days that differ from those before."""
+
+from __future__ import annotations
+
+import datetime
+import zlib
+from html import escape
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from routesparse.app.screens.fleet import figures
+from routesparse.app.shell import identity, navigate, switch, verdict_bar
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design, exports, grid, numbers, states
+from routesparse.app.ui.plain_text import visible
+from routesparse.engine.stats import fleet_alarms
+from routesparse.engine.store import fleet_queries, queries
+from routesparse.engine.store.owner_view import OwnerView
+
+_SPANS = {"14": "14 days", "7": "7 days", "30": "30 days"}
+_MOST_ALARMS = 12
+_FIRST_YEAR = 2000
+_SERVER = queries.SOURCES[1]
+
+
+def render() -> None:
+    """Draw the page."""
+    store = access().store
+    st.html(
+        '<div class="rs-title">Fleet</div><div class="rs-sub">The requests that servers recorded, by model and day '
+        "(UTC), and the days on which something changed. Prompts that were not routed leave no record.</div>"
+    )
+    newest = fleet_queries.newest_day(store)
+    if newest is None:
+        _nothing()
+        return
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    newest = min(newest, today)  # a wrong clock must not hide the others
+    span = switch.chosen("days", _SPANS)
+    last = _last_day(newest)
+    found = fleet_queries.requests(store, last, int(span) + fleet_alarms.DAYS_BEFORE)
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        models = _several("model", "Model", sorted(found["model"].unique()) if len(found) else [])
+        kinds = _several("alarm", "Alarms about", list(figures.NAMES.values()))
+        switch.buttons("days", _SPANS, span)
+    columns = _days(last, int(span))
+    if models:
+        found = found[found["model"].isin(models)]
+    if found.empty or found["day"].max() < columns[0]:
+        states.empty(
+            f"No request was recorded from {columns[0]} to {last}", ["Choose more days or other models."]
+        )
+        navigate.link("The newest days", "fleet")
+        return
+    tests = fleet_alarms.judge(found)
+    tests = tests[tests["day"] >= columns[0]]
+    days = fleet_queries.by_day(found[found["day"] >= columns[0]])
+    _alarms_card(tests[tests["figure"].map(figures.NAMES).isin(kinds)] if kinds else tests)
+    for model, own in days.groupby("model"):
+        _model_card(store, str(model), own, tests[tests["model"] == model], columns)
+
+
+def _nothing() -> None:
+    lines = [
+        "A vLLM server with the plug-in records one in so many of the prompts that it routes "
+        "(ROUTESPARSE_VLLM_RECORD_EVERY) and leaves them in this dashboard’s spool: see engine/README.md, the section "
+        "about serving. To try it with the bundled model: make serve-vllm.",
+        "A server of your own does the same with route(): give its trace a RunInfo with served=Served(…).",
+    ]
+    if identity.owner() is not None:
+        lines.append(
+            "Requests that a server records belong to nobody who logs in: a dashboard without a login shows them."
+        )
+    states.empty("No server has recorded a request here", lines)
+
+
+def _several(name: str, label: str, options: list[str]) -> list[str]:
+    return st.multiselect(
+        label,
+        options,
+        key=name,
+        bind="query-params",
+        placeholder="all",
+        width=260,
+    )
+
+
+def _last_day(newest: str) -> str:
+    """The day that the address names, else the newest with a request."""
+    text = st.query_params.get("until", "")
+    try:
+        asked = datetime.date.fromisoformat(text or newest)
+        if asked.year < _FIRST_YEAR:
+            raise ValueError(text)
+        return min(asked.isoformat(), newest)
+    except ValueError:
+        states.field_error("The address names no day like 2026-11-23 after until=; the newest are shown.")
+        return newest
+
+
+def _days(last: str, count: int) -> list[str]:
+    end = datetime.date.fromisoformat(last)
+    return [(end - datetime.timedelta(back)).isoformat() for back in reversed(range(count))]
+
+
+def _alarms_card(tests: pd.DataFrame) -> None:
+    alarms = tests[tests["state"] == "alarm"].sort_values(["day", "p"], ascending=[False, True])
+    judged = tests[tests["state"].isin(["alarm", "no alarm"])].drop_duplicates(["model", "day"])
+    every = tests.drop_duplicates(["model", "day"])
+    with st.container(border=True, key="card-alarms", gap="xsmall"):
+        st.html('<div class="rs-h">Alarms</div>')
+        if not len(judged):
+            states.note(
+                f"No day can be judged yet: it takes {fleet_alarms.FEWEST} requests on a day and as many in the "
+                f"{fleet_alarms.DAYS_BEFORE} days before."
+            )
+        elif alarms.empty:
+            st.html(
+                '<div class="rs-sub">No alarm: no judged day was found to differ from those before.</div>'
+            )
+        for alarm in alarms.head(_MOST_ALARMS).to_dict("records"):
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                st.html(
+                    f'<div class="rs-error">▲ {escape(visible(figures.sentence(alarm)))}</div>',
+                    width="stretch",
+                )
+                navigate.link("Its runs", "runs", **_query(alarm["model"], alarm["day"], alarm["figure"]))
+        if len(alarms) > _MOST_ALARMS:
+            st.html(f'<div class="rs-sub">And {len(alarms) - _MOST_ALARMS} earlier ones: see the CSV.</div>')
+        exports.chart_foot(
+            "fleet-alarms",
+            f"n = {numbers.several(len(judged), 'judged day')} of a model, {len(every) - len(judged)} too few or with "
+            f"nothing before · Fisher’s exact test against the {fleet_alarms.DAYS_BEFORE} days before, Holm over a "
+            f"day’s figures: where nothing changed, at most 1 day of a model in {1 / fleet_alarms.LEVEL:,.0f} "
+            "raises an alarm once it is over, if requests are independent; until then it is judged at each look, and "
+            "raises more · source: run",
+            tests,
+            "alarms",
+        )
+
+
+def _model_card(
+    store: OwnerView, model: str, days: pd.DataFrame, tests: pd.DataFrame, columns: list[str]
+) -> None:
+    theme = design.current_theme()
+    key = f"fleet-{zlib.crc32(model.encode()):08x}"
+    with st.container(border=True, key=f"card-{key}", gap="xsmall"):
+        st.html(f'<div class="rs-h"><bdi>{escape(visible(model))}</bdi></div>')
+        drawn = figures.cells(days, tests, columns, theme)
+        picked = grid.show(drawn, key, f"Figures of {model}, a column a day", picks=True)
+        if picked is not None:
+            row = list(figures.ROWS)[picked[0]]
+            navigate.go("runs", **_query(model, columns[picked[1]], row))
+        st.html(_legend(theme))
+        rate = figures.rate_words(days["least_one_in"].min(), days["most_one_in"].max())
+        exports.chart_foot(
+            f"fleet-{model}",
+            f"n = {numbers.several(int(days['requests'].sum()), 'request')}, {rate} · shares of units over all units "
+            "of a day · days are UTC · click a cell to open its runs · –: not measured · source: run, head_choice",
+            days,
+            key,
+            chart=key,
+        )
+
+
+def _legend(theme: design.Theme) -> str:
+    words = {
+        "alarm": "▲ alarm",
+        "no alarm": "compared, no alarm",
+        "too few": f"fewer than {fleet_alarms.FEWEST} requests: few, not judged",
+        "": "not compared",
+    }
+    entries = "".join(
+        f'<span><i style="background:{figures.color(state, theme)}"></i>{word}</span>'
+        for state, word in words.items()
+    )
+    return f'<div class="rs-legend">{entries}<span><i style="background:{theme.null}"></i>none recorded</span></div>'
+
+
+def _query(model: str, day: str, figure: str) -> dict[str, Any]:
+    """The address of Runs with the requests behind a figure."""
+    query = {"model": model, "day": day, "source": _SERVER}
+    if figure in verdict_bar.WORDS:
+        query["level"] = verdict_bar.WORDS[figure]  # type: ignore[index]
+    if figure in ("drift", "drift_alarms"):
+        query["reason"] = "drift alarm"
+    return query

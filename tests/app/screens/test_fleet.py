@@ -1,0 +1,126 @@
+"""The page Fleet filled, empty and in error, and the way to the runs behind a figure. No GPU, no browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from routesparse.app.screens.fleet import figures
+from routesparse.app.shell.access import access
+from routesparse.app.ui import design
+from routesparse.engine.stats import fleet_alarms
+from routesparse.engine.store import bundle, fleet_queries, queries
+
+BEFORE, BAD, QUIET = "2026-11-18", "2026-11-19", "2026-11-20"
+
+
+def text_of(page) -> str:
+    return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
+
+
+@pytest.fixture
+def served(home, factory):
+    """A model's requests: 20 on a good day, 20 on a bad one, 3 on the next; and an analysis made here."""
+    made = factory.make_record(
+        layers=1,
+        heads=2,
+        segments=1,
+        tokens=2048,
+        audit=False,
+        dense=False,
+        probe=False,
+        prompt=False,
+    )
+    bundle.write_bundle(factory.rename(made, "a-analysis"), home / "spool")
+    config = json.loads(made.run.config_json) | {"served": {"by": "vllm", "one_in": 50}}
+    counts = {BEFORE: 20, BAD: 20, QUIET: 3}
+    for day, count in counts.items():
+        for place in range(count):
+            copy = factory.rename(made, f"{day}-{place:04d}")
+            run = replace(
+                copy.run,
+                model="<b>served</b>",
+                created_at=f"{day}T23:{place:02d}:00+00:00",
+                config_json=json.dumps(config),
+                density=0.2 if day == BEFORE else 0.6,
+                drift_alarm=day == BAD and place < 18,
+                drift_distance=1.0,
+                drift_p=0.01,
+            )
+            bundle.write_bundle(replace(copy, run=run), home / "spool")
+    opened = access()
+    opened.look_into_spool()
+    while len(opened.store.run_ids()) < 1 + sum(counts.values()):
+        opened.look_into_spool()
+    return opened.store
+
+
+def test_days_have_their_figures_and_analyses_are_left_out(served):
+    assert fleet_queries.newest_day(served) == QUIET
+    found = fleet_queries.by_day(fleet_queries.requests(served, QUIET, 14)).set_index("day")
+    assert list(found["requests"]) == [20, 20, 3] and set(found["most_one_in"]) == {50}
+    assert found.loc[BAD, ["drift_alarms", "drift_assessed"]].tolist() == [18, 20]
+    assert found.loc[BEFORE, "median_density"] == pytest.approx(0.2)
+    levels = found[["red", "amber", "green"]].sum(axis=1)
+    assert list(levels) == [20, 20, 3]
+
+
+def test_an_alarm_names_model_day_figure_and_leads_to_its_runs(served, open_page):
+    page = open_page("fleet")
+    assert not page.exception
+    html = text_of(page)
+    assert "<b>served</b>, 2026-11-19: 18 of 20 requests raised a drift alarm" in html
+    assert "against 0 of 20 (0.0 %) in the 7 days before" in html
+    assert "1 in 50 recorded" in html and "n = 1 judged day of a model, 2 too few" in html
+    assert "day=2026-11-19" in html and "reason=drift+alarm" in html
+    assert "<b>served</b>" not in " ".join(str(part.proto.body) for part in page.get("html"))
+
+
+def test_the_view_is_in_the_address(served, open_page):
+    html = text_of(open_page("fleet", alarm="area kept", model="<b>served</b>", days="7"))
+    assert "raised a drift alarm" not in html and "requests kept more than" in html
+    assert "No request was recorded from 2026-10-05" in text_of(open_page("fleet", until="2026-10-18"))
+
+
+def test_runs_lists_the_requests_of_a_day(served, open_page):
+    page = open_page("runs", source=queries.SOURCES[1], day=QUIET)
+    assert not page.exception and len(page.dataframe[0].value) == 3
+    assert len(open_page("runs", source=queries.SOURCES[0]).dataframe[0].value) == 1
+
+
+def test_a_day_of_few_requests_says_so(served):
+    found = fleet_queries.requests(served, QUIET, 14)
+    tests, days = fleet_alarms.judge(found), fleet_queries.by_day(found)
+    drawn = figures.cells(days, tests, [BEFORE, BAD, QUIET], design.LIGHT)
+    few = {cell[3] for cell in drawn["cells"] if cell[1] == 2}
+    assert few == {"3", figures.TOO_FEW}
+    assert [cell[3] for cell in drawn["cells"] if cell[1] == 1 and cell[4]] == ["▲60.0%", "▲18"]
+
+
+def test_without_requests_the_page_says_how_to_get_them(filled, open_page):
+    page = open_page("fleet")
+    assert not page.exception and "No server has recorded a request here" in text_of(page)
+    assert "make serve-vllm" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("created_at", "day"),
+    [
+        ("2026-11-23T01:00:00+02:00", "2026-11-22"),
+        ("2026-11-23T23:30:00.5-0100", "2026-11-24"),
+        ("2026-11-23T01:00:00Z", "2026-11-23"),
+        ("2026-11-23T01:00:00", "2026-11-23"),
+        ("2026-11-23", "2026-11-23"),
+    ],
+)
+def test_days_are_utc(served, created_at, day):
+    assert served.rows("SELECT utc_day(?)", [created_at]) == [(day,)]
+
+
+@pytest.mark.parametrize("day", ["yesterday", "0001-01-03"])
+def test_a_day_that_is_none_is_named(served, open_page, day):
+    page = open_page("fleet", until=day)
+    assert not page.exception and "names no day like" in text_of(page) and "Alarms" in text_of(page)
