@@ -46,7 +46,9 @@ def units(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
     ``residual`` is g - g*, ``delta`` the delta_q that the conformal claim used (NULL: none, or clipped at 0).
     """
     return store.frame(
-        f"SELECT * FROM ({_UNITS}) USING SAMPLE reservoir({int(most)} ROWS) REPEATABLE (0)", [list(run_ids)]
+        f"SELECT * FROM ({_UNITS}) USING SAMPLE reservoir({int(most)} ROWS) REPEATABLE (0)",
+        [list(run_ids)],
+        of=run_ids,
     ).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
 
 
@@ -55,6 +57,7 @@ def worst(store: OwnerView, run_ids: Sequence[str], order: str, most: int) -> pd
     return store.frame(
         f"SELECT * FROM ({_UNITS}) ORDER BY {ORDERS[order]}, run_id, layer, head, segment LIMIT ?",
         [list(run_ids), most],
+        of=run_ids,
     )
 
 
@@ -74,6 +77,7 @@ def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         FROM ({_UNITS}) GROUP BY ALL ORDER BY run_id, pattern, layer
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -111,6 +115,7 @@ def layer_claims(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         ORDER BY r.run_id, l.layer
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -133,6 +138,7 @@ def gaps(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         FROM ({_UNITS})
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -145,4 +151,5 @@ def forward_errors(store: OwnerView, run_id: str) -> pd.DataFrame:
         WHERE run.run_id = ? AND l.forward_error IS NOT NULL ORDER BY l.layer
         """,
         [run_id],
+        of=[run_id],
     )

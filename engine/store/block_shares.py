@@ -55,7 +55,7 @@ def block_shares(
     if place is None:
         return None
     sql = "SELECT bundle_id, layers, heads, tokens, block_q, block_k FROM run WHERE run_id = ?"
-    digest, layers, heads, tokens, block_q, block_k = store.rows(sql, [run_id])[0]
+    digest, layers, heads, tokens, block_q, block_k = store.rows(sql, [run_id], of=[run_id])[0]
     shape = (layers, heads, -(-tokens // block_k))
     try:
         return _read(place, digest, shape, (block_q, block_k), segment, batch_index)

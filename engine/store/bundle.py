@@ -37,8 +37,9 @@ from routesparse.engine.rows import RunRecord, RunRow
 from routesparse.engine.store import certificate_ranges, ranges, tables
 
 FORMAT = "routesparse-bundle"
-# 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates
-SCHEMA_VERSION = 5
+# 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates;
+# 5 no named rows
+SCHEMA_VERSION = 6
 MANIFEST = "manifest.json"
 PROBE_LIMIT_BYTES = 20 * 1024 * 1024
 # A run of 128 layers of 128 heads with 16 segments has 7 million candidates, in some 200 MB.
@@ -130,7 +131,8 @@ def read_certificate(path: Path) -> CertificateRecord:
     if "certificate" not in data:
         raise BundleError(f"{path.name} is a run, not a certificate; pass what `routesparse certify` wrote")
     (row,) = tables.from_arrow("certificate", data["certificate"])
-    return CertificateRecord(row, tuple(tables.from_arrow("claim", data["claim"])))
+    rows = {name: tuple(tables.from_arrow(name, table)) for name, table in data.items()}
+    return CertificateRecord(row, rows["claim"], rows.get("named_row", ()))
 
 
 def verify_bundle(path: Path) -> Manifest:

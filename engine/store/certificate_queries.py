@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from routesparse.engine.certificate_rows import CertificateRow, ClaimRow
+from routesparse.engine.certificate_rows import CertificateRow, ClaimRow, NamedRow
 from routesparse.engine.errors import InputError
 from routesparse.engine.store import tables
 from routesparse.engine.store.owner_view import OwnerView
@@ -72,6 +72,18 @@ def whole(store: OwnerView, certificate_id: str) -> ClaimRow | None:
     return ClaimRow(certificate_id, *found[0]) if found else None
 
 
+def named_rows(store: OwnerView, certificate_id: str) -> list[NamedRow]:
+    """The tokens that somebody named, by label and position; none where nothing was named."""
+    names = [name for name in tables.arrow_schema("named_row").names if name != "run_id"]
+    columns = ", ".join(f'"{name}"' for name in names)
+    found = store.rows(
+        f"SELECT {columns} FROM named_row WHERE run_key = (SELECT run_key FROM certificate WHERE run_id = ?) "
+        "ORDER BY label, position, batch_index",
+        [certificate_id],
+    )
+    return [NamedRow(certificate_id, *row) for row in found]
+
+
 def newest(store: OwnerView) -> str | None:
     """The id of the newest certificate; None if there is none."""
     found = store.rows("SELECT run_id FROM certificate ORDER BY created_at DESC, run_key DESC LIMIT 1")
@@ -100,7 +112,8 @@ def _router(config: Any) -> Any:
     """A router's settings that decide what is read."""
     if not isinstance(config, dict):
         return None
-    return {name: value for name, value in config.items() if name not in ("break_even_tokens", "seed")}
+    aside = ("break_even_tokens", "seed", "served")
+    return {name: value for name, value in config.items() if name not in aside}
 
 
 def _without_key(found: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from routesparse.engine import certificate_rows
+from routesparse.engine.certificate_rows import MOST_TOKEN_TEXT
 from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.store import ranges
@@ -21,6 +22,7 @@ _ROWS = Whole(0, ranges.INT64)
 # Relative to an output that may be as small as float32 has it; infinite where the output under test is.
 _ERROR = Number(0.0, 1e39, open=True)
 _SENTENCE = Text(2_000)
+_MOST_NAMED = 1 << 14
 _MOST_CLAIMS = 1 << 17  # the largest map twice: they are unpacked row by row
 _SAME = (
     *("run_id", "created_at", "model", "model_revision", "tokenizer_hash", "prompt_name", "prompt_sha256"),
@@ -52,6 +54,17 @@ SCHEMA: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("beyond_rounding_bound", "beyond_tolerance_bound", "low_rows_bound"), _SHARE),
         **dict.fromkeys(("mass", "mass_bound", "hit_rate", "hit_rate_bound"), _SHARE),
     },
+    "named_row": {
+        **{name: _UNIT[name] for name in ("run_id", "batch_index")},
+        **{f"worst_{name}": _UNIT[name] for name in ("layer", "head")},
+        "label": Text(32, pattern=r"^([0-9]+|last):[0-9]+$"),
+        "position": ranges.SCHEMA["worst_row"]["position"],
+        "text": Text(MOST_TOKEN_TEXT, lines=True),  # shown escaped
+        "rows": Whole(1, ranges.INT64),
+        **dict.fromkeys(("mean_error", "mass", "hit_rate"), _SHARE),
+        "largest_error": _ERROR,
+        **dict.fromkeys(("nonfinite_rows", "beyond_rounding", "beyond_tolerance"), _ROWS),
+    },
 }
 _WHERE = ("batch_index", "layer", "head")
 _OF_A_PLAN = (
@@ -73,7 +86,10 @@ def check(tables: Mapping[str, pa.Table]) -> None:
     most = min(_MOST_CLAIMS, 1 + row["layers"] * (1 + row["heads"] * row["batch"]))
     if tables["claim"].num_rows > most:
         raise FieldError("rows of claim", tables["claim"].num_rows, f"at most {most}")
+    named = tables["named_row"].to_pylist() if "named_row" in tables else []
     _claims(row, tables["claim"].to_pylist())
+    _named(row, named)
+    _verdict(row, tables["claim"].to_pylist(), named)
 
 
 def check_table(name: str, table: pa.Table) -> None:
@@ -136,31 +152,71 @@ def _claims(row: dict[str, Any], claims: list[dict[str, Any]]) -> None:
     if ("pass", None, None, None) not in seen:
         raise FieldError("claims of the pass", 0, "1")
     for place, claim in enumerate(claims):
-        _together(f"in row {place}", claim, row["tolerance"])
-    _verdict(row, next(claim for claim in claims if claim["scope"] == "pass"))
+        _together(f"claim.{{}} in row {place}", claim, row["tolerance"], (_OF_A_PLAN, _OF_A_TOLERANCE))
 
 
-def _together(where: str, claim: dict[str, Any], tolerance: float | None) -> None:
-    """A plan's figures are there together or not at all; those of a tolerance only where there is one."""
-    for names in (_OF_A_PLAN, _OF_A_TOLERANCE):
-        missing = [name for name in names if claim[name] is None]
+def _named(row: dict[str, Any], named: list[dict[str, Any]]) -> None:
+    """Each named token once a label, of the certificate's prompt, with as many rows as it has heads."""
+    if len(named) > _MOST_NAMED:
+        raise FieldError("rows of named_row", len(named), f"at most {_MOST_NAMED}")
+    sizes = {
+        "batch_index": row["batch"],
+        "worst_layer": row["layers"],
+        "worst_head": row["heads"],
+        "position": row["tokens"],
+    }
+    wanted = row["layers"] * row["heads"]
+    seen = set()
+    for place, one in enumerate(named):
+        for name, size in sizes.items():
+            if one[name] >= size:
+                raise FieldError(f"named_row.{name} in row {place}", one[name], f"below {size}")
+        if one["rows"] != wanted:
+            raise FieldError(f"named_row.rows in row {place}", one["rows"], f"{wanted}, one of each head")
+        for name in ("nonfinite_rows", "beyond_rounding", "beyond_tolerance"):
+            if (one[name] or 0) > wanted:
+                raise FieldError(f"named_row.{name} in row {place}", one[name], f"at most the {wanted} rows")
+        key = (one["label"], one["batch_index"], one["position"])
+        if key in seen:
+            raise FieldError(f"named_row in row {place}", str(key), "the only one of its label and token")
+        seen.add(key)
+        _together(f"named_row.{{}} in row {place}", one, row["tolerance"], (("mass", "hit_rate"),))
+        for name, asked in (("beyond_tolerance", row["tolerance"]), ("mass", row["plan"])):
+            if (one[name] is None) != (asked is None):
+                allowed = (
+                    "NULL, as it was not asked for" if asked is None else "a figure, as it was asked for"
+                )
+                raise FieldError(f"named_row.{name} in row {place}", one[name], allowed)
+
+
+def _together(
+    where: str, found: dict[str, Any], tolerance: float | None, groups: tuple[tuple[str, ...], ...]
+) -> None:
+    """The figures of a group are there together or not at all; those of a tolerance only where there is one."""
+    for names in groups:
+        missing = [name for name in names if found[name] is None]
         if missing and len(missing) < len(names):
             raise FieldError(
-                f"claim.{missing[0]} {where}", None, f"there with {', '.join(names)}, or none of them"
+                where.format(missing[0]), None, f"there with {', '.join(names)}, or none of them"
             )
-    if tolerance is None and claim["beyond_tolerance"] is not None:
+    if tolerance is None and found["beyond_tolerance"] is not None:
         raise FieldError(
-            f"claim.beyond_tolerance {where}", claim["beyond_tolerance"], "NULL without a tolerance"
+            where.format("beyond_tolerance"), found["beyond_tolerance"], "NULL without a tolerance"
         )
 
 
-def _verdict(row: dict[str, Any], whole: dict[str, Any]) -> None:
-    """Pages show a verdict as it is stored: one that passes must be one that the claim of the pass allows."""
-    allowed = certificate_rows.level_of(
+def _verdict(row: dict[str, Any], claims: list[dict[str, Any]], named: list[dict[str, Any]]) -> None:
+    """Pages show a verdict as it is stored: one that passes must be one that the pass and the named rows allow."""
+    whole = next(claim for claim in claims if claim["scope"] == "pass")
+    drawn = certificate_rows.level_of(
         whole["nonfinite_rows"],
         whole["beyond_rounding"],
         whole["beyond_tolerance_bound"],
         row["most_beyond"],
     )
+    groups = certificate_rows.totals(certificate_rows.NamedRow(**one) for one in named)
+    allowed = certificate_rows.worst_of([drawn, *(group.level(row["most_beyond"]) for group in groups)])
     if row["verdict"] in certificate_rows.PASSED and row["verdict"] != allowed:
-        raise FieldError("certificate.verdict", row["verdict"], "one that the claim of the pass allows")
+        raise FieldError(
+            "certificate.verdict", row["verdict"], "one that the claim of the pass and the named rows allow"
+        )

@@ -17,7 +17,6 @@ import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
+from routesparse.engine.store import bundle, bundle_moves, schema, store_errors, thumbnail
 from routesparse.engine.store.read_cache import ReadCache
 
 Origin = Literal["spool", "sample"]
@@ -43,6 +42,7 @@ FACT_TABLES = (
     "continuation",
     "prompt",
 )
+_OF_CERTIFICATES = ("claim", "named_row")
 _HEADS = ("run", "certificate")  # the tables with one row a bundle
 _IDLE_READERS = 16
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -67,7 +67,8 @@ class Store:
         # Runs whose bundle is in the bundles folder but not in the tables: inserting failed (no space left, say).
         self.unlisted: dict[str, Origin] = {}
         self.generation = 0  # grows with every change, so that pages know when to read again
-        self.reads = ReadCache()
+        self.changes = 0  # grows with every change but a new run: the rows of a stored one stay as they are
+        self.reads, self.reads_of_runs = ReadCache(), ReadCache()
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
         self._connection = _open(self.database)
@@ -177,6 +178,7 @@ class Store:
                 _roll_back(cursor)
                 raise StoreError(self._told(failed, error, "nothing was changed")) from error
             self.generation += 1
+            self.changes += 1
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run or certificate from the tables; its bundle goes to the trash. Errors: StoreError if unknown."""
@@ -191,7 +193,7 @@ class Store:
                     "now() AT TIME ZONE 'UTC' FROM stored WHERE run_key = ?",
                     [run_key],
                 )
-                for table in (*FACT_TABLES, "claim", *_HEADS):
+                for table in (*FACT_TABLES, *_OF_CERTIFICATES, "run_summary", *_HEADS):
                     cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
                 cursor.execute(
                     "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' WHERE bundle_id = ?",
@@ -227,7 +229,7 @@ class Store:
                     "SELECT ?::INTEGER AS run_key, ? AS bundle_id, * FROM incoming",
                     [run_key, manifest.digest],
                 )
-                for table in (*FACT_TABLES, "claim"):
+                for table in (*FACT_TABLES, *_OF_CERTIFICATES):
                     if table not in data or not data[table].num_rows:
                         continue
                     rows = data[table]
@@ -238,6 +240,8 @@ class Store:
                         f"INSERT INTO {table} BY NAME SELECT ?::INTEGER AS run_key, * FROM incoming",
                         [run_key],
                     )
+                if manifest.head == "run":
+                    cursor.execute(f"INSERT INTO run_summary FROM summaries_from({run_key})")
                 cursor.execute(
                     "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL) "
                     "ON CONFLICT (bundle_id) DO UPDATE SET deleted_at = NULL",
@@ -256,13 +260,6 @@ class Store:
                 raise StoreError(self._told(what, error, "its bundle is kept and tried again")) from error
             finally:
                 cursor.unregister("incoming")
-
-
-def migrations() -> list[tuple[int, str, str]]:
-    """(version, name, SQL) of every numbered file in migrations/, ascending."""
-    folder = resources.files("routesparse.engine.store") / "migrations"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [(int(name.split("_")[0]), name, (folder / name).read_text("utf-8")) for name in names]
 
 
 def compact(database: Path) -> tuple[int, int]:
@@ -296,7 +293,7 @@ def compact(database: Path) -> tuple[int, int]:
 
 
 def _open(database: Path) -> duckdb.DuckDBPyConnection:
-    pending = migrations()
+    pending = schema.migrations()
     found = database.exists()
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
@@ -364,21 +361,22 @@ def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
     """
     connection.begin()
     connection.execute("CREATE SCHEMA IF NOT EXISTS visible")
+    connection.execute(schema.sql("definitions.sql"))
     for table in _HEADS:
         connection.execute(
             f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
             "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT "
             "OR bundle_id IN (SELECT bundle_id FROM main.ingested_bundle WHERE origin = 'sample')"
         )
-    for schema in ("main", "visible"):  # what has a bundle, of either kind
+    for place in ("main", "visible"):  # what has a bundle, of either kind
         columns = "run_key, run_id, bundle_id, owner, prompt_name, tokens, created_at"
-        both = " UNION ALL ".join(f"SELECT {columns} FROM {schema}.{table}" for table in _HEADS)
-        connection.execute(f"CREATE OR REPLACE VIEW {schema}.stored AS {both}")
+        both = " UNION ALL ".join(f"SELECT {columns} FROM {place}.{table}" for table in _HEADS)
+        connection.execute(f"CREATE OR REPLACE VIEW {place}.stored AS {both}")
     keyed = connection.execute(
         "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal "
         "AND table_name NOT IN ('run', 'certificate', 'stored') AND column_name IN ('run_key', 'bundle_id')"
     ).fetchall()
-    heads = {"claim": "certificate", "ingested_bundle": "stored"}
+    heads = {**dict.fromkeys(_OF_CERTIFICATES, "certificate"), "ingested_bundle": "stored"}
     for table, key in keyed:
         connection.execute(
             f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
@@ -389,7 +387,7 @@ def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
             f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
             "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT"
         )
-    connection.execute((resources.files("routesparse.engine.store") / "summaries.sql").read_text("utf-8"))
+    connection.execute(schema.sql("summaries.sql"))
     connection.commit()
 
 

@@ -37,7 +37,9 @@ def block_readers(store: OwnerView, run_id: str, segment: int, batch_index: int 
     place = store.bundle(run_id)
     if place is None:
         return _table(np.empty(0), 1, 0)
-    block, digest = store.rows("SELECT block_k, bundle_id FROM run WHERE run_id = ?", [run_id])[0]
+    block, digest = store.rows("SELECT block_k, bundle_id FROM run WHERE run_id = ?", [run_id], of=[run_id])[
+        0
+    ]
     try:
         return _read(place, digest, segment, batch_index, block).copy()
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -29,6 +29,7 @@ def kinds_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         GROUP BY ALL ORDER BY r.run_id, c.layer, kind
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -42,6 +43,7 @@ def paid_by_layer(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         FROM {_CHOSEN} JOIN fallback_event f USING (run_key) GROUP BY ALL ORDER BY r.run_id, f.layer
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -53,6 +55,7 @@ def layer_budgets(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
         FROM {_CHOSEN} JOIN layer_run l USING (run_key) ORDER BY r.run_id, l.layer
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -68,6 +71,7 @@ def layer_certificates(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame
         WHERE p.tau_layer IS NOT NULL ORDER BY r.run_id, l.layer
         """,
         [list(run_ids)],
+        of=run_ids,
     )
 
 
@@ -105,4 +109,5 @@ def events(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
         ORDER BY c.kind = 'uncertified' DESC, c.paid_us DESC, c.run_id, c.layer, c.head, c.segment, c.test
         """,
         [list(run_ids), most],
+        of=run_ids,
     )

@@ -23,6 +23,7 @@ def over_segments(store: OwnerView, unit: queries.Unit) -> pd.DataFrame:
         WHERE run.run_id = ? AND c.layer = ? AND c.head = ? AND c.batch_index = ? ORDER BY c.segment
         """,
         [unit.run_id, unit.layer, unit.head, unit.batch_index],
+        of=[unit.run_id],
     )
 
 

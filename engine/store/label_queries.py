@@ -11,7 +11,9 @@ from routesparse.engine.store.owner_view import OwnerView
 def label(store: OwnerView, run_id: str) -> Label:
     """This owner's label of a run; an empty one where nothing was added, or the run is not theirs to see."""
     found = store.rows(
-        "SELECT name, notes, tags, pinned FROM run_label JOIN run USING (run_id) WHERE run_id = ?", [run_id]
+        "SELECT name, notes, tags, pinned FROM run_label JOIN run USING (run_id) WHERE run_id = ?",
+        [run_id],
+        of=[run_id],
     )
     if not found:
         return Label()

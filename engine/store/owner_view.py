@@ -22,6 +22,12 @@ from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 
+_FEW_RUNS = 16  # a page's one run, or those that it compares; lists of all runs change with every new one
+
+
+class _UnknownRunError(LookupError):
+    """No stored run of this owner has the id."""
+
 
 class OwnerView:
     """One owner's runs and the samples. A run of somebody else's is to it like one that does not exist."""
@@ -35,29 +41,61 @@ class OwnerView:
         """Grows with every change of the store, so that pages know when to read again."""
         return self._store.generation
 
-    def frame(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
-        """The result of a read as a DataFrame. Errors: StoreError."""
+    def frame(self, sql: str, parameters: Sequence[Any] = (), *, of: Sequence[str] = ()) -> pd.DataFrame:
+        """The result of a read as a DataFrame. ``of``: the runs whose rows alone it reads. Errors: StoreError."""
 
         def read() -> pd.DataFrame:
             with self._store.reading(self.owner) as cursor:
                 return cursor.execute(sql, list(parameters)).df()
 
-        found: pd.DataFrame = self._kept("frame", sql, parameters, read)
+        found: pd.DataFrame = self._kept("frame", sql, parameters, of, read)
         return found.copy(deep=False)  # pandas copies what its owner changes
 
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The result of a read as tuples; blobs as bytes. Errors: StoreError."""
+    def rows(
+        self, sql: str, parameters: Sequence[Any] = (), *, of: Sequence[str] = ()
+    ) -> list[tuple[Any, ...]]:
+        """The result of a read as tuples; blobs as bytes. ``of`` as in ``frame``. Errors: StoreError."""
 
         def read() -> list[tuple[Any, ...]]:
             with self._store.reading(self.owner) as cursor:
                 return cursor.execute(sql, list(parameters)).fetchall()
 
-        return list(self._kept("rows", sql, parameters, read))
+        return list(self._kept("rows", sql, parameters, of, read))
 
-    def _kept(self, kind: str, sql: str, parameters: Sequence[Any], read: Callable[[], Any]) -> Any:
-        """What ``read`` returns, or returned for this owner and this question while the store was as it is now."""
+    def _kept(
+        self,
+        kind: str,
+        sql: str,
+        parameters: Sequence[Any],
+        of: Sequence[str],
+        read: Callable[[], Any],
+    ) -> Any:
+        """What ``read`` returns, or returned for this owner and this question.
+
+        What was read of stored runs alone is kept until one is deleted or labelled, all else until the next change.
+        """
         asked = (self.owner, kind, sql, _hashable(parameters))
-        return self._store.reads.read(self._store.generation, asked, read)
+        generation, changes = self._store.generation, self._store.changes
+        if 0 < len(of) <= _FEW_RUNS and all(self.key(run_id) for run_id in of):
+            return self._store.reads_of_runs.read(changes, asked, read)
+        return self._store.reads.read(generation, asked, read)
+
+    def key(self, run_id: str) -> int:
+        """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
+
+        def read() -> list[tuple[int]]:
+            with self._store.reading(self.owner) as cursor:
+                found = cursor.execute("SELECT run_key FROM run WHERE run_id = ?", [run_id]).fetchall()
+            if not found:
+                raise _UnknownRunError  # and is not kept: the run may come in later
+            return found
+
+        try:
+            return int(
+                self._store.reads_of_runs.read(self._store.changes, (self.owner, "key", run_id), read)[0][0]
+            )
+        except _UnknownRunError:
+            return 0
 
     def run_ids(self) -> set[str]:
         """The ids of all runs that this owner sees."""
@@ -65,7 +103,7 @@ class OwnerView:
 
     def bundle(self, run_id: str) -> Path | None:
         """The folder of a run's or certificate's bundle; None where it is not this owner's to see, or is gone."""
-        if not self.rows("SELECT 1 FROM stored WHERE run_id = ?", [run_id]):
+        if not self.rows("SELECT 1 FROM stored WHERE run_id = ?", [run_id], of=[run_id]):
             return None
         place = self._store.bundles / run_id
         return place if place.is_dir() else None

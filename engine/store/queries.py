@@ -21,6 +21,9 @@ from routesparse.engine.store import tables, thumbnail
 from routesparse.engine.store.executed_reads import candidates_of, families_of
 from routesparse.engine.store.owner_view import OwnerView
 
+SOURCES = ("analysis", "server request")  # who ran the prompt: somebody here, or a server that recorded it
+_SOURCE = f"CASE WHEN served_one_in(config_json) IS NULL THEN '{SOURCES[0]}' ELSE '{SOURCES[1]}' END"
+_DAY = "utc_day(created_at)"
 _UNIT = "run_key = ? AND layer = ? AND head = ? AND segment = ? AND batch_index = ?"
 
 
@@ -37,6 +40,8 @@ class RunFilter:
     policies: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()  # any of them
+    sources: tuple[str, ...] = ()  # of SOURCES
+    days: tuple[str, ...] = ()  # "2026-11-23", UTC
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,10 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
     """All runs that pass, newest first, with ``speedup``, ``fallback_share``, ``uncertified_units``, and for the policy
     "priced" ``uncertified_layers`` and ``least_layer_mass`` (NULL: no layer was certified); over the audited units
     ``violations``, ``executed_error`` and ``worst_unit_error`` (the largest mean error of a unit); of the continuation
-    ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's ``fallback_limit``; and
-    of the owner ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``. verdicts.py
-    judges such rows."""
+    ``same_tokens`` and ``first_difference`` (from 1; NULL: none, or not continued); the run's ``fallback_limit``; its
+    ``day`` (UTC), and ``one_in`` how many routed requests a server recorded it (NULL: no server did); and of the owner
+    ``name``, ``notes``, ``tags`` (comma-separated; NULL where none was given) and ``pinned``. verdicts.py judges such
+    rows."""
     limits = limits or RunFilter()
     where: list[str] = ["true"]
     values: list[Any] = []
@@ -101,14 +107,13 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
         ("device", limits.devices),
         ("policy", limits.policies),
         ("run.run_id", limits.run_ids),
+        (_SOURCE, limits.sources),
+        (_DAY, limits.days),
     )
     for column, allowed in named:
         if allowed:
             where.append(f"{column} IN ({', '.join('?' * len(allowed))})")
             values += list(allowed)
-    # As literals the keys of a few runs let DuckDB skip all other rows.
-    keys = ", ".join(str(_key(store, run_id)) for run_id in limits.run_ids)
-    few = f"WHERE run_key IN ({keys})" if keys else ""
     return store.frame(
         f"""
         SELECT run.* EXCLUDE (run_key, bundle_id, config_json, versions_json, owner),
@@ -118,46 +123,30 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
                same_tokens, first_difference, origin = 'sample' AS is_sample,
+               {_DAY} AS day, served_one_in(config_json) AS one_in,
                name, notes, nullif(array_to_string(tags, ', '), '') AS tags, coalesce(pinned, false) AS pinned
         FROM run JOIN ingested_bundle USING (bundle_id)
         LEFT JOIN (SELECT * EXCLUDE (owner) FROM run_label) label ON label.run_id = run.run_id
-        LEFT JOIN (
-            SELECT run_key, count(*) FILTER (WHERE uncertified) AS uncertified_units FROM head_choice {few}
-            GROUP BY run_key
-        ) USING (run_key)
-        LEFT JOIN (
-            SELECT run_key, sum(violations) AS violations, max(executed_error) AS executed_error,
-                   max(mean_error) AS worst_unit_error
-            FROM audit {few} GROUP BY run_key
-        ) USING (run_key)
-        LEFT JOIN (
-            SELECT run_key, min(same_tokens) AS same_tokens,
-                   1 + min(same_tokens) FILTER (WHERE same_tokens < tokens) AS first_difference
-            FROM continuation {few} GROUP BY run_key
-        ) USING (run_key)
-        LEFT JOIN (
-            SELECT run_key, min(l.lower_mass) AS least_layer_mass,
-                   count(*) FILTER (WHERE layer_uncertified(l.lower_mass, p.tau_layer, c.sparse > 0))
-                   AS uncertified_layers
-            FROM (SELECT run_key, tau_layer FROM run WHERE tau_layer IS NOT NULL) p
-            JOIN layer_run l USING (run_key)
-            JOIN (SELECT run_key, layer, count(*) FILTER (WHERE pattern <> 'dense') AS sparse
-                  FROM head_choice {few} GROUP BY run_key, layer) c USING (run_key, layer)
-            GROUP BY run_key
-        ) USING (run_key)
+        LEFT JOIN run_summary USING (run_key)
         WHERE {" AND ".join(where)}
         ORDER BY created_at DESC, run_key DESC
         """,
         values,
+        of=limits.run_ids,
     )
 
 
 def filter_values(store: OwnerView) -> dict[str, list[str]]:
-    """The values that occur, per filter column: domain, model, device, policy, and the owner's tags as ``tag``."""
-    columns = ("domain", "model", "device", "policy")
-    lists = ", ".join(f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns)
+    """The values that occur, per filter column: domain, model, device, policy, ``source``, ``day`` (the newest first),
+    and the owner's tags as ``tag``."""
+    columns = {name: name for name in ("domain", "model", "device", "policy")}
+    columns |= {"source": _SOURCE, "day": _DAY}
+    lists = ", ".join(
+        f"list_sort(list(DISTINCT {c}) FILTER (WHERE {c} IS NOT NULL))" for c in columns.values()
+    )
     row = store.rows(f"SELECT {lists} FROM run")[0]
     found = {column: list(values or []) for column, values in zip(columns, row, strict=True)}
+    found["day"].reverse()
     tags = store.rows(
         "SELECT DISTINCT unnest(tags) AS tag FROM run_label JOIN run USING (run_id) ORDER BY tag"
     )
@@ -167,7 +156,7 @@ def filter_values(store: OwnerView) -> dict[str, list[str]]:
 def run(store: OwnerView, run_id: str) -> RunRow | None:
     """One run by its full id; None if it isn't stored."""
     names = tables.arrow_schema("run").names
-    found = store.rows(f"SELECT {', '.join(names)} FROM run WHERE run_id = ?", [run_id])
+    found = store.rows(f"SELECT {', '.join(names)} FROM run WHERE run_id = ?", [run_id], of=[run_id])
     return RunRow(**dict(zip(names, found[0], strict=True))) if found else None
 
 
@@ -242,7 +231,8 @@ def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
         ) c USING (layer)
         WHERE run_key = ? ORDER BY layer
         """,
-        [_key(store, run_id)] * 2,
+        [store.key(run_id)] * 2,
+        of=[run_id],
     )
 
 
@@ -259,7 +249,8 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
         LEFT JOIN (SELECT * FROM audit WHERE run_key = ?) a USING (run_key, batch_index, layer, head, segment)
         WHERE run_key = ? AND segment = ? AND batch_index = ? ORDER BY layer, head
         """,
-        [*[_key(store, run_id)] * 2, segment, batch_index],
+        [*[store.key(run_id)] * 2, segment, batch_index],
+        of=[run_id],
     )
 
 
@@ -279,6 +270,7 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
         ORDER BY s.candidate
         """.replace("{unit}", _UNIT),
         _unit_values(store, unit) * 3,
+        of=[unit.run_id],
     )
 
 
@@ -287,6 +279,7 @@ def fallbacks(store: OwnerView, unit: Unit) -> pd.DataFrame:
     return store.frame(
         f"SELECT * EXCLUDE (run_key) FROM fallback_event WHERE {_UNIT} ORDER BY test",
         _unit_values(store, unit),
+        of=[unit.run_id],
     )
 
 
@@ -299,6 +292,7 @@ def probe_thumbnail(store: OwnerView, unit: Unit) -> Heatmap | None:
         FROM probe_meta WHERE {_UNIT}
         """,
         _unit_values(store, unit),
+        of=[unit.run_id],
     )
     if not found:
         return None
@@ -350,7 +344,8 @@ def answers(store: OwnerView, run_id: str, batch_index: int = 0) -> pd.DataFrame
     """The tokens that may come next by dense attention and by the run, dense's order; empty where none was compared."""
     return store.frame(
         "SELECT * EXCLUDE (run_key) FROM answer WHERE run_key = ? AND batch_index = ? ORDER BY dense_rank",
-        [_key(store, run_id), batch_index],
+        [store.key(run_id), batch_index],
+        of=[run_id],
     )
 
 
@@ -359,7 +354,8 @@ def continuation(store: OwnerView, run_id: str, batch_index: int = 0) -> Continu
     columns = ", ".join(field.name for field in fields(ContinuationRow)[1:])
     found = store.rows(
         f"SELECT {columns} FROM continuation WHERE run_key = ? AND batch_index = ?",
-        [_key(store, run_id), batch_index],
+        [store.key(run_id), batch_index],
+        of=[run_id],
     )
     return ContinuationRow(run_id, *found[0]) if found else None
 
@@ -367,16 +363,12 @@ def continuation(store: OwnerView, run_id: str, batch_index: int = 0) -> Continu
 def prompt(store: OwnerView, run_id: str) -> Prompt | None:
     """The prompt, where the user kept it."""
     found = store.rows(
-        "SELECT text, block_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?", [run_id]
+        "SELECT text, block_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?",
+        [run_id],
+        of=[run_id],
     )
     return Prompt(found[0][0], np.frombuffer(found[0][1], "<i4")) if found else None
 
 
-def _key(store: OwnerView, run_id: str) -> int:
-    """The run's integer key, or 0, which no run has: as a literal it lets DuckDB skip row groups."""
-    found = store.rows("SELECT run_key FROM run WHERE run_id = ?", [run_id])
-    return found[0][0] if found else 0
-
-
 def _unit_values(store: OwnerView, unit: Unit) -> list[Any]:
-    return [_key(store, unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]
+    return [store.key(unit.run_id), unit.layer, unit.head, unit.segment, unit.batch_index]

@@ -220,6 +220,7 @@ _KEYS = {
 }
 _WITHIN = {"batch_index": "batch", "layer": "layers", "head": "heads", "segment": "segments"}
 _NUMBERS = ("price", "segment_tokens", "break_even_tokens")  # settings that pages calculate with
+_SERVED = fields.optional(fields.record({"by": fields.text, "one_in": fields.whole(1)}))
 _KINDS = 4  # of probe rows: ProbeRow.kinds
 
 
@@ -287,6 +288,8 @@ def _run(run: dict[str, Any], tables: Mapping[str, pa.Table]) -> None:
             raise FieldError(f"run.{name}", run[name], "a JSON object")
         for setting in _NUMBERS if name == "config_json" else ():
             fields.optional(fields.number())(values.get(setting), f"run.config_json.{setting}")
+        if name == "config_json":
+            _SERVED(values.get("served"), "run.config_json.served")
     if run["budget"] is not None:
         try:
             LatencyBudget.parse(run["budget"])

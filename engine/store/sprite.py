@@ -38,6 +38,7 @@ def probe_sprite(
         FROM probe_meta JOIN run USING (run_key) WHERE run_id = ? AND segment = ? AND batch_index = ?
         """,
         [run_id, segment, batch_index],
+        of=[run_id],
     )
     if not found:
         return None

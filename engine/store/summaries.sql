@@ -1,12 +1,3 @@
--- Definitions of the method, as queries need them; tests/engine/store/test_definitions.py holds them to the engine's.
-CREATE OR REPLACE MACRO visible.gate_statistic(mass, recent_mass) AS  -- method/scores.py; least() would skip a NULL
-    CASE WHEN mass IS NOT NULL AND recent_mass IS NOT NULL THEN least(mass, recent_mass) END;
-CREATE OR REPLACE MACRO visible.outcome(pattern, fallback) AS  -- rows.py
-    CASE WHEN fallback = 'dense' THEN 'dense by fallback' WHEN fallback = 'expand' THEN 'expanded'
-         WHEN pattern = 'dense' THEN 'dense by the router' ELSE 'kept' END;
-CREATE OR REPLACE MACRO visible.layer_uncertified(lower_mass, tau_layer, sparse) AS  -- rows.py
-    tau_layer IS NOT NULL AND sparse AND (lower_mass IS NULL OR isnan(lower_mass) OR lower_mass < tau_layer);
-
 -- Derived from one owner's rows, so that they can't go stale when a run is deleted.
 CREATE OR REPLACE VIEW visible.model AS
 SELECT model, model_revision, any_value(tokenizer_hash) AS tokenizer_hash, any_value(layers) AS layers,
@@ -18,9 +9,8 @@ CREATE OR REPLACE VIEW visible.device AS
 SELECT device, dtype, count(*) AS runs, min(created_at) AS first_run_at, max(created_at) AS last_run_at
 FROM visible.run GROUP BY device, dtype;
 
--- A sparse unit whose in-prompt certificate does not reach tau ran uncertified: records.is_uncertified, here for pages.
 CREATE OR REPLACE VIEW visible.head_choice AS
-SELECT c.*, c.pattern <> 'dense' AND (c.lower_mass IS NULL OR isnan(c.lower_mass) OR c.lower_mass < r.tau) AS uncertified
+SELECT c.*, visible.unit_uncertified(c.pattern, c.lower_mass, r.tau) AS uncertified
 FROM main.head_choice c JOIN visible.run r USING (run_key);
 
 -- Coverage of selected sparse units; the unit of evidence is the prompt, so a run is one row.

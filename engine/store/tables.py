@@ -2,7 +2,7 @@
 
 A bundle is a run or a certificate, and has the tables of one of the two: one table per record class. A field that may
 be None is nullable, every other field is required. Rows are sorted by (layer, head, segment, batch_index, candidate,
-test, rank, dense_rank), as far as a table has these columns.
+test, rank, dense_rank, label, position), as far as a table has these columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow
+from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow, NamedRow
 from routesparse.engine.errors import BundleError
 from routesparse.engine.rows import (
     AnswerRow,
@@ -53,12 +53,24 @@ TABLES: dict[str, tuple[type, str]] = {
 CERTIFICATE_TABLES: dict[str, tuple[type, str]] = {
     "certificate": (CertificateRow, "certificate"),
     "claim": (ClaimRow, "claims"),
+    "named_row": (NamedRow, "named"),
 }
 # table -> a column's name in bundles of schema 1 -> its name now
 RENAMED = {"run": {"gate": "gate_threshold"}, "head_choice": {"gate": "gate_statistic"}}
-# Since schema 3, 3, 4; the others where the run has them.
-OPTIONAL_TABLES = frozenset({"worst_row", "block_reads", "continuation", "answer", "prompt"})
-SORT_COLUMNS = ("layer", "head", "segment", "batch_index", "candidate", "test", "rank", "dense_rank")
+# Since schema 3, 3, 4 and 6; the others where the run has them.
+OPTIONAL_TABLES = frozenset({"worst_row", "block_reads", "continuation", "named_row", "answer", "prompt"})
+SORT_COLUMNS = (
+    "layer",
+    "head",
+    "segment",
+    "batch_index",
+    "candidate",
+    "test",
+    "rank",
+    "dense_rank",
+    "label",
+    "position",
+)
 
 _ALL = {**TABLES, **CERTIFICATE_TABLES}
 _ARROW_TYPES: dict[type, pa.DataType] = {

@@ -16,6 +16,7 @@ def words(store: OwnerView, run_id: str) -> Words | None:
     found = store.rows(
         "SELECT text, block_starts, token_starts FROM prompt JOIN run USING (run_key) WHERE run_id = ?",
         [run_id],
+        of=[run_id],
     )
     if not found:
         return None
@@ -29,6 +30,7 @@ def segment_of(store: OwnerView, run_id: str, token: int) -> int | None:
         "SELECT max(c.segment) FROM run JOIN head_choice c USING (run_key) "
         "WHERE run_id = ? AND c.first_token <= ?",
         [run_id, token],
+        of=[run_id],
     )
     return None if found[0][0] is None else int(found[0][0])
 
@@ -59,6 +61,7 @@ def worst_rows(
         ORDER BY w.error DESC, w.layer, w.head, w.segment, w."rank" LIMIT ?
         """,
         [run_id, batch_index, *given.values(), most],
+        of=[run_id],
     )
     for name, kind in (("lost_blocks", "<i4"), ("lost_mass", "<f4")):
         frame[name] = [np.frombuffer(bytes(value), kind).tolist() for value in frame[name]]

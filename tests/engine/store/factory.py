@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow
+from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow, ClaimRow, NamedRow
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.record import masks
 from routesparse.engine.rows import (
@@ -767,7 +767,33 @@ def make_certificate(run_id="20261101-120000-ce47f1ca", *, layers=4, heads=4, pl
         )
         for n, (layer, head) in enumerate(every)
     ]
-    return CertificateRecord(replace(row, **changes), tuple(claims))
+    row = replace(row, **changes)
+    named = [_named(row, token, layers * heads) for token in range(4088, 4096)]
+    return CertificateRecord(row, tuple(claims), tuple(named))
+
+
+def _named(certificate, token, rows):
+    """A token of "last:8"; the last one loses most."""
+    plan = certificate.plan
+    error = 1e-7 if plan is None else 0.01 * (token - 4087)
+    far = 0 if plan is None else rows // 4
+    return NamedRow(
+        run_id=certificate.run_id,
+        label="last:8",
+        batch_index=0,
+        position=token,
+        text=f"w{token}",
+        rows=rows,
+        mean_error=error,
+        largest_error=2 * error,
+        worst_layer=1,
+        worst_head=2,
+        nonfinite_rows=0,
+        beyond_rounding=far,
+        beyond_tolerance=None if certificate.tolerance is None else far,
+        mass=None if plan is None else 1 - error,
+        hit_rate=None if plan is None else 0.75,
+    )
 
 
 def _claim(run_id, scope, error, rows, plan, *, batch_index=None, layer=None, head=None, worst=None):

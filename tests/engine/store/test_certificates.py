@@ -45,7 +45,12 @@ def test_a_certificate_round_trips_and_names_what_it_is(certified, small, tmp_pa
     back = bundle.read_certificate(path)
     assert back.certificate == certified.certificate and set(back.claims) == set(certified.claims)
     manifest = bundle.verify_bundle(path)
-    assert manifest.head == "certificate" and set(manifest.files) == {"certificate.parquet", "claim.parquet"}
+    assert manifest.head == "certificate" and set(manifest.files) == {
+        "certificate.parquet",
+        "claim.parquet",
+        "named_row.parquet",
+    }
+    assert set(back.named) == set(certified.named) and len(back.named) == 8
     assert len(pd.read_parquet(path / "claim.parquet")) == 1 + 4 + 16
     with pytest.raises(BundleError, match="is a certificate: no routing was recorded"):
         bundle.read_bundle(path)
@@ -118,11 +123,53 @@ def test_nonsense_is_refused_before_it_is_stored(certified, tmp_path, wrong):
         bundle.verify_bundle(path)
 
 
+NAMED_WRONG = {
+    "a label with words of the prompt": {"label": "the code of Oslo"},
+    "a token behind the prompt": {"position": 4096},
+    "a layer that there is none of": {"worst_layer": 4},
+    "a head that there is none of": {"worst_head": 4},
+    "fewer rows than heads": {"rows": 15},
+    "more bad rows than rows": {"beyond_rounding": 17},
+    "a token twice": {"position": 4095},
+    "rows beyond no tolerance": {"beyond_tolerance": 0},
+    "a mass without the largest key": {"hit_rate": None},
+    "no mass under a plan": {"mass": None, "hit_rate": None},
+    "a long text": {"text": "w" * 65},
+}
+
+
+@pytest.mark.parametrize("wrong", NAMED_WRONG)
+def test_nonsense_of_named_rows_is_refused(certified, tmp_path, wrong):
+    named = (replace(certified.named[0], **NAMED_WRONG[wrong]), *certified.named[1:])
+    path = bundle.write_bundle(replace(certified, named=named), tmp_path)
+    with pytest.raises(BundleError, match="holds a value that no run can have"):
+        bundle.verify_bundle(path)
+
+
+@pytest.mark.parametrize("column", ["nonfinite_rows", "beyond_rounding"])
+def test_a_verdict_better_than_its_named_rows_is_refused(factory, tmp_path, column):
+    exact = factory.make_certificate(plan=None)
+    bundle.verify_bundle(bundle.write_bundle(exact, tmp_path / "exact"))
+    named = (replace(exact.named[0], **{column: 1}), *exact.named[1:])
+    path = bundle.write_bundle(replace(exact, named=named), tmp_path)
+    with pytest.raises(BundleError, match="one that the claim of the pass and the named rows allow"):
+        bundle.verify_bundle(path)
+
+
+def test_a_bundle_of_before_named_rows_is_read(factory, store, tmp_path):
+    record = factory.make_certificate()
+    path = bundle.write_bundle(replace(record, named=()), tmp_path)
+    assert not (path / "named_row.parquet").exists() and bundle.read_certificate(path).named == ()
+    assert store.adopt(path, "spool", move=False) == ID
+    assert certificate_queries.named_rows(OwnerView(store, None), ID) == []
+
+
 def test_a_certificate_is_stored_beside_the_runs_and_is_none_of_them(stored, certified, small):
     view = OwnerView(stored, None)
     assert certificate_queries.certificate(view, ID) == certified.certificate
     assert certificate_queries.whole(view, ID) == certified.claims[0]
     assert len(certificate_queries.claims(view, ID, "head")) == 16
+    assert certificate_queries.named_rows(view, ID) == list(certified.named)
     assert certificate_queries.certificates(view)["run_id"].tolist() == [ID]
     assert list(queries.runs(view)["run_id"]) == [small.run.run_id] == list(view.run_ids())
     assert stored.run_ids() == {ID, small.run.run_id}, "neither is taken in again after a crash"
@@ -154,7 +201,8 @@ def test_deleted_restored_and_gone_for_good(stored):
     view = OwnerView(stored, None)
     view.delete_run(ID)
     assert certificate_queries.certificates(view).empty and view.bundle(ID) is None
-    assert stored.rows("SELECT count(*) FROM claim") == [(0,)], "its claims go with it"
+    for table in ("claim", "named_row"):
+        assert stored.rows(f"SELECT count(*) FROM {table}") == [(0,)], "they go with it"
     trash.sync(stored)
     assert stored.rows("SELECT run_id, prompt_name FROM trashed_run") == [(ID, "ledger.txt")]
     view.restore_run(ID)
@@ -178,6 +226,7 @@ def test_somebody_else_neither_sees_nor_deletes_it(factory, store, home):
     other, ann = OwnerView(store, "b" * 32), OwnerView(store, "a" * 32)
     assert certificate_queries.certificates(other).empty and certificate_queries.resolve(other, ID) is None
     assert certificate_queries.claims(other, ID, "head").empty and other.bundle(ID) is None
+    assert certificate_queries.named_rows(other, ID) == []
     with pytest.raises(StoreError, match="is not in the store"):
         other.delete_run(ID)
     assert len(certificate_queries.claims(ann, ID, "head")) == 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pkgutil
 import re
 from dataclasses import replace
@@ -17,12 +18,14 @@ import routesparse.engine.store as package
 from routesparse.engine.errors import InputError, RouteSparseError, StoreError
 from routesparse.engine.rows import FallbackEventRow
 from routesparse.engine.store import bundle, queries, spool
-from routesparse.engine.store.duckdb_store import Store, migrations
+from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.queries import Unit
+from routesparse.engine.store.schema import migrations
 from routesparse.engine.store.tables import RENAMED
 
+DAY = "2026-11-22"  # of Ann's; the others' are earlier
 ANN, BOB = "a" * 32, "b" * 32
 ANNS, BOBS, SAMPLE = "a1a1a1a1a1a1a1a1", "b2b2b2b2b2b2b2b2", "5a5a5a5a5a5a5a5a"
 PRIVATE = ("run_label", "trashed_run")  # samples have none of their own
@@ -51,6 +54,8 @@ ARGUMENTS = {
     "calibrations": lambda run_id: [f"calibration-{run_id}"],
     "certificate_id": lambda run_id: f"certificate-{run_id}",
     "scope": lambda run_id: "head",
+    "last_day": lambda run_id: DAY,
+    "days": lambda run_id: 7,
     "sweep_id": lambda run_id: f"sweep-{run_id}",
 }
 
@@ -89,6 +94,10 @@ def make(factory, run_id, owner):
         sweep=f"sweep-{run_id}",
         tuned_price=f"target-{run_id}",
         tau_layer=0.7,
+        created_at=f"{DAY if owner == ANN else '2026-11-20'}T09:00:00+00:00",
+        config_json=json.dumps(
+            json.loads(record.run.config_json) | {"served": {"by": "vllm", "one_in": 100}}
+        ),
     )
     event = FallbackEventRow(run_id, 0, 0, 0, 0, 1, 3, 0.8, 0.9, "expand", 4, 12.5)
     layers = tuple(replace(row, forward_error=0.01, lower_mass=0.75, raised=0) for row in record.layers)

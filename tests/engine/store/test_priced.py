@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from routesparse.engine.store import audit_queries, bundle, fallback_queries, queries, spool
-from routesparse.engine.store.duckdb_store import Store, migrations
+from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.schema import migrations
 from routesparse.engine.store.tables import arrow_schema
 
 

@@ -96,6 +96,7 @@ def test_nonsense_in_any_column_is_refused_by_name(good, table, column):
         ("run", "policy", "greedy", "one of priced"),
         ("run", "created_at", "2026-99-99T00:00:00", "a time in ISO 8601"),
         ("run", "config_json", '{"price": "dear"}', "config_json"),
+        ("run", "config_json", '{"served": {"by": "vllm", "one_in": 0}}', "config_json.served.one_in"),
         ("head_choice", "pattern", "no such <pattern>", r"head_choice\.pattern in row 0"),
         ("head_choice", "budget", "<img src=x>", r"head_choice\.budget in row 0"),
         ("head_choice", "head", 1, "rows of head_choice for batch_index 0, layer 0, head 1, segment 0 is 2"),

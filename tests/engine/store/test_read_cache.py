@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routesparse.engine.store import bundle, queries, read_cache, spool
+from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.read_cache import ReadCache
@@ -105,3 +106,38 @@ def test_memory_is_bounded(monkeypatch):
     for number in range(10_000):
         cache.read(1, ("SELECT 1 WHERE ? = 2", f"unknown {number}"), list)
     assert cache.bytes <= 10_000 and len(cache._kept) < 100, "a question without an answer takes room, too"
+
+
+def test_what_was_read_of_a_run_outlives_other_runs_but_neither_its_deletion_nor_a_label(
+    filled, asked, small, home, factory
+):
+    view, run_id = OwnerView(filled, None), small.run.run_id
+    found, key = queries.layers(view, run_id), view.key(run_id)
+    other = factory.make_record("20261001-000000-other000", layers=2, heads=2, segments=1)
+    assert queries.layers(view, other.run.run_id).empty and view.key(other.run.run_id) == 0
+    bundle.write_bundle(other, home / "spool")
+    spool.ingest_spool(filled)
+    asked.clear()
+    assert queries.layers(view, run_id).equals(found) and asked == []
+    assert len(queries.layers(view, other.run.run_id)) == 2, "a run that was unknown is asked for again"
+    view.set_label(run_id, Label(name="harbour"))
+    assert list(queries.runs(view, queries.RunFilter(run_ids=(run_id,)))["name"]) == ["harbour"]
+    view.delete_run(run_id)
+    assert queries.layers(view, run_id).empty and queries.run(view, run_id) is None
+    view.restore_run(run_id)
+    assert view.key(run_id) not in (0, key) and queries.layers(view, run_id).equals(found)
+    assert OwnerView(filled, "b" * 32).key(run_id) == 0
+
+
+def test_the_summary_of_a_run_is_made_where_it_comes_in_as_at_the_next_start(filled, small):
+    sql = "SELECT * EXCLUDE (run_key) FROM run_summary"
+    inserted = filled.rows(sql)
+    assert len(inserted) == 1 and inserted[0][:2] == (0, 0)
+    filled.close()
+    again = Store(filled.database)
+    try:
+        assert again.rows(sql) == inserted
+        again.delete_run(small.run.run_id)
+        assert again.rows(sql) == []
+    finally:
+        again.close()

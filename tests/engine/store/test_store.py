@@ -19,8 +19,9 @@ import pytest
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle, queries, spool
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store, migrations
+from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.schema import migrations
 
 
 def counts(store):

@@ -6,8 +6,9 @@ import duckdb
 import pytest
 
 from routesparse.engine.store import bundle, queries, verdicts
-from routesparse.engine.store.duckdb_store import FACT_TABLES, Store, migrations
+from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.schema import migrations
 from routesparse.engine.store.tables import RENAMED
 from routesparse.engine.store.thumbnail import probe_meta
 
