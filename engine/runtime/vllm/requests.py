@@ -24,7 +24,7 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.prompts import clean_label
-from routesparse.engine.record.passes import RunInfo
+from routesparse.engine.record.passes import RunInfo, Served
 from routesparse.engine.runtime.current_prompt import NamedPrompt
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
@@ -178,6 +178,7 @@ class Requests:
             model_revision=self.model.revision,
             prompt_name=clean_label(request),
             prompt_sha256=trace.salt,
+            served=Served("vllm", every),
         )
         try:
             path = trace.to_bundle(self.settings.spool)

@@ -33,9 +33,18 @@ def test_each_head_is_routed_as_in_a_single_process(ranks, budget):
     for rank, found in enumerate(ranks):
         one = found["parity"][budget]
         assert one["difference"] < 1e-4
-        assert one["own"] == [choice for choice in one["alone"] if choice[1] in heads_of(rank)]
-        assert len(one["alone"]) == 2 * HEADS
+        own, alone = (_without_ties(one[name], budget) for name in ("own", "alone"))
+        assert own == [choice for choice in alone if choice[1] in heads_of(rank)]
+        assert len(alone) == 2 * HEADS
         assert (one["density"] < 0.7) == (budget == "priced")
+
+
+def _without_ties(choices, budget):
+    """At full budget several floors read everything; rounding decides which of them a head takes."""
+    if budget == "priced":
+        return choices
+    assert all(mass == 1.0 for *_, mass, _ in choices)
+    return [[*unit, pattern, lower] for *unit, pattern, _, _, lower in choices]
 
 
 def test_the_first_process_has_one_record_of_all_heads(ranks):

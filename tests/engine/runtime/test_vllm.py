@@ -1,5 +1,6 @@
 """The parts of the vLLM plug-in that need no vLLM: settings, rows, pages, requests, refusals. CPU only."""
 
+import json
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -143,6 +144,7 @@ def test_a_prompt_is_routed_as_by_a_session_of_its_own_and_recorded_without_text
     run = verified_tables(bundle)[1]["run"].to_pylist()[0]
     assert (run["prompt_name"], run["model"], run["tokens"]) == ("r-1", "tiny", TOKENS)
     assert run["prompt_sha256"] == prompt_digest(prompt_of("r-1")) and run["layers"] == LAYERS
+    assert json.loads(run["config_json"])["served"] == {"by": "vllm", "one_in": 1}
     assert not (bundle / "prompt.parquet").exists()
 
 
