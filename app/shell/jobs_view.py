@@ -6,9 +6,10 @@ import time
 from datetime import UTC, datetime
 from html import escape
 
+import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import navigate, setting_words
+from routesparse.app.shell import navigate, outcome, setting_words, verdict_bar
 from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError
@@ -17,6 +18,7 @@ from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerS
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import queries, verdicts
 
 ALIVE_S = 20.0  # a worker reports every few seconds
 _HANDED_OVER_S = 60.0  # a done job's bundle reaches the store within seconds; later it is missing
@@ -196,9 +198,13 @@ def _cancel_sweep(queue: JobQueue, sweep_id: str) -> None:
         st.session_state[f"problems-{sweep_id}"] = [str(error)]
 
 
-def table(queue: JobQueue, jobs: list[Job]) -> None:
+def table(opened: Access, jobs: list[Job]) -> None:
     """One line per job with a link to its page, and one per sweep. Labels come from users: they are text."""
+    queue = opened.queue
     drawn: set[str] = set()
+    came = _outcomes(opened, jobs)
+    if came:
+        _heads()
     for job in jobs:
         if job.sweep is not None:
             if job.sweep not in drawn:
@@ -222,7 +228,46 @@ def table(queue: JobQueue, jobs: list[Job]) -> None:
                 f"{escape(_settings(job))}</span></div>",
                 width="stretch",
             )
+            if came:
+                st.html(came.get(job.run_id, _cells(dict.fromkeys(outcome.LABELS, ""))), width="content")
             navigate.link("Open", "job", job=job.id)
+
+
+def _outcomes(opened: Access, jobs: list[Job]) -> dict[str | None, str]:
+    """Run id -> its cells, of the jobs whose run is in the store."""
+    single = [job for job in jobs if job.kind == "analyse" and job.sweep is None]
+    ids = tuple(str(job.run_id) for job in single if job.state == "done")
+    runs = queries.runs(opened.store, queries.RunFilter(run_ids=ids)) if ids else pd.DataFrame()
+    if runs.empty:
+        return {}
+    found = verdicts.of_rows(runs)
+    rows = pd.DataFrame(outcome.columns(runs, found))
+    return {
+        run_id: _cells(
+            {
+                "verdict": verdict_bar.cell_html(one),
+                **{
+                    name: "–" if numbers.is_missing(row[name]) else form % row[name]
+                    for name, form in outcome.FORMATS.items()
+                },
+            }
+        )
+        for run_id, one, row in zip(runs["run_id"], found, rows.to_dict("records"), strict=True)
+    }
+
+
+def _heads() -> None:
+    """The names of the cells, above them."""
+    heads = {
+        name: f'<span title="{escape(outcome.HELP[name])}">{label}</span>'
+        for name, label in outcome.LABELS.items()
+    }
+    st.html(f'<div class="rs-came-heads">{_cells(heads)}</div>')
+
+
+def _cells(html: dict[str, str]) -> str:
+    cells = (f'<span data-name="{outcome.LABELS[name]}">{one}</span>' for name, one in html.items())
+    return f'<div class="rs-came">{"".join(cells)}</div>'
 
 
 def _settings(job: Job) -> str:

@@ -43,7 +43,7 @@ def open_run(store: OwnerView, title: str) -> RunRow | None:
             return None
     else:
         last = st.session_state.get("run")
-        newest = last if last in store.run_ids() else queries.newest(store)
+        newest = last if last and store.key(last) else queries.newest(store)
         if newest is None:
             st.html(f'<div class="rs-title">{title}</div>')
             states.empty(

@@ -55,5 +55,10 @@ def cell(found: Verdict) -> str:
     return f"{SIGNS[found.level]} {found.short}"
 
 
+def cell_html(found: Verdict) -> str:
+    """The same in its colour."""
+    return f'<span class="rs-mark {found.level}">{escape(cell(found))}</span>'
+
+
 def _other(finding: Finding) -> str:
     return f'<span><em class="rs-mark {finding.level}">{SIGNS[finding.level]}</em> {escape(finding.text)}.</span>'

@@ -6,7 +6,6 @@ One accent; the colours themselves are those of engine/export/palette.py, which 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import plotly.graph_objects as go
@@ -33,12 +32,10 @@ __all__ = [
     "LIGHT",
     "Theme",
     "blend",
-    "chart",
     "chart_config",
     "contrast",
     "current_theme",
     "diagonal",
-    "diagonal_trace",
     "letter",
     "log_ticks",
     "name",
@@ -47,7 +44,6 @@ __all__ = [
     "strength",
     "template",
     "text_on",
-    "upright",
 ]
 
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
@@ -89,38 +85,15 @@ def template(theme: Theme) -> go.layout.Template:
     )
 
 
-def chart(theme: Theme, traces: list[dict[str, Any]], **layout: Any) -> go.Figure:
-    """A figure from plain properties: Plotly's own checks cost more than drawing (tests run them instead)."""
-    return go.Figure(
-        {"data": traces, "layout": {"template": _plain_template(theme.name), **layout}}, _validate=False
-    )
-
-
-@cache
-def _plain_template(name: str) -> dict[str, Any]:
-    return dict(template(DARK if name == "dark" else LIGHT).to_plotly_json())
-
-
-def upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
-    """The shape of a vertical line over the whole height of a chart."""
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
-
-
 def diagonal(chart: go.Figure, low: float, high: float, theme: Theme) -> None:
     """Add y = x, dotted: what a chart of a claim against the truth is read by."""
-    chart.add_trace(diagonal_trace(low, high, theme))
-
-
-def diagonal_trace(low: float, high: float, theme: Theme) -> dict[str, Any]:
-    """The same as a trace of ``chart``."""
-    return {
-        "type": "scatter",
-        "x": [low, high],
-        "y": [low, high],
-        "mode": "lines",
-        "line": {"color": theme.mute, "width": 1.2, "dash": "dot"},
-        "hoverinfo": "skip",
-    }
+    chart.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        line={"color": theme.mute, "width": 1.2, "dash": "dot"},
+        hoverinfo="skip",
+    )
 
 
 _LEAST_ON_LOG_AXIS = 1e-9

@@ -1,4 +1,4 @@
-// Saves a chart of the page as SVG or PNG: the layers of a Plotly chart, or the one drawing of a map of heads, below its
+// Saves a chart of the page as SVG or PNG: the layers of a Plotly chart, or the one drawing of our own ones, below its
 // title and what names its axes, above its legend and its n, unit and source. Nothing that is only there for the pointer.
 
 const TEMPORARY = ".hoverlayer, .draglayer, .zoomlayer, .selectionlayer, .menulayer, .modebar-container, .ring";
@@ -66,16 +66,13 @@ function drawnSwatch({ width, height, stops, fill, letter, ink }, x, y, id) {
 }
 
 function standalone(chart, { background, note }) {
-  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg, .rs-heads svg, .rs-grid svg")];
+  const layers = [...chart.querySelectorAll(".main-svg, .rs-map svg, .rs-heads svg, .rs-grid svg, .rs-plot svg")];
   const card = chart.closest("[class*=st-key-card-]") ?? chart;
   const font = getComputedStyle(chart).fontFamily.replace(/"/g, "'"), ink = getComputedStyle(chart).color;
   const drawn = layers[0].getBoundingClientRect(), width = Math.max(drawn.width, LEAST_WIDTH) + 2 * MARGIN;
-  // The page marks what is picked by shapes of this name.
-  const shapes = chart.querySelector(".js-plotly-plot")?.layout?.shapes ?? [];
-  const picked = shapes.flatMap((shape, i) => (shape.name === "picked" ? [`.shapelayer [data-index="${i}"]`] : []));
   const parts = layers.map((layer) => {
     const copy = layer.cloneNode(true);
-    copy.querySelectorAll([TEMPORARY, ...picked].join()).forEach((part) => part.remove());
+    copy.querySelectorAll(TEMPORARY).forEach((part) => part.remove());
     copy.removeAttribute("style");
     return new XMLSerializer().serializeToString(copy);
   });

@@ -119,6 +119,15 @@ _STYLE = """
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
 [data-testid="stPageLink-NavLink"]:not(:hover) { background: transparent !important; }
 [data-testid="stPageLink-NavLink"] p { color: var(--rs-accent); font-weight: 500; }
+.rs-came { display: grid; grid-template-columns: 190px 60px 72px; gap: 12px; align-items: center; }
+.rs-came > span:not(:first-child) { text-align: right; font-variant-numeric: tabular-nums; }
+.rs-came-heads { display: flex; justify-content: flex-end; padding-right: 56px;
+  color: var(--rs-mute); font-size: .86rem; }
+@media (max-width: 1000px) {
+  .rs-came-heads { display: none; }
+  .rs-came { grid-template-columns: auto; gap: 0; }
+  .rs-came > span:not(:first-child) { text-align: left; }
+  .rs-came > span:not(:first-child)::before { content: attr(data-name) " "; color: var(--rs-mute); } }
 .rs-steps { display: flex; flex-wrap: wrap; gap: 6px; }
 .rs-steps span { border: 1px solid var(--rs-line); border-radius: 7px; padding: 5px 12px; color: var(--rs-mute);
   font-size: .9rem; }

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import navigate, view
-from routesparse.app.ui import design, exports, glossary, reason_words
+from routesparse.app.ui import design, exports, glossary, plot, reason_words
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries, word_queries
@@ -168,15 +168,8 @@ def _probe_picture(
     theme = design.current_theme()
     shown = probe.limited(heatmap)
     name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
-    picture = probe.figure(shown, theme, run.block_k, height, mask)
-    probe.ring_row(picture, shown, row_card.wanted(run), theme)
-    st.plotly_chart(
-        picture,
-        key="probe",
-        theme=None,
-        config=design.chart_config(name),
-    )
-    zoom.watch("probe", shown, run.block_k, whole)
+    picture = probe.figure(shown, theme, run.block_k, height, mask, row_card.wanted(run))
+    zoom.show("probe", picture, shown, run.block_k)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="quiet-zoom"):
         st.html(probe.legend(shown, theme, mask), width="stretch")
         if not whole:
@@ -205,12 +198,9 @@ def scatter_card(run: RunRow, choice: pd.Series, candidates: pd.DataFrame, picke
     with st.container(border=True, key="card-scatter", gap="xsmall"):
         st.html('<div class="rs-h">Risk against predicted time</div>')
         name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
-        st.plotly_chart(
-            charts.scatter(candidates, panel.gate_threshold(choice, run), run.tau, design.current_theme()),
-            key="scatter",
-            theme=None,
-            config=design.chart_config(name),
-        )
+        threshold = panel.gate_threshold(choice, run)
+        drawn = charts.scatter(candidates, threshold, run.tau, design.current_theme())
+        plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
             "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = "

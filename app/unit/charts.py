@@ -2,117 +2,79 @@
 
 from __future__ import annotations
 
-import math
-from html import escape
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
-from routesparse.app.ui import design, reason_words
+from routesparse.app.ui import design, numbers, plot, reason_words
+
+_LEAST_LINE = 1e-4  # a lower risk has no place beside the candidates
 
 
 def scatter(
     candidates: pd.DataFrame, gate_threshold: float | None, tau: float, theme: design.Theme
-) -> go.Figure:
+) -> dict[str, Any]:
     """Risk against predicted time: filled where g >= lambda, the lower hull dotted, the choice ringed.
 
     gate_threshold: lambda of the unit, None where it was not recorded; tau: of its own certificate.
     """
     positive = candidates.loc[candidates["risk"] > 0, "risk"]
     floor = max(float(positive.min()) * 0.5 if len(positive) else 0.005, 1e-4)
-    shown = candidates.assign(height=candidates["risk"].clip(lower=floor))
+    # Nothing at or below 0 has a place on a logarithmic axis.
+    times = candidates["kernel_us"].clip(lower=1e-3)
+    shown = candidates.assign(height=candidates["risk"].clip(lower=floor), kernel_us=times)
     hull = _hull(shown)
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "x": hull["kernel_us"].tolist(),
-            "y": hull["height"].tolist(),
-            "mode": "lines",
-            "line": {"color": theme.mute, "width": 1, "dash": "dot"},
-            "hoverinfo": "skip",
-        }
-    ]
+    marks = [plot.line(hull["kernel_us"], hull["height"], theme.mute, 1, "1.5 3")]
     # Candidates may share their place: the chosen one is drawn last.
     family = shown.groupby("pattern")["chosen"].transform("any")
     drawn = shown.assign(family=family).sort_values(["family", "chosen"], kind="stable")
     for pattern, rows in drawn.groupby("pattern", sort=False):
         color = theme.pattern(str(pattern))
-        filled = rows["admissible"].to_numpy()
-        traces.append(
-            {
-                "type": "scatter",
-                "x": rows["kernel_us"].tolist(),
-                "y": rows["height"].tolist(),
-                "mode": "markers+text",
-                "text": [design.letter(str(pattern))] * len(rows),
-                "textfont": {
-                    "size": 10,
-                    "color": [design.text_on(color) if f else theme.ink for f in filled],
-                },
-                "marker": {
-                    "size": 15,
-                    "color": [color if f else theme.panel for f in filled],
-                    "line": {"color": color, "width": 1.4},
-                },
-                "customdata": [
+        filled = rows["admissible"].tolist()
+        marks.append(
+            plot.points(
+                rows["kernel_us"],
+                rows["height"],
+                [color if f else theme.panel for f in filled],
+                "{0}\n{1} µs predicted · risk {2} · g {3}\n{4}",
+                [
                     [
-                        escape(str(row.budget)),
-                        row.risk,
-                        row.gate_statistic,
-                        escape(reason_words.shown(str(row.reason))),
+                        row.budget,
+                        f"{row.kernel_us:,.0f}",
+                        numbers.mass(row.risk),
+                        numbers.mass(row.gate_statistic),
+                        reason_words.shown(str(row.reason)),
                     ]
                     for row in rows.itertuples()
                 ],
-                "hovertemplate": "<b>%{customdata[0]}</b><br>%{x:,.0f} µs predicted · risk %{customdata[1]:.3f} · "
-                "g %{customdata[2]:.3f}<br>%{customdata[3]}<extra></extra>",
-            }
+                size=16,
+                edge=color,
+                edge_width=1.4,
+                letters=[design.letter(str(pattern))] * len(rows),
+                inks=[design.text_on(color) if f else theme.ink for f in filled],
+            )
         )
     chosen = shown[shown["chosen"]]
-    traces.append(
-        {
-            "type": "scatter",
-            "x": chosen["kernel_us"].tolist(),
-            "y": chosen["height"].tolist(),
-            "mode": "markers",
-            "marker": {"size": 23, "symbol": "circle-open", "color": theme.ink, "line": {"width": 2}},
-            "hoverinfo": "skip",
-        }
+    place = chosen["kernel_us"], chosen["height"]
+    marks.append(plot.points(*place, "none", "", [], size=23, edge=theme.ink, edge_width=2))
+    # A little air: the outermost marks stay whole, and equal times have an axis.
+    x = plot.logarithmic("predicted kernel time, µs", float(times.min()) / 1.12, float(times.max()) * 1.12)
+    lines = [
+        (1 - at, name, color, dy)
+        for at, name, color, dy in (
+            (gate_threshold, "1 − λ", theme.accent, 12),
+            (tau, "1 − τ", theme.warn, -4),
+        )
+        if at is not None and 1 - at >= _LEAST_LINE
+    ]
+    heights = [line[0] for line in lines]
+    y = plot.logarithmic(
+        "risk R", min([floor, *heights]) / 1.4, max([1.0, float(shown["height"].max()), *heights]) * 1.25
     )
-    lines, labels = [], []
-    for at, name, color, side in (
-        (gate_threshold, "1 − λ", theme.accent, "top"),
-        (tau, "1 − τ", theme.warn, "bottom"),
-    ):
-        if at is not None and at < 1:
-            value = 1 - at
-            across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
-            lines.append({**across, "line": {"color": color, "width": 1.2}})
-            place = {"x": 1, "xref": "paper", "xanchor": "right", "y": math.log10(value), "yanchor": side}
-            font = {"size": 11, "color": color}
-            labels.append({**place, "text": name, "font": font, "showarrow": False})
-    top = math.log10(max(1.0, float(shown["height"].max()))) + 0.1
-    return design.chart(
-        theme,
-        traces,
-        shapes=lines,
-        annotations=labels,
-        yaxis={
-            "type": "log",
-            "range": [math.log10(floor) - 0.15, top],
-            "title": {"text": "risk R"},
-            "dtick": 1,
-        },
-        xaxis={
-            "type": "log",
-            "title": {"text": "predicted kernel time, µs"},
-            **design.log_ticks(shown["kernel_us"].min(), shown["kernel_us"].max()),
-            "zeroline": False,
-        },
-        height=270,
-        showlegend=False,
-        margin={"l": 48, "r": 8, "t": 6, "b": 38},
-    )
+    for height, name, color, dy in lines:
+        marks.append(plot.line(x.range, [height] * 2, color, 1.2))
+        marks.append(plot.label(x.range[1], height, name, color, "end", dy=dy))
+    return plot.chart(x, y, marks, 270, theme)
 
 
 def _hull(shown: pd.DataFrame) -> pd.DataFrame:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from routesparse.app.ui import design
+from routesparse.app.ui import design, plot
 from routesparse.engine.store.queries import Heatmap
 
 NEITHER, BOTH, ONE, OTHER = range(4)
+_CLEAR = "#00000000"
 
 
 @dataclass(frozen=True)
@@ -69,48 +70,27 @@ def cells_read(heatmap: Heatmap, kept: np.ndarray) -> np.ndarray:
     return wide
 
 
-def lost_trace(
-    shown: Overlay, heatmap: Heatmap, labels: list[str], theme: design.Theme, block: int
-) -> dict[str, Any]:
-    """A Plotly heatmap over one candidate's reads: clear where read, from grey to orange the attention that is not."""
-    step = heatmap.block_pool * block
+def lost_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
+    """Over one candidate's reads: clear where read, from grey to orange the attention that is not."""
     peak = float(heatmap.mass.max(initial=0)) or 1.0
+    # Square roots, as in the picture below.
     lost = np.clip(np.sqrt(np.clip(heatmap.mass, 0, None) / peak) * 255, 1, 255)
-    clear = "rgba(0,0,0,0)"
-    return {
-        "type": "heatmap",
-        # Square roots, as in the picture below; a byte a cell.
-        "z": np.where(cells_read(heatmap, shown.cells != NEITHER), 0, lost).astype(np.uint8),
-        "x0": heatmap.first_block * block + step / 2,
-        "dx": step,
-        "y": labels,
-        "zmin": 0,
-        "zmax": 255,
-        "colorscale": [[0, clear], [0.5 / 255, clear], [0.5 / 255, theme.null], [1, theme.warn]],
-        "showscale": False,
-        "hoverinfo": "skip",
-    }
+    painted = np.where(cells_read(heatmap, shown.cells != NEITHER), 0, lost)
+    tints = [design.blend(theme.null, theme.warn, i / 254) for i in range(255)]
+    return plot.cover(painted, _box(painted, heatmap, heatmap.block_pool * block, block), [_CLEAR, *tints])
 
 
-def trace(
-    shown: Overlay, heatmap: Heatmap, labels: list[str], theme: design.Theme, block: int
-) -> dict[str, Any]:
-    """A Plotly heatmap: clear where read, grey where not, tinted where only one of two reads."""
-    step = heatmap.mask_pool * block
-    tints = [_rgba(color, 0.5) for color in theme.hues]
-    colors = [_rgba(theme.null, 0.8), "rgba(0,0,0,0)", *tints]
-    return {
-        "type": "heatmap",
-        "z": shown.cells,
-        "x0": heatmap.first_block * block + step / 2,
-        "dx": step,
-        "y": labels,
-        "zmin": -0.5,
-        "zmax": 3.5,
-        "colorscale": [[(i + edge) / 4, color] for i, color in enumerate(colors) for edge in (0, 1)],
-        "showscale": False,
-        "hoverinfo": "skip",
-    }
+def tint_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
+    """Over two candidates' reads: clear where both read, grey where neither, tinted where only one does."""
+    tints = [f"{color}80" for color in theme.hues[:2]]
+    box = _box(shown.cells, heatmap, heatmap.mask_pool * block, block)
+    return plot.cover(shown.cells, box, [f"{theme.null}cc", _CLEAR, *tints])
+
+
+def _box(cells: np.ndarray, heatmap: Heatmap, step: int, block: int) -> tuple[float, float, float, float]:
+    """Where cells of ``step`` tokens lie on the probe's axes."""
+    start, (rows, columns) = heatmap.first_block * block, cells.shape
+    return start, start + columns * step, -0.5, rows - 0.5
 
 
 def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[tuple[str, str]]:
@@ -126,8 +106,3 @@ def legend_items(shown: Overlay, heatmap: Heatmap, theme: design.Theme) -> list[
         (theme.hues[1], f"only {shown.other}"),
         (theme.null, f"grey: neither reads a key of {cell}"),
     ]
-
-
-def _rgba(color: str, alpha: float) -> str:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{alpha})"

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 from routesparse.app.unit import masks
 from routesparse.app.unit.masks import Overlay
 from routesparse.engine.store.queries import Heatmap
 from routesparse.engine.store.thumbnail import KINDS
 
 MAX_SIDE = 1024
-_STOPS = 24
 
 
 def limited(heatmap: Heatmap) -> Heatmap:
@@ -32,84 +30,46 @@ def limited(heatmap: Heatmap) -> Heatmap:
 
 
 def figure(
-    heatmap: Heatmap, theme: design.Theme, block_tokens: int, height: int, mask: Overlay | None = None
-) -> go.Figure:
-    """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds."""
+    heatmap: Heatmap,
+    theme: design.Theme,
+    block_tokens: int,
+    height: int,
+    mask: Overlay | None = None,
+    position: int | None = None,
+) -> dict[str, Any]:
+    """Colour is the square root of the mass, so that faint blocks show; a strip marks the rows' kinds.
+
+    position: of the row to frame, where it is in the picture.
+    """
     rows, columns = heatmap.mass.shape
     cell = heatmap.block_pool * block_tokens
     start = heatmap.first_block * block_tokens
     end = start + columns * cell
-    labels = _labels(heatmap)
-    # Numbers only, no text per cell: a full probe stays near a megabyte on the wire.
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "heatmap",
-            "z": heatmap.mass.astype(np.float32),
-            "x0": start + cell / 2,
-            "dx": cell,
-            "y": labels,
-            "colorscale": _square_root_scale(theme),
-            "zmin": 0,
-            "zmax": float(heatmap.mass.max(initial=0)) or 1,
-            "showscale": False,
-            "hovertemplate": f"row at token %{{y}}<br>{cell:,} keys around token %{{x:,}}"
-            "<br>largest mass of a block %{z:.4f}<extra></extra>",
-        }
-    ]
+    # Numbers only, no text per cell: a full probe stays near half a megabyte on the wire.
+    hover = f"row at token {{0}}\n{cell:,} keys around token {{1}}\nlargest mass of a block {{2}}"
+    colors = [mass_color(theme, i / 255) for i in range(256)]
+    box = (start, end, -0.5, rows - 0.5)
+    marks = [plot.cells(heatmap.mass, box, colors, hover, _labels(heatmap))]
     if mask is not None:
-        paint = masks.lost_trace if mask.other is None else masks.trace
-        traces.append(paint(mask, heatmap, labels, theme, block_tokens))
+        paint = masks.lost_cover if mask.other is None else masks.tint_cover
+        marks.append(paint(mask, heatmap, theme, block_tokens))
     width = (end - start) * 0.012
+    size = max(2, min(4, (height - 46) // rows))
     for bit, color in enumerate(_kind_colors(theme)):
-        at = [label for label, kind in zip(labels, heatmap.kinds, strict=True) if kind >> bit & 1]
-        size = max(2, min(4, (height - 46) // rows))
-        traces.append(
-            {
-                "type": "scatter",
-                "x": [start - width * (5 - bit)] * len(at),
-                "y": at,
-                "mode": "markers",
-                "marker": {"symbol": "square", "size": size, "color": color},
-                "hoverinfo": "skip",
-            }
-        )
-    return design.chart(
-        theme,
-        traces,
-        yaxis={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": labels,
-            "range": [rows - 0.5, -0.5],
-            "showticklabels": False,
-            "ticks": "",
-            "title": {"text": "probe row", "standoff": 2},
-            "showgrid": False,
-            "zeroline": False,
-        },
-        xaxis={
-            "range": [start - width * 6, end],
-            "showgrid": False,
-            "zeroline": False,
-            "nticks": 5,
-            "tickformat": ",",
-            "title": {"text": "key token"},
-        },
-        height=height,
-        showlegend=False,
-        margin={"l": 20, "r": 6, "t": 4, "b": 38},
-    )
-
-
-def ring_row(picture: go.Figure, heatmap: Heatmap, position: int | None, theme: design.Theme) -> None:
-    """Frame the row at this token, where it is in the picture."""
+        at = np.flatnonzero(heatmap.kinds >> bit & 1).tolist()
+        place = [start - width * (5 - bit)] * len(at)
+        marks.append(plot.points(place, at, color, "", [], "square", size))
+    x_axis = plot.linear("key token", start - width * 6, end)
+    # Left of the first key are the strips.
+    ticks = [(value, text) for value, text in x_axis.ticks if value >= start]
+    x_axis = replace(x_axis, ticks=ticks, grid=False)
+    y_axis = plot.Axis("probe row", (rows - 0.5, -0.5), [])
     found = np.flatnonzero(heatmap.positions == position)
     if position is not None and len(found):
-        place = {"xref": "paper", "x0": 0, "x1": 1, "y0": float(found[0]) - 0.9, "y1": float(found[0]) + 0.9}
-        picture.update_layout(
-            shapes=[{"type": "rect", "name": "picked", **place, "line": {"color": theme.warn, "width": 1.5}}],
-            overwrite=False,
-        )
+        top, bottom, (left, right) = found[0] - 0.9, found[0] + 0.9, x_axis.range
+        around = ([left, right, right, left, left], [top, top, bottom, bottom, top])
+        marks.append(plot.line(*around, theme.warn, 1.5, ring=True))
+    return plot.chart(x_axis, y_axis, marks, height, theme, top=4)
 
 
 def legend(heatmap: Heatmap, theme: design.Theme, mask: Overlay | None = None) -> str:
@@ -159,11 +119,6 @@ def mass_color(theme: design.Theme, share: float) -> str:
     if share < 0.12:
         return design.blend(theme.panel, theme.scale[0], share / 0.12)
     return design.scale_color(theme, share)
-
-
-def _square_root_scale(theme: design.Theme) -> list[list[object]]:
-    """The sequential scale over the square root of the value."""
-    return [[float(s**2), mass_color(theme, float(s))] for s in np.linspace(0, 1, _STOPS)]
 
 
 def _kind_colors(theme: design.Theme) -> tuple[str, ...]:

@@ -1,24 +1,20 @@
 """Zooming into a probe: the window lives in the address, and its part of the picture comes at the stored resolution.
 
-The whole picture is pooled to what a screen shows; dragging a box over it asks for that part again. The browser's half
-is zoom.js: it reports the axes after a drag, a double click, which leads back to the whole picture, and the row of a
-single click.
+The whole picture is pooled to what a screen shows; dragging a box over it asks for that part again, a double click for
+the whole, and a click names a row.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from routesparse.app.shell import view
+from routesparse.app.ui import plot
 from routesparse.engine.store.queries import Heatmap
-
-_watch = st.components.v2.component(
-    "routesparse_zoom", html="<i hidden></i>", js=Path(__file__).with_suffix(".js").read_text("utf-8")
-)
 
 
 @dataclass(frozen=True)
@@ -67,14 +63,14 @@ def cut(heatmap: Heatmap, window: Window) -> Heatmap | None:
     )
 
 
-def watch(chart: str, shown: Heatmap, block_tokens: int, whole: bool) -> None:
-    """Follow what the visitor does on the chart with this widget key, which draws ``shown``."""
-    key = f"zoom-{chart}"
-    _watch(
-        key=key,
-        data={"chart": chart, "whole": whole},
-        on_window_change=lambda: _take(st.session_state[key].window, shown, block_tokens),
-        on_row_change=lambda: _take_row(st.session_state[key].row, shown),
+def show(key: str, picture: dict[str, Any], shown: Heatmap, block_tokens: int) -> None:
+    """Draw the picture of ``shown`` and follow what the visitor does on it."""
+    plot.show(
+        picture,
+        key,
+        f"Probe, {shown.mass.shape[0]} rows by {shown.mass.shape[1]} columns of key blocks",
+        on_row=lambda row: _take_row(row, shown),
+        on_window=lambda ranges: _take(ranges, shown, block_tokens),
     )
 
 

@@ -26,6 +26,7 @@ PAGES = [
     ("calibration", {}),
     ("new_run", {}),
     ("sweep", {}),
+    ("fleet", {}),
     ("routing_map", {"run": GOOD}),
     ("head", {"run": GOOD, "layer": "0", "head": "0"}),
 ]

@@ -270,6 +270,7 @@ def main(folder: Path, only: Sequence[str]) -> None:
             "sweep",
             "models",
             "results",
+            "fleet",
         )
         few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:

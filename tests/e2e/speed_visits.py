@@ -28,18 +28,25 @@ SWEEP = "5eeb" * 8
 IDLE_S = 20.0
 _TABLE = "[data-testid=stDataFrame] canvas"
 _WHY = "text=Candidates of layer"
+
+
+def _chart(key: str) -> str:
+    """A chart with this widget key, Plotly's or, on a page that does without it, our own."""
+    return f".st-key-{key} .rs-plot svg, .st-key-{key} .main-svg"
+
+
 # Page -> its address, and what is on it when it is drawn.
 PAINTS = {
     "home": ("/", ".rs-icons"),
     "runs": ("/runs", _TABLE),
     "map": (f"/map?run={BIG}&layer=4&head=7", ".st-key-map svg"),
-    "head": (f"/head?run={BIG}&layer=4&head=7", ".st-key-probe .main-svg"),
+    "head": (f"/head?run={BIG}&layer=4&head=7", _chart("probe")),
     "text": (f"/text?run={BIG}", ".rs-lens .line"),
     "sweep": (f"/sweep?sweep={SWEEP}", ".st-key-fronts .main-svg"),
     "models": ("/models", ".st-key-check-calibrations"),
-    "audit": (f"/audit?run={BIG}", ".st-key-card-mass .main-svg"),
-    "audit of all runs": (f"/audit?run={BIG}&scope=all", ".st-key-card-mass .main-svg"),
-    "fallbacks": (f"/fallbacks?run={BIG}", ".st-key-fallback-layers .main-svg"),
+    "audit": (f"/audit?run={BIG}", _chart("card-mass")),
+    "audit of all runs": (f"/audit?run={BIG}&scope=all", _chart("card-mass")),
+    "fallbacks": (f"/fallbacks?run={BIG}", _chart("fallback-layers")),
     "compare": (
         f"/compare?runs={BIG},{OTHER_BIG}",
         ".st-key-difference svg, .st-key-card-difference .main-svg",
@@ -138,7 +145,7 @@ def visit(browser: Browser, side: Side, only: Sequence[str] = ()) -> None:
     )
     page.locator(".st-key-segment-choice input").focus()
     visitor.timed("map: another segment", lambda: page.keyboard.press("ArrowRight"), "text=Segment 2 of 8")
-    visitor.timed("switch: map to head", page.get_by_text("Open this head").click, ".st-key-probe .main-svg")
+    visitor.timed("switch: map to head", page.get_by_text("Open this head").click, _chart("probe"))
     visitor.timed(
         "head: probe picture of the next head",
         lambda: page.keyboard.press("Shift+ArrowRight"),

@@ -37,6 +37,7 @@ PAGES = {
     "new": "/new?source=Sample&sample=needles.txt",
     "models": "/models",
     "jobs": "/job",
+    "fleet": "/fleet",
     "terms": "/terms",
 }
 # What has columns or a wide table; light and dark differ in no width.

@@ -20,6 +20,9 @@ COLORS = """(chosen) => {
   return [hex(ink), hex(getComputedStyle(behind).backgroundColor)];
 }"""
 
+# Our own, and Plotly's.
+CHARTS = ".rs-plot svg, .js-plotly-plot"
+
 
 @pytest.fixture(scope="module")
 def record(factory):
@@ -107,7 +110,7 @@ def test_back_and_forward_walk_through_the_views_of_the_map(address, page, recor
 
 def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record):
     page.goto(f"{address}/map?run={record.run.run_id[:8]}&layer=5&head=5")
-    page.locator(".st-key-scatter .main-svg").first.wait_for()
+    page.locator(".st-key-scatter .rs-plot svg").wait_for()
     page.locator(".rs-map svg").wait_for()
     for chart, inside in (("map", b"font-weight"), ("probe", b"<image"), ("scatter", b"predicted kernel")):
         saved = {}
@@ -122,11 +125,14 @@ def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record)
     run = record.run.run_id[:8]
     for path in (f"audit?run={run}", f"fallbacks?run={run}", "calibration?names=prose,code"):
         page.goto(f"{address}/{path}")
-        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        page.locator(CHARTS).first.wait_for()
         page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
-        page.wait_for_timeout(1500)
+        page.wait_for_function(
+            "charts => document.querySelectorAll('.rs-picture').length === document.querySelectorAll(charts).length",
+            arg=CHARTS,
+        )
         pictures = page.locator(".rs-picture .svg").all()
-        assert len(pictures) == page.locator(".js-plotly-plot").count() > 1, path
+        assert len(pictures) > 1, path
         for picture in pictures:
             with page.expect_download() as waiting:
                 picture.click()
@@ -191,7 +197,7 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     legend.get_by_text("max over 5 rows").wait_for()
     # The picture stays where it is while the rest of the page is drawn.
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
-    plot = page.locator(".st-key-probe .js-plotly-plot .nsewdrag")
+    plot = page.locator(".st-key-probe .rs-plot image")
     plot.scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
     box = plot.bounding_box()

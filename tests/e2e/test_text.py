@@ -144,9 +144,8 @@ def test_an_expression_that_does_not_end_is_given_up_and_said(address, page):
 
 def test_a_row_of_the_probe_leads_to_its_words_and_to_the_text(address, context, page, record):
     page.goto(f"{address}/head?run=d4e5b678&layer=3&head=3")
-    picture = page.locator(".st-key-probe .nsewdrag").first
+    picture = page.locator(".st-key-probe .rs-plot image").first
     picture.wait_for()
-    page.wait_for_timeout(1500)  # the click's listener comes a moment after the picture
     box = picture.bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.8)
     page.locator(".st-key-card-row").wait_for()
@@ -156,7 +155,7 @@ def test_a_row_of_the_probe_leads_to_its_words_and_to_the_text(address, context,
     page.locator(".rs-lens .piece.row").first.wait_for()
     assert f"row={row}" in page.url
     page.get_by_text("Show in the probe’s picture").click()
-    page.locator(".st-key-probe .main-svg").first.wait_for()
+    page.locator(".st-key-probe .rs-plot image").first.wait_for()
     page.locator(".st-key-card-row").wait_for()
     assert context.failures == []
 

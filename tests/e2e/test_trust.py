@@ -75,15 +75,18 @@ def test_from_the_audit_over_a_head_to_a_comparison(address, context, page, reco
 def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     run = record.run.run_id[-8:]
     page.goto(f"{address}/audit?run={run}")
-    page.locator(".st-key-card-mass .scatterlayer .point").first.wait_for()
+    page.locator(".st-key-card-mass .point").first.wait_for()
     # What is drawn last moves what stands below it.
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
-    page.wait_for_timeout(1500)
-    point = page.locator(".st-key-card-mass .scatterlayer .point").first
-    point.scroll_into_view_if_needed()
-    page.wait_for_timeout(500)
-    box = point.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    chart = page.locator(".st-key-card-mass .rs-plot")
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    told = re.match(r"layer (\d), head (\d), segment (\d)", chart.locator(".tip").inner_text())
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"/head\?run=.*layer={told[1]}&head={told[2]}&segment={int(told[3]) - 1}"))
+    page.go_back()
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+    chart.locator(".point").last.click()
     page.wait_for_url(re.compile(r"/head\?run=.*layer=\d"))
     page.get_by_text("Certificates and the truth").wait_for()
 

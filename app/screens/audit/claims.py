@@ -9,6 +9,7 @@ import pandas as pd
 
 from routesparse.app.shell import scope
 from routesparse.app.ui import design, drift_note, glossary, numbers, prompt_stats
+from routesparse.app.ui.plain_text import visible
 
 GROUPS = {"domain": "Domain", "length": "Length", "family": "Family", "layer": "Layer"}
 
@@ -68,7 +69,7 @@ def per_prompt(coverage: pd.DataFrame, runs: pd.DataFrame, claim: str, by: str |
     )
     summed["value"] = summed["covered"] / summed["units"]
     summed["label"] = [
-        f"{escape(name)} · {units:,} units"
+        f"{visible(name)} · {units:,} units"
         for name, units in zip(summed["prompt_name"], summed["units"], strict=True)
     ]
     return summed.sort_values(["order", "group", "run_id"], kind="stable", ignore_index=True)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.method import families
 
 MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
-_LAYOUT: dict[str, Any] = {
-    "height": 340,
-    "showlegend": False,
-    "dragmode": False,
-    "margin": {"l": 54, "r": 10, "t": 8, "b": 40},
-}
+_HEIGHT = 340
+_NAMES = {"bound_paper": "paper's bound", "bound_tight": "tight bound", "audited_mass": "audited mass"}
 UNIT = ["run_id", "layer", "head", "segment", "batch_index"]
 
 
@@ -32,109 +27,86 @@ def drawn(units: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([units[below], rest]).sort_index()
 
 
-def error_figure(units: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def error_figure(units: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Worst-row error against both bounds on logarithmic axes; a point below y = x would be a violation."""
     values = units[["max_error", "bound_tight", "bound_paper"]]
     known = units[(units["max_error"] > 0) & np.isfinite(values).all(axis=1)]
-    low, high = _log_range(values.loc[known.index])
-    paper = {"symbol": "circle-open", "size": 6, "color": theme.mute, "opacity": 0.55}
-    traces = [
-        design.diagonal_trace(low, high, theme),
-        _points(known, "max_error", "bound_paper", paper, _hover("paper's bound")),
-        *_by_pattern(known, "max_error", "bound_tight", theme, "tight bound"),
-    ]
-    axis = {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "fixedrange": True,
-        **design.log_ticks(low, high),
-    }
-    return design.chart(
-        theme,
-        traces,
-        xaxis={**axis, "title": {"text": "error of the worst audited row"}},
-        yaxis={**axis, "title": {"text": "bound"}},
-        **_LAYOUT,
+    ends = _log_range(values.loc[known.index])
+    paper = plot.points(
+        known["max_error"], known["bound_paper"], "none", _hover("bound_paper"), _told(known, "bound_paper")
     )
+    marks = [
+        plot.line(ends, ends, theme.mute, 1.2, "1.5 3"),
+        {**paper, "size": 6, "edge": theme.mute, "opacity": 0.55},
+        *_by_pattern(known, "max_error", "bound_tight", theme),
+    ]
+    x_axis = plot.logarithmic("error of the worst audited row", *ends)
+    return plot.chart(x_axis, plot.logarithmic("bound", *ends), marks, _HEIGHT, theme)
 
 
-def mass_figure(units: pd.DataFrame, tau: float | None, theme: design.Theme, name: str = "τ") -> go.Figure:
+def mass_figure(
+    units: pd.DataFrame, tau: float | None, theme: design.Theme, name: str = "τ"
+) -> dict[str, Any]:
     """Audited retained mass of the body against the in-prompt certificate; a point below y = x is not covered.
 
     tau: the line, None for none; name: what it is called.
     """
     known = units.dropna(subset=["lower_mass"])
     values = pd.concat([known["lower_mass"], known["audited_mass"]])
-    low = float(values.min()) - 0.01 if len(values) else 0.8
-    lines, labels = [], []
-    if tau is not None:
-        lines = [design.upright(tau, {"color": theme.warn, "width": 1.2, "dash": "dash"})]
-        place = {"x": tau, "xanchor": "left", "xshift": 4, "y": 0.02, "yref": "paper", "showarrow": False}
-        labels = [{**place, "text": f"{name} = {tau:.2f}", "font": {"size": 11, "color": theme.warn}}]
-    axis = {"range": [low, 1.002], "fixedrange": True}
-    return design.chart(
-        theme,
-        [
-            design.diagonal_trace(low, 1.002, theme),
-            *_by_pattern(known, "lower_mass", "audited_mass", theme, "audited mass"),
-        ],
-        shapes=lines,
-        annotations=labels,
-        xaxis={**axis, "title": {"text": "certified retained mass (in-prompt)"}},
-        yaxis={**axis, "title": {"text": "audited retained mass"}},
-        **_LAYOUT,
-    )
+    ends = (float(values.min()) - 0.01 if len(values) else 0.8, 1.002)
+    marks = [plot.line(ends, ends, theme.mute, 1.2, "1.5 3")]
+    if tau is not None and ends[0] <= tau <= ends[1]:
+        marks.append(plot.line([tau] * 2, ends, theme.warn, 1.2, "5 4"))
+        marks.append(plot.label(tau, ends[0], f"{name} = {tau:.2f}", theme.warn, dx=4, dy=-6))
+    marks += _by_pattern(known, "lower_mass", "audited_mass", theme)
+    x_axis = plot.linear("certified retained mass (in-prompt)", *ends)
+    return plot.chart(x_axis, plot.linear("audited retained mass", *ends), marks, _HEIGHT, theme)
 
 
 def residual_figure(
     residuals: pd.DataFrame, deltas: list[tuple[str, float]], theme: design.Theme
-) -> go.Figure:
+) -> dict[str, Any]:
     """Histogram rows of ``residual_bins`` and a line per delta."""
-    chart = go.Figure()
+    plain = design.blend(theme.panel, theme.accent, 0.72)
     beyond = max((delta for _, delta in deltas), default=np.inf)
-    chart.add_bar(
-        x=(residuals["low"] + residuals["high"]) / 2,
-        y=residuals["share"],
-        width=(residuals["high"] - residuals["low"]) * 0.96,
-        marker={
-            "color": [
-                theme.warn if low >= beyond else design.blend(theme.panel, theme.accent, 0.72)
-                for low in residuals["low"]
-            ],
-            "line": {"width": 0},
-        },
-        customdata=residuals[["low", "high", "units"]],
-        hovertemplate="g − g* from %{customdata[0]:.4f} to %{customdata[1]:.4f}<br>%{y:.1%}, "
-        "%{customdata[2]} units<extra></extra>",
+    air = (residuals["high"] - residuals["low"]) * 0.02
+    at = np.column_stack(
+        [residuals["low"] + air, residuals["high"] - air, np.zeros(len(residuals)), residuals["share"]]
     )
+    told = [
+        [
+            f"{row.low:.4f}",
+            f"{row.high:.4f}",
+            numbers.share(row.share),
+            numbers.several(int(row.units), "unit"),
+        ]
+        for row in residuals.itertuples()
+    ]
+    colors = [theme.warn if low >= beyond else plain for low in residuals["low"]]
+    ends = [*residuals["low"], *residuals["high"], *(delta for _, delta in deltas)] or [0.0, 1.0]
+    low, high = min(ends), max(ends)
+    edge = 0.03 * (high - low) or 1e-3
+    top = float(residuals["share"].max()) * 1.06 if len(residuals) else 1.0
+    marks = [plot.bars(at.tolist(), colors, "g − g* from {0} to {1}\n{2}, {3}", told)]
     for i, (name, delta) in enumerate(deltas):
-        delta_line(chart, delta, name, i, theme)
-    chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", fixedrange=True)
-    chart.update_yaxes(title="share of units", tickformat=".0%", fixedrange=True)
-    chart = _layout(chart, theme)
-    chart.update_layout(bargap=0, barcornerradius=0, height=280)
-    return chart
+        marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, "5 4"))
+        # One name below the other; beside the right edge there is no room for it.
+        side = {"anchor": "end", "dx": -4} if delta > (low + high) / 2 else {"dx": 4}
+        marks.append(plot.label(delta, top, name, theme.warn, dy=12 + 16 * i, **side))
+    x_axis = plot.linear("residual g − g*; positive: the probe overstated g", low - edge, high + edge)
+    return plot.chart(x_axis, plot.linear("share of units", 0, top, percent=True), marks, 280, theme)
 
 
-def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def forward_figure(errors: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """One bar per layer: how far its attention output is from the dense forward's."""
-    chart = go.Figure()
-    chart.add_bar(
-        x=errors["layer"],
-        y=errors["forward_error"],
-        marker={"color": design.blend(theme.panel, theme.accent, 0.72), "line": {"width": 0}},
-        hovertemplate="layer %{x}<br>%{y:.4f}<extra></extra>",
-    )
-    chart.update_xaxes(
-        title="layer",
-        dtick=1 if len(errors) <= 16 else 4,
-        showgrid=False,
-        range=[-0.5, errors["layer"].max() + 0.5],
-    )
-    chart.update_yaxes(title="relative error", rangemode="tozero", fixedrange=True)
-    chart = _layout(chart, theme)
-    chart.update_layout(height=220, bargap=0.4)
-    return chart
+    layers, values = errors["layer"], errors["forward_error"]
+    at = np.column_stack([layers - 0.3, layers + 0.3, np.zeros(len(errors)), values])
+    told = [[layer, numbers.mass(value, 4)] for layer, value in zip(layers, values, strict=True)]
+    color = design.blend(theme.panel, theme.accent, 0.72)
+    x_axis = plot.linear("layer", -0.5, float(layers.max()) + 0.5, most=16, least_step=1)
+    y_axis = plot.linear("relative error", 0, float(values.max()) * 1.06 or 1.0, most=4)
+    bars = plot.bars(at.tolist(), color, "layer {0}\n{1}", told)
+    return plot.chart(replace(x_axis, grid=False), y_axis, [bars], 220, theme)
 
 
 def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
@@ -145,21 +117,6 @@ def residual_bins(residual: pd.Series, bins: int = 40) -> pd.DataFrame:
     counts, edges = np.histogram(values, bins=bins)
     return pd.DataFrame(
         {"low": edges[:-1], "high": edges[1:], "units": counts, "share": counts / len(values)}
-    )
-
-
-def delta_line(chart: go.Figure, delta: float, name: str, place: int, theme: design.Theme) -> None:
-    """A vertical line at delta_q with its name, one below the other where there are several."""
-    chart.add_vline(x=delta, line={"color": theme.warn, "width": 1.4, "dash": "dash"})
-    chart.add_annotation(
-        x=delta,
-        y=1 - 0.09 * place,
-        yref="paper",
-        xanchor="left",
-        xshift=4,
-        text=name,
-        showarrow=False,
-        font={"size": 11, "color": theme.warn},
     )
 
 
@@ -174,55 +131,50 @@ def pattern_legend(units: pd.DataFrame, theme: design.Theme, *more: str) -> str:
     return f'<div class="rs-legend">{"".join(items)}{"".join(f"<span>{text}</span>" for text in more)}</div>'
 
 
-def _by_pattern(
-    units: pd.DataFrame, x: str, y: str, theme: design.Theme, name: str
-) -> Iterator[dict[str, Any]]:
-    """A trace for each family of the units, in its colour and with its mark."""
+def _by_pattern(units: pd.DataFrame, x: str, y: str, theme: design.Theme) -> Iterator[plot.Mark]:
+    """Points for each family of the units, in its colour and with its mark."""
     for family, rows in units.groupby("pattern", sort=False):
         pattern = str(family)
-        marker = {
-            "symbol": families.look(pattern).symbol,
-            "size": 8,
-            "color": theme.pattern(pattern),
-            "opacity": 0.85,
-            "line": {"width": 1, "color": theme.panel},
-        }
-        yield _points(rows, x, y, marker, _hover(name, pattern))
+        yield plot.points(
+            rows[x],
+            rows[y],
+            theme.pattern(pattern),
+            _hover(y, pattern),
+            _told(rows, y),
+            families.look(pattern).symbol,
+            edge=theme.panel,
+            opacity=0.85,
+        )
 
 
-def _points(rows: pd.DataFrame, x: str, y: str, marker: dict[str, Any], hover: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "x": rows[x].tolist(),
-        "y": rows[y].tolist(),
-        "mode": "markers",
-        "marker": marker,
-        "customdata": _told(rows),
-        "hovertemplate": hover,
-    }
-
-
-def _told(rows: pd.DataFrame) -> list[list[object]]:
+def _told(rows: pd.DataFrame, y: str) -> list[list[object]]:
     """What a point carries: the unit (UNIT), and the values of its hover as printed."""
     return [
-        [*unit, unit[3] + 1, numbers.mass(error, 4), numbers.bound(least), numbers.mass(mass)]
-        for unit, error, least, mass in zip(
+        [
+            *unit,
+            unit[3] + 1,
+            numbers.mass(error, 4),
+            numbers.bound(least),
+            numbers.mass(mass),
+            f"{height:.3g}",
+        ]
+        for unit, error, least, mass, height in zip(
             rows[UNIT].itertuples(index=False, name=None),
             rows["max_error"],
             rows["lower_mass"],
             rows["audited_mass"],
+            rows[y],
             strict=True,
         )
     ]
 
 
-def _hover(last: str, pattern: str | None = None) -> str:
-    """Plotly's template of a hover: said once for all points, because every point's own words outweigh the chart."""
+def _hover(y: str, pattern: str | None = None) -> str:
+    """The template of a hover: said once for all points, because every point's own words outweigh the chart."""
     family = "" if pattern is None else f" · {design.name(pattern)}"
     return (
-        f"<b>layer %{{customdata[1]}}, head %{{customdata[2]}}</b>, segment %{{customdata[5]}}{family}"
-        "<br>error, worst row %{customdata[6]}<br>certified %{customdata[7]}, audited %{customdata[8]}"
-        f"<br>{last} %{{y:.3g}}<extra></extra>"
+        f"layer {{1}}, head {{2}}, segment {{5}}{family}\nerror, worst row {{6}}\ncertified {{7}}, audited {{8}}"
+        f"\n{_NAMES[y]} {{9}}"
     )
 
 
@@ -231,8 +183,3 @@ def _log_range(values: pd.DataFrame) -> tuple[float, float]:
     if not len(positive):
         return 1e-3, 10.0
     return float(positive.min()) / 1.4, float(positive.max()) * 1.4
-
-
-def _layout(chart: go.Figure, theme: design.Theme) -> go.Figure:
-    chart.update_layout(template=design.template(theme), **_LAYOUT)
-    return chart

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -19,6 +19,7 @@ from routesparse.app.ui import (
     facts,
     glossary,
     numbers,
+    plot,
     prompt_stats,
     share_figure,
     states,
@@ -193,15 +194,8 @@ def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Se
     few = figures.drawn(units)
     with st.container(border=True, key="card-error", gap="xsmall"):
         st.html('<div class="rs-h">Error against its bounds</div>')
-        event: Any = st.plotly_chart(
-            figures.error_figure(few, theme),
-            key=f"audit-error-{shown.name}",
-            theme=None,
-            on_select="rerun",
-            selection_mode="points",
-            config=design.chart_config(f"error-bound-{shown.name}"),
-        )
-        _follow(store, event)
+        drawn = figures.error_figure(few, theme)
+        _follow(store, plot.show(drawn, f"audit-error-{shown.name}", "Error against its bounds", picks=True))
         st.html(figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"))
         exports.chart_foot(
             f"error-bound-{shown.name}",
@@ -224,15 +218,10 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     name = "τ head, a floor," if priced.all() else "τ"
     with st.container(border=True, key="card-mass", gap="xsmall"):
         st.html('<div class="rs-h">Audited against certified retained mass</div>')
-        event: Any = st.plotly_chart(
-            figures.mass_figure(few, float(shown.runs["tau"].iloc[0]) if one_tau else None, theme, name),
-            key=f"audit-mass-{shown.name}",
-            theme=None,
-            on_select="rerun",
-            selection_mode="points",
-            config=design.chart_config(f"mass-certified-{shown.name}"),
-        )
-        _follow(store, event)
+        tau = float(shown.runs["tau"].iloc[0]) if one_tau else None
+        drawn = figures.mass_figure(few, tau, theme, name)
+        label = "Audited against certified retained mass"
+        _follow(store, plot.show(drawn, f"audit-mass-{shown.name}", label, picks=True))
         st.html(
             figures.pattern_legend(few, theme, f"below the dotted line y = x: {below:,} of {len(known):,}")
         )
@@ -262,16 +251,13 @@ def _drawn(few: pd.DataFrame, units: pd.DataFrame, total: int) -> str:
     return text if len(few) == len(units) else f"{text}, {len(few):,} drawn"
 
 
-def _follow(store: OwnerView, event: Any) -> None:
-    """A click on a unit opens its head."""
-    for point in event.selection.points:
-        data = point.get("customdata")
-        if data:
-            values = list(data.values()) if isinstance(data, dict) else list(data)
-            run_id, layer, head, segment, batch = values[:5]
-            unit = queries.Unit(str(run_id), int(layer), int(head), int(segment), int(batch))
-            way_back.remember("audit")
-            navigate.go("head", **view.address_of(store, unit))
+def _follow(store: OwnerView, told: Sequence[object] | None) -> None:
+    """A click on a unit opens its head. told: of its point, the unit first."""
+    if told is not None:
+        run_id, *place = told[: len(figures.UNIT)]
+        unit = queries.Unit(str(run_id), *(int(str(value)) for value in place))
+        way_back.remember("audit")
+        navigate.go("head", **view.address_of(store, unit))
 
 
 def _coverage_card(store: OwnerView, shown: Scope) -> None:
@@ -295,18 +281,14 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
         if claim == "conformal" and (void := drift_note.of_several(runs)):
             st.html(void)
         nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
-        st.plotly_chart(
-            share_figure.figure(
-                groups,
-                rows,
-                share_figure.Reference(shown.run.confidence, nominal),
-                design.current_theme(),
-                None if shown.everything else shown.run.run_id,
-            ),
-            key="audit-coverage",
-            theme=None,
-            config=design.chart_config(f"coverage-{claim}-by-{by}-{shown.name}"),
+        drawn = share_figure.figure(
+            groups,
+            rows,
+            share_figure.Reference(shown.run.confidence, nominal),
+            design.current_theme(),
+            None if shown.everything else shown.run.run_id,
         )
+        plot.show(drawn, "audit-coverage", f"{claims.CLAIMS[claim].name}, coverage by {by}")
         exports.chart_foot(
             f"coverage-{claim}-by-{by}-{shown.name}",
             f"n = {numbers.several(rows['run_id'].nunique(), 'audited run')} of "
@@ -327,12 +309,8 @@ def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
         st.html(
             f'<div class="rs-h">Gate statistic g: the probe’s minus the audited one{glossary.mark("residual")}</div>'
         )
-        st.plotly_chart(
-            figures.residual_figure(bins, deltas, theme),
-            key="audit-residuals",
-            theme=None,
-            config=design.chart_config(f"residuals-{shown.name}"),
-        )
+        drawn = figures.residual_figure(bins, deltas, theme)
+        plot.show(drawn, "audit-residuals", "Gate statistic, the probe’s minus the audited one")
         claimed = units.dropna(subset=["delta"])
         if len(claimed):
             beyond = float((claimed["residual"] > claimed["delta"]).mean())
@@ -362,12 +340,8 @@ def _forward_card(store: OwnerView, run: RunRow) -> None:
         return
     with st.container(border=True, key="card-forward", gap="xsmall"):
         st.html('<div class="rs-h">Against the dense forward, layer by layer</div>')
-        st.plotly_chart(
-            figures.forward_figure(errors, design.current_theme()),
-            key="audit-forward",
-            theme=None,
-            config=design.chart_config(f"forward-error-{queries.label(run.run_id)}"),
-        )
+        drawn = figures.forward_figure(errors, design.current_theme())
+        plot.show(drawn, "audit-forward", "Error against the dense forward, by layer")
         exports.chart_foot(
             f"forward-error-{queries.label(run.run_id)}",
             f"n = {len(errors)} layers · error of the attention output relative to the dense forward’s, errors of "

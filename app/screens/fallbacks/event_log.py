@@ -99,7 +99,7 @@ def _columns() -> dict[str, Any]:
             width=50,
             help="Whose certificate failed: the head's own, or its layer's, with which it climbed",
         ),
-        "tested": column.TextColumn("Tested", width=118),
+        "tested": column.TextColumn("Tested", width=97),
         "certified": column.NumberColumn(
             "Certified", format="%.3f", width=66, help=glossary.TERMS["certificate"]
         ),
@@ -108,7 +108,7 @@ def _columns() -> dict[str, Any]:
             "Missed by", format="%.3f", width=68, help="τ minus the certified mass"
         ),
         "became": column.TextColumn("Became", width=84),
-        "to": column.TextColumn("Now", width=118),
+        "to": column.TextColumn("Now", width=97),
         "paid": column.NumberColumn("Paid µs", format="localized", width=60, help=glossary.TERMS["paid"]),
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import escape
 
 import pandas as pd
 import streamlit as st
@@ -18,11 +17,13 @@ from routesparse.app.ui import (
     facts,
     glossary,
     numbers,
+    plot,
     prompt_stats,
     share_figure,
     states,
     tables,
 )
+from routesparse.app.ui.plain_text import visible
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.rows import OUTCOMES, RunRow
 from routesparse.engine.store import fallback_queries
@@ -213,12 +214,8 @@ def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) 
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
             switch.buttons("by", _MEASURES, measure)
-        st.plotly_chart(
-            rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme),
-            key="fallback-layers",
-            theme=None,
-            config=design.chart_config(f"fallbacks-by-layer-{shown.name}"),
-        )
+        drawn = rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
+        plot.show(drawn, "fallback-layers", "Fallback rate by layer")
         st.html(rate_figure.legend(theme, limit, bool(rows["uncertified"].any())))
         exports.chart_foot(
             f"fallbacks-by-layer-{shown.name}",
@@ -294,7 +291,7 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
             if by == "domain"
             else runs["tokens"].map(scope.length_bucket),
             "value": runs["dense_fallback_units"] / runs["units"].where(runs["units"] > 0),
-            "label": runs["prompt_name"].map(escape) + " · " + runs["tokens"].map("{:,} tokens".format),
+            "label": runs["prompt_name"].map(visible) + " · " + runs["tokens"].map("{:,} tokens".format),
             "run_id": runs["run_id"],
             "prompt_sha256": runs["prompt_sha256"],
             "units": runs["units"],
@@ -307,18 +304,10 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
             f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
         )
         reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}")
-        st.plotly_chart(
-            share_figure.figure(
-                groups,
-                per_run,
-                reference,
-                design.current_theme(),
-                None if shown.everything else shown.run.run_id,
-            ),
-            key=f"fallback-{by}",
-            theme=None,
-            config=design.chart_config(f"fallbacks-by-{by}-{shown.name}"),
+        drawn = share_figure.figure(
+            groups, per_run, reference, design.current_theme(), None if shown.everything else shown.run.run_id
         )
+        plot.show(drawn, f"fallback-{by}", f"Dense by fallback, by {by}")
         exports.chart_foot(
             f"fallbacks-by-{by}-{shown.name}",
             f"n = {numbers.several(len(per_run), 'run')} of model {shown.run.model}, "

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 
 UNCERTIFIED = "ran uncertified"
 _WIDTH, _NARROW = 0.55, 0.25
@@ -22,71 +25,40 @@ def colors(theme: design.Theme) -> dict[str, str]:
     }
 
 
-def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.Theme) -> go.Figure:
+def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.Theme) -> dict[str, Any]:
     """layers: ``layer``, ``kind``, ``share``, ``units``, ``kernel_us``; measure: what the share is of, for the axis."""
-    chart = go.Figure()
+    marks = []
+    stacked: Counter[int] = Counter()
     for kind, color in colors(theme).items():
-        rows = layers[layers["kind"] == kind]
-        chart.add_bar(
-            x=rows["layer"],
-            y=rows["share"],
-            width=_WIDTH,  # else a bar is as wide as the layers without one
-            offset=-_WIDTH / 2,
-            name=kind,
-            marker={
-                "color": color,
-                "pattern": {"shape": HATCHES[kind], "fgcolor": theme.panel, "fillmode": "overlay", "size": 5},
-                "line": {"width": 0},
-            },
-            text=[
-                f"<b>layer {row.layer}</b> · {kind}<br>{numbers.share(row.share)} of {measure}"
-                f"<br>{numbers.several(int(row.units), 'unit')}, predicted {numbers.micros(row.kernel_us)}"
-                for row in rows.itertuples()
-            ],
-            textposition="none",
-            hovertemplate="%{text}<extra></extra>",
-        )
+        at, told = [], []
+        for row in layers[layers["kind"] == kind].dropna(subset=["share"]).itertuples():
+            bottom = stacked[row.layer]
+            stacked[row.layer] += row.share
+            at.append([row.layer - _WIDTH / 2, row.layer + _WIDTH / 2, bottom, bottom + row.share])
+            part = f"{numbers.share(row.share)} of {measure}"
+            units = f"{numbers.several(int(row.units), 'unit')}, predicted {numbers.micros(row.kernel_us)}"
+            told.append([row.layer, kind, part, units])
+        marks.append(plot.bars(at, color, "layer {0} · {1}\n{2}\n{3}", told, HATCHES[kind]))
     missed = layers.groupby("layer").agg(units=("uncertified", "sum"), of=("units", "sum"))
     missed = missed[missed["units"] > 0]
     if len(missed):
         # Uncertified is no fifth kind: an expanded unit may be one, so its bar stands beside the stack.
-        chart.add_bar(
-            x=missed.index,
-            y=missed["units"] / missed["of"],
-            width=_NARROW,
-            offset=_WIDTH / 2,
-            base=0,
-            name=UNCERTIFIED,
-            marker={
-                "color": theme.levels["red"],
-                "pattern": {"shape": "x", "fgcolor": theme.panel, "fillmode": "overlay", "size": 5},
-                "line": {"width": 0},
-            },
-            text=[
-                f"<b>layer {row.Index}</b> · {UNCERTIFIED}<br>{int(row.units)} of "
-                f"{numbers.several(int(row.of), 'unit')}"
-                for row in missed.itertuples()
-            ],
-            textposition="none",
-            hovertemplate="%{text}<extra></extra>",
+        start = missed.index + _WIDTH / 2
+        beside = [start, start + _NARROW, np.zeros(len(missed)), missed["units"] / missed["of"]]
+        told = [
+            [row.Index, UNCERTIFIED, int(row.units), numbers.several(int(row.of), "unit")]
+            for row in missed.itertuples()
+        ]
+        red = theme.levels["red"]
+        marks.append(
+            plot.bars(np.column_stack(beside).tolist(), red, "layer {0} · {1}\n{2} of {3}", told, "x")
         )
-    chart.add_hline(y=limit, line={"color": theme.warn, "width": 1.3, "dash": "dash"})
-    count = layers["layer"].nunique()
-    chart.update_xaxes(title="layer", dtick=1 if count <= 16 else 4, showgrid=False, fixedrange=True)
-    chart.update_xaxes(range=[layers["layer"].min() - 0.5, layers["layer"].max() + 0.5])
-    top = layers[layers["kind"] != "kept"].groupby("layer")["share"].sum().max() if len(layers) else 0.0
-    top = max([np.nan_to_num(top), *(missed["units"] / missed["of"])])
-    chart.update_yaxes(
-        title=f"share of {measure}", tickformat=".0%", range=[0, max(top, limit) * 1.12], fixedrange=True
-    )
-    chart.update_layout(
-        template=design.template(theme),
-        barmode="stack",
-        height=280,
-        showlegend=False,
-        margin={"l": 56, "r": 8, "t": 8, "b": 38},
-    )
-    return chart
+    first, last = int(layers["layer"].min()), int(layers["layer"].max())
+    x_axis = plot.linear("layer", first - 0.5, last + 0.5, most=16, least_step=1)
+    top = max([limit, *stacked.values(), *(missed["units"] / missed["of"])])
+    y_axis = plot.linear(f"share of {measure}", 0, top * 1.12 or 1.0, percent=True)
+    marks.append(plot.line(x_axis.range, [limit] * 2, theme.warn, 1.3, "5 4"))
+    return plot.chart(replace(x_axis, grid=False), y_axis, marks, 280, theme)
 
 
 def legend(theme: design.Theme, limit: float, uncertified: bool) -> str:

@@ -68,7 +68,7 @@ def _list() -> None:
         if wanted:
             with st.container(border=True, key=f"card-jobs-{title}", gap="xsmall"):
                 st.html(f'<div class="rs-h">{title}</div>')
-                jobs_view.table(queue, wanted)
+                jobs_view.table(access(), wanted)
 
 
 def _watch(job_id: str) -> None:

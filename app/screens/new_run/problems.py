@@ -65,14 +65,26 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
     for name, fix in fixes.items():
         alone = {"policy": wishes["policy"], "budget": EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
-            found.append(Problem(text, (fix,)))
+            found.append(Problem(_in_plain_words(name, wishes) or text, (fix,)))
     default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
-    if wishes["budget"] is None and (text := _error({"policy": wishes["policy"]})):
+    if wishes["budget"] is None and _error({"policy": wishes["policy"]}):
         limited = Fix(f"Set Tℓ to {numbers.limit(EXAMPLE_LIMIT)}", {"limit": EXAMPLE_LIMIT})
+        text = (
+            f"Policy {wishes['policy']} needs a time limit Tℓ for each layer: a share of dense attention’s time, such "
+            "as 0.35, or microseconds, such as 800us."
+        )
         found.append(Problem(text, (limited, default)))
     if not found and (text := _error(wishes)):
         found.append(Problem(text, (default,)))
     return found
+
+
+def _in_plain_words(name: str, wishes: dict[str, Any]) -> str | None:
+    """What the engine says in the words of its settings, in the form's; None where its own words will do."""
+    rows = RouterConfig.block_q
+    if name != "segment" or (wishes[name] >= rows and wishes[name] % rows == 0):
+        return None
+    return f"A segment of {wishes[name]:,} tokens is not made of whole blocks: use a multiple of {rows}."
 
 
 def of_length(size: PromptSize) -> Iterator[Problem]:

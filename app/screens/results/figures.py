@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 
 import plotly.graph_objects as go
 
@@ -15,6 +16,7 @@ from routesparse.engine.results.tables import loss_ends, on_front
 
 _NARROW, _PLOT_HEIGHT = 640.0, 326.0  # pixels of the chart's inside in the narrowest window
 _LETTER = 6.0  # pixels of a letter, about
+_Spot = tuple[float, float]
 _SIDES = (
     *("top right", "bottom right", "top left", "bottom left", "middle right", "middle left"),
     *("top center", "bottom center"),
@@ -38,18 +40,15 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
     low, high = loss_ends(known)
     least = min((row.area or 1.0 for row in known), default=0.1)
     left, right = math.log10(least * 0.85), math.log10(1.25)
+
+    def spot(row: MethodRow, value: float) -> tuple[float, float]:
+        return (math.log10(row.area or 1.0) - left) / (right - left), (value - low) / (high - low)
+
     drawn = [row for row in known if low <= _change(row).value <= high]
     order = sorted(drawn, key=lambda row: (row.name != picked, row not in line))
-    places = label_places(
-        [
-            (
-                (math.log10(row.area or 1.0) - left) / (right - left),
-                (_change(row).value - low) / (high - low),
-                row.name,
-            )
-            for row in order
-        ]
-    )
+    strokes = [(spot(row, _change(row).low), spot(row, _change(row).high)) for row in drawn]
+    strokes += pairwise(spot(row, _change(row).value) for row in line)
+    places = label_places([(*spot(row, _change(row).value), row.name) for row in order], strokes)
     sides = dict(zip((row.name for row in order), places, strict=True))
     for ours in (False, True):
         part = [row for row in known if row.method.startswith("routesparse") == ours]
@@ -91,27 +90,38 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
     return _laid_out(chart, theme, 380)
 
 
-def label_places(points: Sequence[tuple[float, float, str]]) -> list[str | None]:
-    """Where each point's name stands, so that no two names meet; None where there is no room.
+def label_places(
+    points: Sequence[tuple[float, float, str]], strokes: Sequence[tuple[_Spot, _Spot]] = ()
+) -> list[str | None]:
+    """Where each point's name stands, so that no two names meet and, where there is room, no stroke cuts one; None
+    where names would meet.
 
-    points: x and y as shares of the plot, and the name; the first ones choose first.
+    points: x and y as shares of the plot, and the name; the first ones choose first. strokes: from one spot to another.
     """
+    inked = [place for one, other in strokes for place in _along(one, other)]
     spots = [(x * _NARROW, y * _PLOT_HEIGHT) for x, y, _ in points]
     taken: list[tuple[float, float, float, float]] = []
     places: list[str | None] = []
     for (x, y), (_, _, name) in zip(spots, points, strict=True):
-        found = None
+        free: list[tuple[int, str, tuple[float, float, float, float]]] = []
         for side in _SIDES:
             box = _box(x, y, len(name) * _LETTER, side)
             inside = box[0] >= 0 and box[1] <= _NARROW and box[2] >= 0 and box[3] <= _PLOT_HEIGHT
-            free = not any(_meet(box, other) for other in taken)
             clear = not any(_meet(box, (a - 5, a + 5, b - 5, b + 5)) for a, b in spots if (a, b) != (x, y))
-            if inside and free and clear:
-                found = side
-                taken.append(box)
-                break
-        places.append(found)
+            if inside and clear and not any(_meet(box, other) for other in taken):
+                free.append((sum(_meet(box, (a, a, b, b)) for a, b in inked), side, box))
+        # The first of those that the fewest strokes cut.
+        best = min(free, key=lambda one: one[0], default=None)
+        places.append(None if best is None else best[1])
+        taken += [] if best is None else [best[2]]
     return places
+
+
+def _along(one: _Spot, other: _Spot) -> list[_Spot]:
+    """Pixels of a stroke, near enough to one another that no name slips between."""
+    (x0, y0), (x1, y1) = ((x * _NARROW, y * _PLOT_HEIGHT) for x, y in (one, other))
+    steps = 1 + int(max(abs(x1 - x0), abs(y1 - y0)) / 4)
+    return [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
 
 
 def _box(x: float, y: float, wide: float, side: str) -> tuple[float, float, float, float]:

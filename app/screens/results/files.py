@@ -15,7 +15,8 @@ from routesparse.engine.results.evaluations import Evaluation, Verdict
 
 @dataclass(frozen=True)
 class Offered:
-    """One evaluation. key: its name in the address; verdicts: over all suites of its file."""
+    """One evaluation. key: its name in the address, with its file's, so that a file shipped later takes no link from
+    another; verdicts: over all suites of its file."""
 
     key: str
     label: str
@@ -39,7 +40,7 @@ def offered() -> tuple[list[Offered], list[str]]:
             continue
         file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
         for one in held:
-            key = f"here-{folder}" if folder else one.suite
+            key = f"here-{folder}" if folder else "-".join(filter(None, [_own_name(path), one.suite]))
             taken = sum(other.key.partition("@")[0] == key for other in found)
             key += f"@{taken + 1}" if taken else ""
             where = f"{origin} ({folder})" if folder not in ("", one.suite) else origin
@@ -48,6 +49,11 @@ def offered() -> tuple[list[Offered], list[str]]:
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
     return found, problems
+
+
+def _own_name(path: Path) -> str:
+    """What tells a shipped file from evaluations.json, the oldest one: "main" of evaluations_main.json."""
+    return path.stem.removeprefix("evaluations").removeprefix("_")
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

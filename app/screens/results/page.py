@@ -76,7 +76,7 @@ def _chosen(found: list[Offered]) -> Offered:
             list(by_key),
             format_func=lambda name: by_key[name].label,
             key="set-choice",
-            width=680,
+            width="stretch",
             on_change=lambda: _other(st.session_state["set-choice"]),
         )
     return by_key[key]

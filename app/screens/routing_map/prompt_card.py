@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import readers_figure
-from routesparse.app.ui import design, exports, numbers, plain_text
+from routesparse.app.ui import design, exports, numbers, plain_text, plot
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -50,12 +50,8 @@ def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> Non
         "dense tail reads it.</div>"
     )
     name = f"prompt-blocks-{queries.label(run.run_id)}-segment-{segment}"
-    st.plotly_chart(
-        readers_figure.figure(readers, design.current_theme(), run.block_k, picked),
-        key="readers",
-        theme=None,
-        config=design.chart_config(name),
-    )
+    drawn = readers_figure.figure(readers, design.current_theme(), run.block_k, picked)
+    plot.show(drawn, "readers", "Share of heads that read each part of the prompt")
     exports.chart_foot(
         name,
         f"n = {int(readers['heads'].iloc[0])} heads · {len(readers)} bars of {int(readers['blocks'].iloc[0])} × "

@@ -13,6 +13,7 @@ from routesparse.engine.store import queries
 from routesparse.engine.verdict import LEVELS, WARNINGS, Verdict
 
 _FILTERS = {"domain": "Domain", "model": "Model", "device": "Device", "policy": "Policy", "tag": "Tag"}
+_SERVED = {"source": "From", "day": "Day, UTC"}  # offered where a server recorded any run
 # What happened in a run beside its verdict -> the count that says so.
 _EVENTS = {
     "heads dense by fallback": "dense_fallback_units",
@@ -32,10 +33,20 @@ def row(values: dict[str, list[str]]) -> queries.RunFilter:
         for name, label in _FILTERS.items():
             few = len(values[name]) < (1 if name == "tag" else 2)
             chosen[name] = () if few else _several(name, label, values[name])
+        served = queries.SOURCES[1] in values["source"]
+        for name, label in _SERVED.items():
+            chosen[name] = _several(name, label, values[name]) if served else ()
         _several("level", "Verdict", [verdict_bar.WORDS[level] for level in LEVELS])
         _several("reason", "Reason", [*WARNINGS, *_EVENTS])
     return queries.RunFilter(
-        text, chosen["domain"], chosen["model"], chosen["device"], chosen["policy"], tags=chosen["tag"]
+        text,
+        chosen["domain"],
+        chosen["model"],
+        chosen["device"],
+        chosen["policy"],
+        tags=chosen["tag"],
+        sources=chosen["source"],
+        days=chosen["day"],
     )
 
 

@@ -225,7 +225,7 @@ def _active_jobs(opened: Access) -> None:
             with st.container(border=True, key="card-active-jobs", gap="xsmall"):
                 st.html('<div class="rs-h">Active jobs</div>')
                 jobs_view.worker_note(opened.queue)
-                jobs_view.table(opened.queue, jobs)
+                jobs_view.table(opened, jobs)
     except StoreError as error:
         states.field_error(f"{error}. Stored runs are not affected.")
 

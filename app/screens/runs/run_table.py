@@ -7,11 +7,10 @@ from functools import partial
 from html import escape
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 
-from routesparse.app.shell import setting_words, verdict_bar
+from routesparse.app.shell import outcome, setting_words
 from routesparse.app.ui import design, numbers
 from routesparse.app.ui.glossary import TERMS
 from routesparse.app.ui.plain_text import visible
@@ -48,7 +47,7 @@ SHOWN = (
 # Column -> its heading, in the table's order.
 LABELS = {
     "prompt": "Prompt",
-    "verdict": "Verdict",
+    "verdict": outcome.LABELS["verdict"],
     "differs": "Differs by",
     "tags": "Tags",
     "settings": "Settings",
@@ -65,10 +64,10 @@ LABELS = {
     "kl": "KL, nats",
     "same_tokens": "Same tokens",
     "first_difference": "Differs at",
-    "error": "Error",
+    "error": outcome.LABELS["error"],
     "worst_head": "Worst head",
     "worst_row": "Worst row",
-    "certified": "Certified",
+    "certified": outcome.LABELS["certified"],
     "fallback": "Fallback",
     "uncertified": "Uncertified",
     "uncertified_layers": "Layers unc.",
@@ -95,11 +94,12 @@ def rows(
     """
     records = runs[list(setting_words.NAMES)].to_dict("records")
     words = [setting_words.parts(row) for row in records]
+    outcomes = outcome.columns(runs, found)
     table = pd.DataFrame(
         {
             "prompt": _names(runs, grouped),
             "differs": _differs(runs, words),
-            "verdict": [verdict_bar.cell(one) for one in found],
+            "verdict": outcomes["verdict"],
             "tags": runs["tags"],
             "notes": runs["notes"],
             "settings": [
@@ -136,14 +136,10 @@ def rows(
                 else f"token {first:.0f}"
                 for same, first in zip(runs["same_tokens"], runs["first_difference"], strict=True)
             ],
-            "error": runs["mean_error"].astype(float),
+            "error": outcomes["error"],
             "worst_head": runs["worst_unit_error"].astype(float),
             "worst_row": runs["max_error"].astype(float),
-            # Rounded down: 100 % must mean all of them.
-            "certified": np.floor(
-                1000 * (1 - runs["uncertified_units"] / runs["sparse_units"].where(runs["sparse_units"] > 0))
-            )
-            / 10,
+            "certified": outcomes["certified"],
             "fallback": runs["fallback_share"] * 100,
             "uncertified": runs["uncertified_units"],
             "uncertified_layers": [
@@ -228,7 +224,7 @@ def columns() -> dict[str, Any]:
     made: dict[str, tuple[Any, int, str | None]] = {
         "prompt": (column.TextColumn, 118, "Your name for the run, else the prompt's; ⚑: pinned"),
         "differs": (column.TextColumn, 110, "The settings that tell the listed runs of one prompt apart"),
-        "verdict": (column.TextColumn, 150, TERMS["verdict"]),
+        "verdict": (column.TextColumn, 150, outcome.HELP["verdict"]),
         "tags": (column.TextColumn, 70, None),
         "settings": (
             column.TextColumn,
@@ -252,14 +248,10 @@ def columns() -> dict[str, Any]:
             70,
             "The first continued token that differs from dense's, counted from 1",
         ),
-        "error": (_number("%.2g"), 54, f"{error}mean over heads"),
+        "error": (_number(outcome.FORMATS["error"]), 54, outcome.HELP["error"]),
         "worst_head": (_number("%.2g"), 64, f"{error}the worst head's mean"),
         "worst_row": (_number("%.2g"), 60, f"{error}the worst row"),
-        "certified": (
-            _number("%.1f %%"),
-            58,
-            "Sparse units whose own certificate reaches its τ, rounded down",
-        ),
+        "certified": (_number(outcome.FORMATS["certified"]), 58, outcome.HELP["certified"]),
         "fallback": (_number("%.1f %%"), 56, "Units that became dense by fallback"),
         "uncertified": (_number(), 72, TERMS["uncertified"]),
         "uncertified_layers": (column.TextColumn, 72, TERMS["uncertified_layers"]),

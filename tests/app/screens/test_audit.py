@@ -7,13 +7,11 @@ import re
 from dataclasses import replace
 
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 
 from routesparse.app.screens.audit import claims, figures
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, numbers, prompt_stats, share_figure
-from routesparse.engine.method import families
 from routesparse.engine.store import audit_queries, bundle, queries
 
 RUN = "3f9a1c20d4e5b678"
@@ -47,7 +45,7 @@ def test_filled_page_shows_all_parts(filled, record, open_page):
         "Worst heads",
     ):
         assert part in html
-    assert len(page.get("plotly_chart")) == 4
+    assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     units = len(sparse_audits(record))
     assert f"{units:,}</b><small>sparse units, {units * 512:,} rows" in html
 
@@ -116,7 +114,7 @@ def test_every_claim_and_group_draws(filled, open_page, claim, by):
     if claim == "row":
         assert "no stored run of these weights makes this claim" in text_of(page)
     else:
-        assert len(page.get("plotly_chart")) == 4
+        assert "diamond: mean over prompts" in text_of(page)
 
 
 @pytest.mark.parametrize("order", ["error", "worst_row", "margin", "mass"])
@@ -180,26 +178,21 @@ def test_the_picture_of_many_units_stays_light(filled, record, open_page):
     many = units.iloc[[0] * figures.MOST_DRAWN].assign(pattern="a_shape")
     error = figures.error_figure(many, design.LIGHT)
     mass = figures.mass_figure(many, 0.9, design.LIGHT)
-    assert len(error.to_json()) + len(mass.to_json()) < 250_000, "of 1 MB that a view may send"
-    for chart in (error, mass):
-        go.Figure(json.loads(chart.to_json()))  # with Plotly's checks, which drawing leaves out
-    point = error.data[-1]
-    told = dict(enumerate(point.customdata[0]))
-    assert [told[0], told[1], told[2]] == [RUN, *units.iloc[0][["layer", "head"]]], "a click opens its head"
-    assert (
-        told[6] == numbers.mass(units.iloc[0]["max_error"], 4) and "%{customdata[6]}" in point.hovertemplate
-    )
+    texts = [json.dumps(chart, allow_nan=False) for chart in (error, mass)]
+    assert len("".join(texts)) < 300_000, "of 1 MB that a view may send"
+    points = next(mark for mark in error["marks"] if "tight bound" in mark.get("hover", ""))
+    told = points["told"][0]
+    assert told[:3] == [RUN, *units.iloc[0][["layer", "head"]]], "a click opens its head"
+    assert told[6] == numbers.mass(units.iloc[0]["max_error"], 4) and "row {6}" in points["hover"]
 
 
 def test_a_violation_lies_below_the_diagonal(filled, open_page):
     open_page("audit", run=RUN)
     units = audit_queries.units(access().store, [RUN], 1000)
     chart = figures.error_figure(units.assign(bound_tight=units["max_error"] / 2), design.LIGHT)
-    symbols = {families.look(pattern).symbol for pattern in families.names()}
-    tight = [trace for trace in chart.data if trace.marker.symbol in symbols]
-    assert tight and all(y < x for trace in tight for x, y in zip(trace.x, trace.y, strict=True))
-    low, high = chart.layout.xaxis.range
-    assert (low, high) == tuple(chart.layout.yaxis.range), "y = x is the diagonal"
+    tight = [mark for mark in chart["marks"] if "tight bound" in mark.get("hover", "")]
+    assert tight and all(y < x for mark in tight for x, y in zip(mark["x"], mark["y"], strict=True))
+    assert chart["x"]["range"] == chart["y"]["range"], "y = x is the diagonal"
 
 
 def test_unaudited_run_says_how_to_audit(filled, open_page):
@@ -207,7 +200,7 @@ def test_unaudited_run_says_how_to_audit(filled, open_page):
     assert not page.exception
     assert "Not audited" in text_of(page)
     assert not page.code, "a page speaks of its own buttons, not of the command line's options"
-    assert not page.get("plotly_chart")
+    assert "Error against its bounds" not in text_of(page)
 
 
 def test_dense_run_has_nothing_to_audit(home, record, open_page):
@@ -281,7 +274,8 @@ def test_many_dots_are_thinned_and_those_of_the_run_shown_stay():
         [("code", count, count, count, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9)], columns=prompt_stats.COLUMNS
     )
     chart = share_figure.figure(groups, dots, share_figure.Reference(0.95, "nominal"), design.LIGHT, "mine")
-    go.Figure(json.loads(chart.to_json()))  # with Plotly's checks, which drawing leaves out
-    assert len(chart.data[0].x) == share_figure.MOST_DOTS
-    assert max(chart.data[0].marker.size) == 9, "the run shown is drawn larger"
+    json.dumps(chart, allow_nan=False)
+    drawn = next(mark for mark in chart["marks"] if mark["kind"] == "points")
+    assert len(drawn["x"]) == share_figure.MOST_DOTS
+    assert max(drawn["size"]) == 9, "the run shown is drawn larger"
     assert share_figure.dots_text(count).startswith(f"{share_figure.MOST_DOTS:,} of {count:,}")

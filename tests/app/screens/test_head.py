@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_head_shows_probe_candidates_and_reason(filled, record, open_page):
     assert "Layer 2, head 3" in html and choice.reason.replace(">", "&gt;") in html
     stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
     assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
-    assert len(page.get("plotly_chart")) == 2
+    assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
     assert f"max over one row × {stored.pool} key block" in html, "the pool factor is printed"
 
 
@@ -151,8 +152,9 @@ def test_the_choice_is_drawn_over_candidates_of_the_same_place(chosen):
         kernel_us=10.0, risk=0.1, gate_statistic=0.9, admissible=True, reason="", chosen=False
     )
     candidates.loc[chosen, "chosen"] = True
-    *_, last, ring = charts.scatter(candidates, 0.9, 0.9, design.LIGHT).data
-    assert ring.marker.symbol == "circle-open" and last.customdata[-1][0] == f"budget {chosen}"
+    marks = charts.scatter(candidates, 0.9, 0.9, design.LIGHT)["marks"]
+    *_, last, ring = [mark for mark in marks if mark["kind"] == "points"]
+    assert ring["color"] == "none" and last["told"][-1][0] == f"budget {chosen}"
 
 
 def test_wide_probe_is_max_pooled_and_says_by_how_much():
@@ -164,14 +166,14 @@ def test_wide_probe_is_max_pooled_and_says_by_how_much():
     assert shown.mass[1, 864] == np.float32(0.7), "a single key block survives"
     assert "3 rows" not in probe.legend(shown, design.LIGHT)
     chart = probe.figure(shown, design.LIGHT, 64, 300)
-    assert len(set(chart.to_dict()["data"][0]["y"])) == 3, "repeated positions stay rows of their own"
+    assert len(set(chart["marks"][0]["rows"])) == 3, "repeated positions stay rows of their own"
 
 
 def test_a_large_probe_stays_small_on_the_wire():
     mass = np.random.default_rng(0).random((272, 1_024), np.float32)
     kinds = np.full(272, 2, np.uint8)
     chart = probe.figure(queries.Heatmap(mass, np.arange(272), kinds, 272, 1, 1), design.DARK, 64, 300)
-    assert len(chart.to_json()) < 2_000_000
+    assert len(json.dumps(chart)) < 800_000
 
 
 @pytest.mark.parametrize("term", TERMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -203,3 +204,22 @@ def test_broken_queue_leaves_the_runs_readable(filled, open_runs):
 def test_every_stage_and_failure_has_words():
     assert set(STAGE_NAMES) == {stage for stages in STAGES.values() for stage in stages}
     assert all(failure_title(kind) for kind in FailureKind.__args__)
+
+
+def test_a_finished_job_shows_what_runs_shows_of_its_run(home, queue, submitted, factory, open_page):
+    queue.submit(RunRequest(label="other"), TEXT)
+    claim = queue.claim("worker-1")
+    made = factory.make_record(claim.run_id, layers=4, heads=4, tokens=4096, hardness=0.9)
+    choices = [replace(c, lower_mass=None) if c.pattern != "dense" else c for c in made.choices[:3]]
+    bundle.write_bundle(replace(made, choices=(*choices, *made.choices[3:])), home / "spool")
+    queue.finish(claim, claim.run_id)
+    row = open_page("runs").dataframe[0].value.iloc[0]
+    html = text_of(open_page("job"))
+    assert row["certified"] < 100
+    for shown in (row["verdict"], f"{row['error']:.2g}", f"{row['certified']:.1f} %"):
+        assert f">{shown}</span>" in html
+    assert html.count('class="rs-came"') == 2, "the heads, and one run"
+
+
+def test_jobs_without_a_run_have_no_columns_for_one(home, queue, submitted, open_page):
+    assert "rs-came" not in text_of(open_page("job"))

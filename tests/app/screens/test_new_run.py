@@ -81,12 +81,12 @@ def test_settings_come_from_the_address(demo_home, open_page, queue, went):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ({"with_policy": "strict"}, "needs a latency limit"),
+        ({"with_policy": "strict"}, "needs a time limit"),
         ({"limit": "-1"}, "leaves no time for any plan"),
         ({"limit": "![x](http://127.0.0.1/x.png)"}, "is not understood"),
         ({"tau": "1.5", "with_policy": "certified"}, "tau 1.5 must lie in [0, 1]"),
         ({"tau": "1.5", "with_policy": "priced"}, "tau_layer 1.5 must lie in [0, 1]"),
-        ({"segment": "1000"}, "must be a positive multiple of 128"),
+        ({"segment": "1000"}, "use a multiple of 128"),
         ({"break_even": "1000000000"}, "break_even is 1000000000, it must be a whole number"),
         ({"break_even": "-128"}, "break_even is -128, it must be a whole number"),
     ],
@@ -118,7 +118,7 @@ def test_all_problems_are_named_at_once_also_without_a_prompt(demo_home, open_pa
     assert [words for words in told if words not in html] == []
     del wrong["limit"]
     html = text_of(open_page("new_run", source="Paste", with_policy="strict", **wrong))
-    assert "needs a latency limit" in html and "multiple of 128" in html
+    assert "needs a time limit" in html and "block_q" not in html and "multiple of 128" in html
     assert "--" not in html, "a page has no flags"
 
 

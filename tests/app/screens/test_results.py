@@ -120,6 +120,12 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
         f"{name}{told}" for name in ("ruler, shipped", "stories, shipped", "ruler, run here (first)")
     ]
     assert "Suites together: ruler, stories" in text_of(page)
+    paths.DATA.joinpath("results", "evaluations_main.json").write_text(text)
+    assert "results/evaluations_main.json" in text_of(open_page("results")), "the newest file comes first"
+    for name, file in (("ruler", "evaluations.json"), ("main-ruler", "evaluations_main.json")):
+        assert f"source: data/results/{file}" in text_of(open_page("results", set=name)), (
+            "a link keeps its table"
+        )
     again = open_page("results", set="here-first")
     assert "evaluations/first/scores.json" in text_of(again)
 
@@ -172,6 +178,14 @@ def test_names_of_methods_stand_in_the_chart_and_never_on_each_other(found):
     assert len(boxes) >= 4 and places[4] == "bottom left"
     assert not any(figures._meet(one, other) for i, one in enumerate(boxes) for other in boxes[:i])
     assert figures.label_places([(0.5, 0.5, "x" * 200)]) == [None]
+
+
+def test_a_name_stands_where_no_stroke_cuts_it():
+    name = [(0.5, 0.5, "a" * 10)]
+    upright, across = ((0.56, 0.4), (0.56, 0.6)), ((0.3, 0.53), (0.5, 0.53))
+    assert figures.label_places(name) == ["top right"]
+    assert figures.label_places(name, [upright]) == ["top left"]
+    assert figures.label_places(name, [upright, across]) == ["bottom left"]
 
 
 def test_what_loses_far_more_than_others_does_not_flatten_the_chart(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import replace
 
@@ -39,8 +40,8 @@ def test_the_part_has_a_finer_pool_than_the_whole_and_keeps_its_place():
     assert part.positions.tolist() == [100, 200]
     rows = probe.long_rows(part)
     assert rows.loc[rows["mass"].idxmax(), ["key_block", "row_token"]].tolist() == [4_002, 200]
-    chart = probe.figure(part, LIGHT, 64, 300).to_dict()
-    assert chart["data"][0]["x0"] == 4_000 * 64 + 64 and chart["layout"]["xaxis"]["range"][1] == 4_010 * 64
+    chart = probe.figure(part, LIGHT, 64, 300)
+    assert chart["marks"][0]["box"][:2] == [4_000 * 64, 4_010 * 64] and chart["x"]["range"][1] == 4_010 * 64
     assert "max over one row × 2 key blocks" in probe.legend(part, LIGHT)
 
 
@@ -54,7 +55,7 @@ def test_masks_stay_on_their_blocks():
         [[15], [15], [15], [0]],
     )
     shown = masks.Overlay(np.zeros((4, 1), np.uint8), "A", None)
-    assert masks.trace(shown, part, ["a", "b", "c", "d"], LIGHT, 64)["x0"] == (4_008 + 4) * 64
+    assert masks.tint_cover(shown, part, LIGHT, 64)["box"][:2] == [4_008 * 64, 4_016 * 64]
 
 
 def test_a_window_beside_the_picture_has_no_part():
@@ -122,12 +123,12 @@ def test_what_the_chosen_plan_does_not_read_is_painted_by_its_mass():
     levels = {"floor": np.array([[0, NEVER]], np.uint8)}
     heatmap = Heatmap(mass, np.array([1_000]), np.array([2], np.uint8), 1, 1, 1, levels, 2)
     candidates = pd.DataFrame({"candidate": [0, 1], "pattern": ["floor", "dense"], "budget": ["few", "all"]})
-    painted = masks.lost_trace(masks.overlay(heatmap, candidates, 64, 0, None), heatmap, ["a"], LIGHT, 64)[
-        "z"
-    ]
-    assert painted[0, :2].tolist() == [0, 0] and 0 < painted[0, 3] < painted[0, 2]
-    dense = masks.lost_trace(masks.overlay(heatmap, candidates, 64, 1, None), heatmap, ["a"], LIGHT, 64)["z"]
-    assert not dense.any()
+    lost = masks.lost_cover(masks.overlay(heatmap, candidates, 64, 0, None), heatmap, LIGHT, 64)
+    painted = base64.b64decode(lost["data"])
+    assert lost["shape"] == [1, 4] and lost["colors"][0].endswith("00"), "0 is clear"
+    assert painted[:2] == b"\0\0" and 0 < painted[3] < painted[2]
+    dense = masks.lost_cover(masks.overlay(heatmap, candidates, 64, 1, None), heatmap, LIGHT, 64)
+    assert base64.b64decode(dense["data"]) == bytes(4)
 
 
 def test_a_click_on_a_row_is_its_token_in_the_address(monkeypatch):

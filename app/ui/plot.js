@@ -1,0 +1,276 @@
+// Bars, points, lines and pictures of cells on two axes (plot.py). The pointer, or the arrow keys, tell what an item is;
+// a click or Enter picks it; over a picture a dragged box asks for that part, a double click for the whole.
+
+const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280;
+const HATCHES = { "/": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", ".": "M2 3h2", x: "M0 0L6 6M6 0L0 6" };
+const px = (value) => Math.round(value * 10) / 10;
+const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+const of = (value, i) => (Array.isArray(value) ? value[i] : value);
+const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+function scale({ range, log }, from, to) {
+  const at = log ? Math.log10 : (value) => value, [low, high] = range.map(at);
+  const place = (value) => from + ((at(value) - low) / (high - low)) * (to - from);
+  place.back = (pixel) => {
+    const value = low + ((pixel - from) / (to - from)) * (high - low);
+    return log ? 10 ** value : value;
+  };
+  return place;
+}
+
+function geometry(data, width) {
+  const most = Math.floor((width * 0.45) / LETTER);
+  const longest = Math.max(0, ...data.y.ticks.map(([, text]) => Math.min(most, text.length)));
+  const left = 8 + (data.y.title ? 18 : 0) + longest * LETTER, right = width - RIGHT, bottom = data.height - TICKS - (data.x.title ? TITLE : 0);
+  return { width, most, left, right, top: data.top, bottom, x: scale(data.x, left, right), y: scale(data.y, bottom, data.top) };
+}
+
+function axes(data, g) {
+  let lines = "", texts = "", end = -Infinity;
+  for (const [value, text] of data.x.ticks) {
+    const x = px(g.x(value)), half = (text.length * LETTER) / 2;
+    if (data.x.grid) lines += `M${x} ${g.top}V${g.bottom}`;
+    if (x - half < end + 6) continue;
+    end = x + half;
+    texts += `<text x="${x}" y="${g.bottom + 15}" text-anchor="middle">${escape(text)}</text>`;
+  }
+  end = Infinity;
+  for (const [value, text] of [...data.y.ticks].sort((one, other) => g.y(other[0]) - g.y(one[0]))) {
+    const y = px(g.y(value));
+    if (data.y.grid) lines += `M${px(g.left)} ${y}H${g.right}`;
+    if (y > end - 12) continue;
+    end = y;
+    texts += `<text x="${px(g.left - 6)}" y="${px(y + 3.8)}" text-anchor="end">${escape(cut(text, g.most))}<title>${escape(text)}</title></text>`;
+  }
+  const middle = px((g.left + g.right) / 2), half = px((g.top + g.bottom) / 2);
+  return `<path d="${lines}" stroke="${data.line}"/><g fill="${data.mute}" font-size="11">${texts}</g>` +
+    `<g fill="${data.mute}" font-size="12" text-anchor="middle"><text x="${middle}" y="${g.bottom + 32}">${escape(data.x.title)}</text>` +
+    (data.y.title ? `<text transform="translate(12 ${half}) rotate(-90)">${escape(data.y.title)}</text>` : "") + "</g>";
+}
+
+function outline(symbol, x, y, r) {
+  if (symbol === "square") return `M${px(x - r)} ${px(y - r)}h${px(2 * r)}v${px(2 * r)}h${px(-2 * r)}z`;
+  if (symbol === "diamond") return `M${px(x)} ${px(y - 1.3 * r)}l${px(1.3 * r)} ${px(1.3 * r)}l${px(-1.3 * r)} ${px(1.3 * r)}l${px(-1.3 * r)} ${px(-1.3 * r)}z`;
+  if (symbol === "triangle-up") return `M${px(x)} ${px(y - 1.2 * r)}l${px(1.15 * r)} ${px(2 * r)}h${px(-2.3 * r)}z`;
+  if (symbol === "hexagon") return `M${px(x - 1.1 * r)} ${px(y)}l${px(0.55 * r)} ${px(-r)}h${px(1.1 * r)}l${px(0.55 * r)} ${px(r)}l${px(-0.55 * r)} ${px(r)}h${px(-1.1 * r)}z`;
+  return `M${px(x - r)} ${px(y)}a${px(r)} ${px(r)} 0 1 0 ${px(2 * r)} 0a${px(r)} ${px(r)} 0 1 0 ${px(-2 * r)} 0z`;
+}
+
+// A picture as a PNG of one pixel a cell; colors are numbered by the bytes, or by the square root of 16-bit shares.
+function picture(mark) {
+  const [rows, columns] = mark.shape, raw = bytes(mark.data), shares = mark.kind === "cells" && new Uint16Array(raw.buffer);
+  const palette = mark.colors.map((color) => [1, 3, 5, 7].map((i) => parseInt(color.slice(i, i + 2) || "ff", 16)));
+  const canvas = Object.assign(document.createElement("canvas"), { width: columns, height: rows });
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  for (let i = 0; i < rows * columns; i++)
+    image.data.set(palette[shares ? Math.round(Math.sqrt(shares[i] / 65535) * 255) : raw[i]], 4 * i);
+  context.putImageData(image, 0, 0);
+  mark.shares = shares;
+  return canvas.toDataURL();
+}
+
+// One mark's SVG; its items, for the pointer and the keys, go to `items` with their places.
+function draw(mark, at, data, g, items) {
+  const ring = mark.ring ? ' class="ring"' : "";
+  if (mark.kind === "label")
+    return `<text x="${px(g.x(mark.x) + mark.dx)}" y="${px(g.y(mark.y) + mark.dy)}" text-anchor="${mark.anchor}" font-size="11" fill="${mark.color}">${escape(mark.text)}</text>`;
+  if (mark.kind === "line") {
+    const d = mark.x.map((x, i) => `${px(g.x(x))} ${px(g.y(mark.y[i]))}`).join("L");
+    return d && `<path${ring} d="M${d}" fill="none" stroke="${mark.color}" stroke-width="${mark.width}" stroke-dasharray="${mark.dash || "none"}"/>`;
+  }
+  if (mark.kind === "cells" || mark.kind === "cover") {
+    const [x0, x1] = mark.box.slice(0, 2).map(g.x), [y0, y1] = mark.box.slice(2).map(g.y);
+    // Fewer pixels than cells: smoothed, because a nearest one would leave whole columns out.
+    const sharp = mark.shape[1] <= (x1 - x0) * devicePixelRatio ? "pixelated" : "auto";
+    mark.image ??= picture(mark);
+    return `<image href="${mark.image}" x="${px(x0)}" y="${px(y0)}" width="${px(x1 - x0)}" height="${px(y1 - y0)}" preserveAspectRatio="none" style="image-rendering:${sharp}"/>`;
+  }
+  let out = "";
+  if (mark.kind === "bars") {
+    const fill = mark.hatch ? `url(#${data.key}-${at})` : null;
+    if (fill) out += `<pattern id="${data.key}-${at}" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 0h6v6h-6z" fill="${mark.color}"/>` +
+      `<path d="${HATCHES[mark.hatch]}" stroke="${data.panel}" stroke-width="1.4" fill="none"/></pattern>`;
+    mark.at.forEach(([left, right, bottom, top], i) => {
+      const x = px(g.x(left)), y = px(g.y(top)), w = px(g.x(right) - g.x(left)), h = px(g.y(bottom) - g.y(top));
+      out += `<path${ring} d="M${x} ${y}h${w}v${h}h${-w}z" fill="${fill ?? of(mark.color, i)}"/>`;
+      if (mark.hover) items.push({ mark: at, i, x: x + w / 2, y, box: [x, y, w, h] });
+    });
+    return out;
+  }
+  mark.x.forEach((value, i) => {
+    const x = g.x(value), y = g.y(mark.y[i]), r = of(mark.size, i) / 2, letter = mark.letters?.[i];
+    out += `<path class="point" d="${outline(mark.symbol, x, y, r)}" fill="${of(mark.color, i)}" stroke="${of(mark.edge, i) ?? "none"}"/>`;
+    if (letter) out += `<text x="${px(x)}" y="${px(y + 3.6)}" fill="${of(mark.inks, i)}" stroke="none" font-size="10" text-anchor="middle">${escape(letter)}</text>`;
+    if (mark.hover) items.push({ mark: at, i, x, y, box: [x - r, y - r, 2 * r, 2 * r] });
+  });
+  return `<g opacity="${mark.opacity ?? 1}" stroke-width="${mark.edge_width ?? 1}">${out}</g>`;
+}
+
+function render(root, data) {
+  const g = geometry(data, Math.floor(root.clientWidth)), items = [];
+  const marks = data.marks.map((mark, at) => draw(mark, at, data, g, items));
+  const clipped = data.marks.map((mark, i) => (/cells|cover/.test(mark.kind) ? marks[i] : "")).join("");
+  const free = data.marks.map((mark, i) => (/cells|cover/.test(mark.kind) ? "" : marks[i])).join("");
+  root.querySelector(".drawing").innerHTML =
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${g.width}" height="${data.height}" font-family="${escape(data.font)}">` +
+    axes(data, g) + (clipped && `<clipPath id="${data.key}-area"><path d="M${g.left} ${g.top}H${g.right}V${g.bottom}H${g.left}z"/></clipPath>` +
+      `<g clip-path="url(#${data.key}-area)">${clipped}</g>`) + free +
+    `<rect class="ring at" fill="none" stroke="${data.ink}" stroke-width="2" visibility="hidden"/>` +
+    `<rect class="ring drag" fill="${data.accent}" fill-opacity=".18" stroke="${data.accent}" visibility="hidden"/></svg>`;
+  root.g = g;
+  root.items = items.sort((one, other) => one.x - other.x || one.y - other.y);
+  root.cells = data.marks.find((mark) => mark.kind === "cells");
+}
+
+// The cell of a picture at a row and column, as an item.
+function cell(root, row, column) {
+  const { box, shape: [rows, columns] } = root.cells, g = root.g;
+  const wide = (box[1] - box[0]) / columns, high = (box[3] - box[2]) / rows;
+  const middle = box[0] + (column + 0.5) * wide, y0 = g.y(box[2] + row * high), y1 = g.y(box[2] + (row + 1) * high);
+  const x0 = g.x(box[0] + column * wide), x1 = g.x(box[0] + (column + 1) * wide);
+  return { row, column, middle, x: (x0 + x1) / 2, y: y1, box: [x0, y0, x1 - x0, y1 - y0] };
+}
+
+// What lies at a point of the drawing: a picture's cell, else the nearest point, else the nearest bar of the column.
+function under(root, x, y) {
+  if (root.cells) {
+    const { box, shape: [rows, columns] } = root.cells, g = root.g;
+    const row = Math.floor(((g.y.back(y) - box[2]) / (box[3] - box[2])) * rows);
+    const column = Math.floor(((g.x.back(x) - box[0]) / (box[1] - box[0])) * columns);
+    return row >= 0 && row < rows && column >= 0 && column < columns ? cell(root, row, column) : null;
+  }
+  let found = null, least = Infinity;
+  for (const item of root.items) {
+    const [left, top, w, h] = item.box, beside = Math.max(left - x, x - left - w, 0), over = Math.max(top - y, y - top - h, 0);
+    const bar = root.kinds[item.mark] === "bars", far = Math.hypot(beside, over);
+    if (bar ? beside > 0 : far > NEAR) continue;
+    // Of two that hold the pointer, the one whose middle is nearer.
+    const weight = far + Math.hypot(left + w / 2 - x, bar ? 0 : top + h / 2 - y) / 1000;
+    if (weight <= least) [found, least] = [item, weight];
+  }
+  return found;
+}
+
+function words(root, data, item) {
+  const [hover, told] = item.row === undefined
+    ? [data.marks[item.mark].hover, data.marks[item.mark].told[item.i]]
+    : [root.cells.hover, [root.cells.rows[item.row], Math.round(item.middle).toLocaleString("en-US"),
+      ((root.cells.shares[item.row * root.cells.shape[1] + item.column] / 65535) * root.cells.peak).toFixed(4)]];
+  return hover.replace(/\{(\d+)\}/g, (_, place) => told[place]);
+}
+
+function tell(root, data, item, x, y) {
+  const tip = root.querySelector(".tip");
+  tip.hidden = !item;
+  root.classList.toggle("over", Boolean(item && data.picks));
+  if (!item) return;
+  const text = words(root, data, item);
+  if (tip.textContent !== text) tip.textContent = text;
+  tip.style.left = `${Math.max(0, Math.min(x + 14, root.clientWidth - tip.offsetWidth))}px`;
+  tip.style.top = `${y + 16}px`;
+}
+
+function frame(root, kind, box) {
+  const mark = root.querySelector(`.ring.${kind}`);
+  mark.setAttribute("visibility", box ? "visible" : "hidden");
+  if (box) ["x", "y", "width", "height"].forEach((name, i) => mark.setAttribute(name, px(box[i])));
+}
+
+function ring(root, item) {
+  const around = item && item.row === undefined ? 4 : 1;
+  frame(root, "at", item && [item.box[0] - around, item.box[1] - around, item.box[2] + 2 * around, item.box[3] + 2 * around]);
+}
+
+// The item that an arrow key leads to; the first one from none.
+function step(root, at, key) {
+  const clip = (value, size) => Math.max(0, Math.min(size - 1, value));
+  const [down, right] = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+  if (!root.cells) return root.items[clip(root.items.indexOf(at) + down + right, root.items.length)];
+  const [rows, columns] = root.cells.shape;
+  return at ? cell(root, clip(at.row + down, rows), clip(at.column + right, columns)) : cell(root, 0, 0);
+}
+
+// Where the keys stood, in a drawing of the same chart with new data.
+function again(root, { mark, i, row, column }) {
+  if (row === undefined) return root.items.find((one) => one.mark === mark && one.i === i) ?? null;
+  const [rows, columns] = root.cells?.shape ?? [0, 0];
+  return row < rows && column < columns ? cell(root, row, column) : null;
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  const root = parentElement.querySelector(".rs-plot");
+  root.kinds = data.marks.map((mark) => mark.kind);
+  root.tabIndex = 0;
+  root.setAttribute("aria-label", data.label);
+  root.classList.toggle("zooms", data.zooms);
+  let at = null, start = null;
+  const reach = (item) => {
+    at = root.at = item;
+    ring(root, at);
+    tell(root, data, at, at?.x, at?.y);
+  };
+  const refresh = () => {
+    if (!root.clientWidth) return;
+    const before = root.at;
+    render(root, data);
+    reach(before ? again(root, before) : null);
+  };
+  refresh();
+  const place = (event) => {
+    const box = root.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  const pick = (item, wait) => {
+    clearTimeout(root.waiting);
+    if (!item) return;
+    if (item.row !== undefined) root.waiting = setTimeout(() => setTriggerValue("row", item.row), wait);
+    else if (data.picks) setTriggerValue("picked", [item.mark, item.i]);
+  };
+  const within = ([x, y]) => [Math.max(root.g.left, Math.min(x, root.g.right)), Math.max(root.g.top, Math.min(y, root.g.bottom))];
+  const dragged = (end) => {
+    const [[x0, y0], [x1, y1]] = [within(start), within(end)], { left, right, top, bottom } = root.g;
+    const w = Math.abs(x1 - x0), h = Math.abs(y1 - y0);
+    // A flat or narrow drag asks for a part of one axis.
+    if (h < Math.min(FLAT, 0.6 * w)) return [Math.min(x0, x1), top, w, bottom - top];
+    if (w < Math.min(FLAT, 0.6 * h)) return [left, Math.min(y0, y1), right - left, h];
+    return [Math.min(x0, x1), Math.min(y0, y1), w, h];
+  };
+  root.onpointermove = (event) => {
+    const here = place(event);
+    if (start && data.zooms) frame(root, "drag", dragged(here));
+    tell(root, data, under(root, ...here), ...here);
+  };
+  root.onpointerleave = () => { if (!start) tell(root, data, null); };
+  root.onpointerdown = (event) => {
+    if (event.button) return;
+    start = place(event);
+    root.setPointerCapture(event.pointerId);
+  };
+  root.onpointercancel = () => { start = null; frame(root, "drag", null); };
+  root.onpointerup = (event) => {
+    if (!start) return;
+    const here = place(event), [x, y, w, h] = dragged(here), { x: across, y: upright } = root.g;
+    const moved = Math.hypot(here[0] - start[0], here[1] - start[1]) > DRAG;
+    start = null;
+    frame(root, "drag", null);
+    if (!moved) pick(under(root, ...here), AGAIN_MS); // a double click is no choice of a row
+    else if (data.zooms && w && h)
+      setTriggerValue("window", [across.back(x), across.back(x + w), upright.back(y), upright.back(y + h)]);
+  };
+  root.ondblclick = () => {
+    clearTimeout(root.waiting);
+    if (data.zooms) setTriggerValue("window", []);
+  };
+  root.onblur = () => reach(null);
+  root.onkeydown = (event) => {
+    if (event.key === "Enter" && at) return pick(at, 0);
+    // With Shift they move to another head.
+    if (!/^Arrow/.test(event.key) || event.shiftKey || (!root.cells && !root.items.length)) return;
+    event.preventDefault();
+    reach(step(root, at, event.key));
+  };
+  root.watch?.disconnect();
+  root.watch = new ResizeObserver(() => { if (Math.floor(root.clientWidth) !== root.g?.width) refresh(); });
+  root.watch.observe(root);
+}

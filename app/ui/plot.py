@@ -1,0 +1,217 @@
+"""Bars, points, lines and a picture of cells on two axes, with a hover: charts that are read, not explored.
+
+plot.js draws them: Plotly, which a page without other charts then need not load, took longer than all else on a page.
+A chart is what ``chart`` makes of two axes and marks. The words of a mark's items are a template, said once, and the
+values that go into it: ``hover`` "layer {0}" with ``told`` [[3], [5]].
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from routesparse.app.ui import browser_part, design
+
+_HTML = (
+    '<div class="rs-plot" role="application"><div class="drawing"></div>'
+    '<div class="tip rs-tip" aria-live="polite" hidden></div></div>'
+)
+_CSS = """
+.rs-plot { position: relative; border-radius: 4px; }
+.rs-plot:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
+.rs-plot svg { display: block; user-select: none; font-variant-numeric: tabular-nums; }
+.rs-plot.over { cursor: pointer; } .rs-plot.zooms { cursor: crosshair; touch-action: pan-y; }
+.rs-plot .tip { white-space: pre-wrap; width: max-content; max-width: min(26em, 100%); }
+.rs-plot .tip::first-line { font-weight: 650; }
+"""
+_plot = browser_part.component(__file__, "plot", _HTML, _CSS)
+
+Told = Sequence[Sequence[object]]
+Mark = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From ``range[0]`` (left, bottom) to ``range[1]``; ticks are (value, text), those without room are left out."""
+
+    title: str
+    range: tuple[float, float]
+    ticks: list[tuple[float, str]]
+    log: bool = False
+    grid: bool = True
+
+
+def linear(
+    title: str, low: float, high: float, percent: bool = False, most: int = 6, least_step: float = 0.0
+) -> Axis:
+    """Ticks at 1, 2 or 5 times a power of ten, at most ``most`` and a bit, with the digits that keep them apart."""
+    raw = max((high - low) / most, least_step)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(first * power for first in (1, 2, 5, 10) if first * power >= raw * (1 - 1e-9))
+    digits = max(0, -math.floor(math.log10(step) + 1e-9) - (2 if percent else 0))
+    values = [i * step for i in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+    told = [f"{100 * value:.{digits}f} %" if percent else f"{value:,.{digits}f}" for value in values]
+    return Axis(title, (low, high), list(zip(values, told, strict=True)))
+
+
+def logarithmic(title: str, low: float, high: float) -> Axis:
+    """Ticks at 1, 2 and 5 of every decade; low is above 0."""
+    ticks = design.log_ticks(low, high)
+    pairs = zip(ticks["tickvals"], ticks["ticktext"], strict=True)
+    return Axis(
+        title, (low, high), [(value, text) for value, text in pairs if low <= value <= high], log=True
+    )
+
+
+def chart(
+    x: Axis, y: Axis, marks: Sequence[Mark], height: int, theme: design.Theme, top: int = 8
+) -> dict[str, Any]:
+    """What plot.js draws, the marks in this order; ``top``: pixels above the area, for labels."""
+    colors = {name: getattr(theme, name) for name in ("ink", "mute", "line", "panel", "accent")}
+    return {
+        "x": asdict(x),
+        "y": asdict(y),
+        "marks": list(marks),
+        "height": height,
+        "top": top,
+        "font": design.FONT,
+        **colors,
+    }
+
+
+def bars(
+    at: Sequence[Sequence[float]],
+    color: str | list[str],
+    hover: str,
+    told: Told,
+    hatch: str = "",
+    ring: bool = False,
+) -> Mark:
+    """at: (left, right, bottom, top) of each; hatch: "", "/", "." or "x"; ring: a mark of what is picked, which saved
+    pictures leave out."""
+    places = [short(place) for place in at]
+    return {
+        "kind": "bars",
+        "at": places,
+        "color": color,
+        "hover": hover,
+        "told": told,
+        "hatch": hatch,
+        "ring": ring,
+    }
+
+
+def points(
+    x: Sequence[float],
+    y: Sequence[float],
+    color: str | list[str],
+    hover: str,
+    told: Told,
+    symbol: str = "circle",
+    size: float | list[float] = 8,
+    **look: Any,
+) -> Mark:
+    """Marks of ``size`` pixels; an empty hover tells nothing.
+
+    symbol: "circle", "square", "diamond", "triangle-up" or "hexagon".
+
+    look: ``edge`` and ``edge_width`` of the outline, ``opacity``, ``letters`` in the marks and their colours ``inks``.
+    """
+    place = {"x": short(x), "y": short(y), "symbol": symbol, "size": size}
+    return {"kind": "points", **place, "color": color, "hover": hover, "told": told, **look}
+
+
+def line(
+    x: Sequence[float], y: Sequence[float], color: str, width: float = 1.3, dash: str = "", ring: bool = False
+) -> Mark:
+    """dash: SVG's, such as "5 4"; ring: as of bars."""
+    return {
+        "kind": "line",
+        "x": short(x),
+        "y": short(y),
+        "color": color,
+        "width": width,
+        "dash": dash,
+        "ring": ring,
+    }
+
+
+def label(x: float, y: float, text: str, color: str, anchor: str = "start", dx: int = 0, dy: int = 0) -> Mark:
+    """A text at a place of the axes; dx, dy: pixels from it."""
+    place = {"x": x, "y": y, "dx": dx, "dy": dy, "anchor": anchor}
+    return {"kind": "label", **place, "text": text, "color": color}
+
+
+def cells(
+    values: np.ndarray, box: tuple[float, float, float, float], colors: list[str], hover: str, rows: list[str]
+) -> Mark:
+    """A picture of values of at least 0, [rows, columns], in ``box`` (left, right, first row's edge, last row's edge).
+
+    colors: 256 of the square root of the share of the peak, so that faint cells show. hover: {0} is the row's name of
+    ``rows``, {1} the middle of the cell on the x axis, {2} its value.
+    """
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    peak = float(values.max(initial=0)) or 1.0
+    shares = np.rint(np.clip(values, 0, None) / peak * 65_535).astype("<u2")
+    return {**_layer(shares, box, colors), "kind": "cells", "peak": peak, "hover": hover, "rows": rows}
+
+
+def cover(numbers: np.ndarray, box: tuple[float, float, float, float], colors: list[str]) -> Mark:
+    """A picture to lie over another one: numbers [rows, columns] of ``colors``, #rrggbb or #rrggbbaa."""
+    return {**_layer(numbers.astype(np.uint8), box, colors), "kind": "cover"}
+
+
+def _layer(values: np.ndarray, box: tuple[float, float, float, float], colors: list[str]) -> Mark:
+    data = base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+    return {"shape": list(values.shape), "data": data, "box": list(box), "colors": colors}
+
+
+def short(values: Sequence[float]) -> list[float]:
+    """Six digits, more than a screen shows: a float's own seventeen outweigh the chart."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def show(
+    drawn: dict[str, Any],
+    key: str,
+    name: str,
+    picks: bool = False,
+    on_row: Callable[[object], None] | None = None,
+    on_window: Callable[[Any], None] | None = None,
+) -> Sequence[object] | None:
+    """Draw it; what was told of the point whose click or Enter caused this rerun, where ``picks`` allows one.
+
+    name: what screen readers call it. on_row: gets the row of a picture that is clicked. on_window: gets the box that
+    is dragged over a picture, [x0, x1, y0, y1], or [] after a double click. Both are what a browser sent, unchecked.
+    """
+
+    def act(name: str, on_change: Callable[[Any], None] | None) -> Callable[[], None]:
+        return lambda: None if on_change is None else on_change(st.session_state[key][name])
+
+    found = _plot(
+        key=key,
+        data={**drawn, "key": key, "label": name, "picks": picks, "zooms": on_window is not None},
+        on_picked_change=lambda: None,
+        on_row_change=act("row", on_row),
+        on_window_change=act("window", on_window),
+    )
+    return _told(drawn["marks"], found.picked)
+
+
+def _told(marks: Sequence[Mark], picked: object) -> Sequence[object] | None:
+    """picked: [mark, item] as a browser sent it."""
+    if (
+        not isinstance(picked, list)
+        or len(picked) != 2
+        or not all(isinstance(place, int) for place in picked)
+    ):
+        return None
+    mark, item = picked
+    told = marks[mark].get("told", []) if 0 <= mark < len(marks) else []
+    return told[item] if 0 <= item < len(told) else None
