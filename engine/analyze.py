@@ -129,7 +129,7 @@ def analyze_prompt(
         with _counted(loaded, progress, "dense"):
             dense = prefill(loaded.model, ids, steps > 0)
         dense, by_dense = _continued(loaded, dense, steps)
-    compared = {} if dense is None else answer_figures(routed.logits, dense.logits)
+    compared: dict[str, Any] = {} if dense is None else answer_figures(routed.logits, dense.logits)
     info = RunInfo(
         model=loaded.name,
         model_revision=loaded.revision,

@@ -38,7 +38,7 @@ class Look:
     letter: str
     light: str = "#6d757d"
     dark: str = "#a0a8b0"
-    symbol: str = "hexagon"  # Plotly's name of the mark
+    symbol: str = "hexagon"  # or circle, square, diamond, triangle-up
     mark: str = "⬢"
 
 

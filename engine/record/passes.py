@@ -138,6 +138,14 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class Served:
+    """That a prompt was a request of a server, recorded as one of so many; the page Fleet shows these runs."""
+
+    by: str  # the server's name, such as "vllm"
+    one_in: int  # routed requests for each recorded one
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """What a record says about a run besides its decisions."""
 
@@ -156,6 +164,7 @@ class RunInfo:
     calibration_mismatch: str | None = None
     run_id: str | None = None  # None: a new one; a job's worker names its run before it starts
     rope: str | None = None  # the JSON of the RopeScaling that the model was loaded with
+    served: Served | None = None  # None: somebody's analysis
     probe_bytes: int | None = None  # of heatmaps before compression; None: to_rows.PROBE_BYTES
 
 

@@ -8,7 +8,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -153,8 +153,10 @@ def drift_of(settings: RunSettings, prompt: PromptTrace, choices: Sequence[HeadC
 
 
 def _asked_for(config: RouterConfig, info: RunInfo) -> dict[str, Any]:
-    """The router's settings, and where the model's positions were rescaled, how."""
-    return config.to_dict() | ({} if info.rope is None else {"rope": info.rope})
+    """The router's settings; where the model's positions were rescaled, how; of a server's request, whose."""
+    rope = {} if info.rope is None else {"rope": info.rope}
+    served = {} if info.served is None else {"served": asdict(info.served)}
+    return config.to_dict() | rope | served
 
 
 def _run(

@@ -11,6 +11,7 @@ from routesparse.engine.certification.certify import Request, certify_attention
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation.studies.detection import looking, run
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
+from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.runtime.session import RoutingSession
 
 LENGTH = 1_600
@@ -131,7 +132,11 @@ def test_far_rows_are_those_that_look_back_beyond_the_window():
         rows=4,
     )
     tensors = {name: torch.from_numpy(values)[None] for name, values in scores.items()}
-    look._scores, look._dtype, look._tokens = {0: looking.RowScores(**tensors)}, "float32", 4_000
+    q = torch.zeros(1, 1, 4_000, 16)
+    look._scores, look._facts = (
+        {0: looking.RowScores(**tensors)},
+        looking.facts_of(AttentionInputs(q, q, q, 0.25)),
+    )
     told = looking.claims(look, "window")
     assert (told["far_rows"], told["far_hit_rate"], told["far_low_rows"]) == (2, 0.5, 0.5)
     assert told["worst_head_mass"] == pytest.approx(0.75) and told["question_rows"] == 0

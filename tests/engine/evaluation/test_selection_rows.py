@@ -32,7 +32,7 @@ def test_a_file_beyond_the_bound_is_refused_packed_or_not(tmp_path, monkeypatch,
         list(rows.read_lines(path))
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(LINES.encode())[:-9]])
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(LINES.encode())[:-9]], ids=["foreign", "torn"])
 def test_a_damaged_archive_is_refused_with_its_name(tmp_path, content):
     path = tmp_path / "p.jsonl.gz"
     path.write_bytes(content)

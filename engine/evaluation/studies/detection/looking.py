@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.baselines.rule import RuleRouter
-from routesparse.engine.certification.certify import Settings
+from routesparse.engine.certification.certify import Settings, facts_of
 from routesparse.engine.certification.reads import PlanReads
 from routesparse.engine.certification.report import Certified
 from routesparse.engine.certification.rows import ROWS, RowScores, draw_rows, score_rows
@@ -98,7 +99,7 @@ class Looking(AttentionRouter):
         self._inner, self._plan, self._places = inner, plan, places
         self._salt, self._seed, self._rows = salt, seed, rows
         self._scores: dict[int, RowScores] = {}
-        self._dtype, self._tokens = "", 0
+        self._facts: dict[str, Any] = {}
 
     def serve(self, layers: int) -> None:
         """See ``AttentionRouter.serve``."""
@@ -114,7 +115,7 @@ class Looking(AttentionRouter):
         plan = self._plan()
         reads = None if plan is None else PlanReads(plan)
         self._scores[layer] = score_rows(inputs, out, rows, window, reads, planned=True)
-        self._dtype, self._tokens = str(inputs.q.dtype).removeprefix("torch."), inputs.q.shape[2]
+        self._facts = facts_of(inputs)
         return out
 
     def certified(self, name: str, settings: Settings | None = None) -> Certified:
@@ -124,9 +125,7 @@ class Looking(AttentionRouter):
             name=name,
             plan=name,
             prompt=self._salt,
-            queries=self._tokens,
-            keys=self._tokens,
-            dtype=self._dtype,
+            **self._facts,
             seed=self._seed,
             settings=settings or Settings(),
             layers=layers,
