@@ -40,6 +40,15 @@ RETRIEVAL = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _shipped_profile():
+    """One measured here, while other tests run, may find that reading everything is cheapest."""
+    shipped = LatencyProfile.load(PROFILES / "cpu-a4207cd0-t2-float32-d64-g2-b128x64-exact.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profiles, "profile_for", lambda *_, **__: shipped)
+        yield
+
+
 @pytest.fixture(scope="module")
 def loaded():
     return load_model("demo", device="cpu")
@@ -107,13 +116,8 @@ def test_random_blocks_of_the_same_area_lose(loaded):
     assert paired.difference(draws, {"prose": random}, {"prose": ours}).mean.verdict == "supported"
 
 
-def test_one_cell_run_twice_gives_the_same_predictions_and_scores(data, tmp_path, monkeypatch):
-    """Prompts made anew in another folder, and random rows drawn anew.
-
-    By a profile that ships: one measured here while other tests run may find that reading everything is cheapest.
-    """
-    shipped = LatencyProfile.load(PROFILES / "cpu-a4207cd0-t2-float32-d64-g2-b128x64-exact.json")
-    monkeypatch.setattr(profiles, "profile_for", lambda *_, **__: shipped)
+def test_one_cell_run_twice_gives_the_same_predictions_and_scores(data, tmp_path):
+    """Prompts made anew in another folder, and random rows drawn anew."""
 
     def cell(name):
         out = tmp_path / name
