@@ -22,15 +22,13 @@ from routesparse.engine.evaluation.runner.score import score
 from routesparse.engine.evaluation.studies.selection import methods, prompts
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.suites.registry import find
-from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
-from routesparse.engine.profiles import measure as profiles
 from routesparse.engine.progress import no_progress
 from routesparse.engine.stats import paired
+from tests.engine import shipped_profile
 
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
-DATA = Path(__file__).resolve().parents[3] / "data"
-PROSE, PROFILES = DATA / "samples" / "prompts" / "prose.txt", DATA / "profiles"
+PROSE = Path(__file__).resolve().parents[3] / "data" / "samples" / "prompts" / "prose.txt"
 TOKENS, PIECES = 2_000, 4  # of the bundled prose
 # suite, task, tokens, which prompt
 RETRIEVAL = [
@@ -41,11 +39,11 @@ RETRIEVAL = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _shipped_profile():
-    """One measured here, while other tests run, may find that reading everything is cheapest."""
-    shipped = LatencyProfile.load(PROFILES / "cpu-a4207cd0-t2-float32-d64-g2-b128x64-exact.json")
+def _home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    shipped_profile.keep(home)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profiles, "profile_for", lambda *_, **__: shipped)
+        patch.setenv("ROUTESPARSE_HOME", str(home))
         yield
 
 

@@ -5,21 +5,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from routesparse.engine.config import RouterConfig
 from routesparse.engine.evaluation.runner import predict as predicting
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import score
 from routesparse.engine.evaluation.studies.selection.measure import Bench
-from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.profiles.measure import _key
 from routesparse.engine.progress import no_progress
+from tests.engine import shipped_profile
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS, LENGTH, N, NEW_TOKENS = ("niah_multikey_2", "niah_multivalue"), 1_300, 1, 48
@@ -32,14 +29,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):
-    """Run the harness on our tasks with some model arguments; its results and its samples by task.
-
-    A shipped latency profile stands for this machine's: one measured beside other tests may find dense the cheapest.
-    """
+    """Run the harness on our tasks with some model arguments; its results and its samples by task."""
     folder = tmp_path_factory.mktemp("harness")
-    shipped = LatencyProfile.load(min((ROOT / "data" / "profiles").glob("cpu-*-g2-*.json")))
-    here = _key(torch.device("cpu"), torch.float32, shipped.head_dim, 2, RouterConfig())
-    replace(shipped, name=here).save(folder / "home" / "profiles")
+    shipped_profile.keep(folder / "home")
     (folder / "prose" / "test").mkdir(parents=True)
     prose = (ROOT / "data" / "samples" / "prompts" / "prose.txt").read_text()
     (folder / "prose" / "test" / "145.txt").write_text(prose)
