@@ -114,6 +114,14 @@ def test_links_and_named_paths_lead_to_files(path):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_tests_exist_that_are_named_beside_a_defect():
+    page = (ROOT / "data" / "results" / "RELIABILITY.md").read_text()
+    named = re.findall(r"\| `(tests/[\w/.]+\.py)` \| `(test_\w+)` \|", page)
+    assert len(named) >= 22, "the defects of the first attack"
+    missing = [test for file, test in named if f"def {test}(" not in (ROOT / file).read_text()]
+    assert missing == []
+
+
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     monkeypatch.chdir(ROOT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,6 +15,9 @@ from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.runner.job import Job
 
 
 class Stage(StrEnum):
@@ -76,6 +79,7 @@ def evaluate(
     """Run a suite by several methods and compare each with dense, prompt by prompt."""
     report = Reporter()
     crew = Processes(processes, ray)
+    from routesparse.engine.evaluation.runner.alone import alone_in
     from routesparse.engine.evaluation.runner.job import Job
     from routesparse.engine.evaluation.suites.registry import find
 
@@ -91,7 +95,17 @@ def evaluate(
         out=out or paths.home() / "evaluations" / suite,
         extras=not no_extras,
     )
-    job.save()
+    with alone_in(job.out):
+        job.save()
+        found = _run(job, stage, crew, float("inf") if limit_s is None else limit_s, report)
+    if found is not None and json_output:
+        print_json(found)
+    elif found is not None:
+        _print(found)
+
+
+def _run(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Reporter) -> dict[str, Any] | None:
+    """The stages that were asked for; the scores, where those are among them."""
     if stage in (Stage.all, Stage.prepare):
         from routesparse.engine.evaluation.runner.prepare import prepare
 
@@ -102,22 +116,20 @@ def evaluate(
         from routesparse.engine.evaluation.runner.predict import predict
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        predict(job, Bench, crew, float("inf") if limit_s is None else limit_s)
+        predict(job, Bench, crew, limit_s)
     if stage is Stage.time:
         from routesparse.engine.evaluation.runner.timing import measure_times
         from routesparse.engine.evaluation.studies.selection.measure import Bench
 
-        measure_times(job, Bench, float("inf") if limit_s is None else limit_s)
+        measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
-    if stage in (Stage.all, Stage.score):
-        from routesparse.engine.evaluation.runner.score import score
+    if stage not in (Stage.all, Stage.score):
+        return None
+    from routesparse.engine.evaluation.runner.score import score
 
-        found = score(job)
-        report.line(f"scores in {job.scores}")
-        if json_output:
-            print_json(found)
-        else:
-            _print(found)
+    found = score(job)
+    report.line(f"scores in {job.scores}")
+    return found
 
 
 def _parts(given: list[str] | None) -> list[str]:

@@ -34,11 +34,14 @@ def worker(
 ) -> None:
     """Run queued jobs until Ctrl-C; one per GPU, or one per machine without a GPU.
 
+    At Ctrl-C or SIGTERM the running job goes back into the queue at once, to begin anew, and the worker ends within
+    four seconds, or at once at a second one.
     Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted.
     """
     from routesparse.engine.jobs.analysis import WarmAnalysis, WarmModel
     from routesparse.engine.jobs.database import QueueGoneError
     from routesparse.engine.jobs.preparation import WarmPreparation
+    from routesparse.engine.jobs.signals import GRACE_S
     from routesparse.engine.jobs.worker import run_worker
 
     try:
@@ -51,6 +54,7 @@ def worker(
             once=once,
             describe=_device,
             compile_ahead=compile_ahead,
+            grace_s=GRACE_S,
         )
     except QueueGoneError as error:
         # Another start makes a new queue: the Procfile's loop does that.

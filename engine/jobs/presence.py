@@ -105,12 +105,16 @@ def is_gone(home: Path, worker: str) -> bool:
         os.close(descriptor)
 
 
-def sweep(home: Path, needed: Collection[str]) -> None:
-    """Remove the files of dead workers, except those that still count as running a job."""
-    for file in (Path(home) / _FOLDER).glob(f"*{_SUFFIX}"):
-        worker = file.name.removesuffix(_SUFFIX)
-        if worker not in needed and is_gone(home, worker):
-            file.unlink(missing_ok=True)
+def dead(home: Path, needed: Collection[str]) -> list[str]:
+    """The workers whose processes have certainly ended, but for those that still count as running a job."""
+    names = (file.name.removesuffix(_SUFFIX) for file in (Path(home) / _FOLDER).glob(f"*{_SUFFIX}"))
+    return [worker for worker in names if worker not in needed and is_gone(home, worker)]
+
+
+def forget(home: Path, workers: Collection[str]) -> None:
+    """Remove the files of dead workers."""
+    for worker in workers:
+        _file(home, worker).unlink(missing_ok=True)
 
 
 def _file(home: Path, worker: str) -> Path:

@@ -157,9 +157,12 @@ class JobQueue(OwnerJobs):
             connection.execute("DELETE FROM worker WHERE seen_at < ?", (now - WORKER_FORGOTTEN_S,))
 
     def sweep_workers(self) -> None:
-        """Remove what dead workers left in the folder of their locks."""
+        """Remove what dead workers left: first their rows, which without a lock's file would count as alive."""
         rows = self._database.rows("SELECT worker FROM job WHERE state = 'running'")
-        presence.sweep(self.home, {row["worker"] for row in rows})
+        dead = presence.dead(self.home, {row["worker"] for row in rows})
+        with self._database.transaction() as connection:
+            connection.executemany("DELETE FROM worker WHERE id = ?", [(worker,) for worker in dead])
+        presence.forget(self.home, dead)
 
     def goodbye(self, worker: str) -> None:
         """A worker has stopped in good order."""

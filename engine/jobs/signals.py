@@ -2,7 +2,8 @@
 
 Python runs signal handlers only between bytecodes of the main thread. A signal also writes a byte into a pipe at
 once (signal.set_wakeup_fd), and the heartbeat thread waits on that pipe: it can put the job back into the queue
-before the main thread notices anything.
+before the main thread notices anything. When the main thread has not come to its end GRACE_S seconds after the signal,
+``leaving_in_time`` ends the process: a job always begins anew, so what that thread was computing is of no use.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+GRACE_S = 4.0  # `make run` kills after five
 
 
 class Flag:
@@ -41,12 +43,12 @@ class Flag:
         os.close(self.writer)
 
 
-def wait_any(flags: tuple[Flag, ...], timeout_s: float) -> bool:
-    """Sleep until one of the flags is set, at most timeout_s seconds; whether one is."""
+def wait_any(flags: tuple[Flag, ...], timeout_s: float | None) -> bool:
+    """Sleep until one of the flags is set, at most timeout_s seconds (None: for ever); whether one is."""
     poll = select.poll()
     for flag in flags:
         poll.register(flag.reader, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000.0))
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000.0))
 
 
 @contextmanager
@@ -75,3 +77,27 @@ def stopped_by_signals(stop: Flag) -> Iterator[None]:
         signal.set_wakeup_fd(previous)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def leaving_in_time(stop: Flag, grace_s: float, last_words: Callable[[], object]) -> Iterator[None]:
+    """End this process with exit code 0 if the block is still running grace_s seconds after the flag was set.
+
+    What the block was doing is cut off as by kill -9. last_words: called before.
+    """
+    over = Flag()
+
+    def watch() -> None:
+        wait_any((stop, over), None)
+        if not wait_any((over,), grace_s):
+            last_words()
+            os._exit(0)
+
+    thread = threading.Thread(target=watch, name="leave", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        over.close()

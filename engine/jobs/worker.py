@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from routesparse.engine.jobs.kinds import read_request
 from routesparse.engine.jobs.log import JobLog, frames
 from routesparse.engine.jobs.queue import LEASE_S, JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import Request, RunRequest
-from routesparse.engine.jobs.signals import Flag, stopped_by_signals, wait_any
+from routesparse.engine.jobs.signals import Flag, leaving_in_time, stopped_by_signals, wait_any
 from routesparse.engine.prompts import decode_prompt
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def run_worker(
     lease_s: float = LEASE_S,
     beat_s: float = BEAT_S,
     stop: Flag | None = None,
+    grace_s: float | None = None,
 ) -> int:
     """Work until SIGTERM or SIGINT, or with ``once`` until nothing waits; the exit code 0.
 
@@ -60,14 +62,17 @@ def run_worker(
     fail without it; a WarmPreparation (preparation.py). describe: names the device that jobs run on. It and
     compile_ahead run beside the jobs from the start on, and their errors end in the log. stop: ends the worker like
     SIGTERM does.
-    A job that runs at a signal goes back into the queue before this returns.
+    A job that runs at a signal goes back into the queue at once, to begin anew with the next worker, and is not
+    counted as lost; this returns when the job's step (a layer, the loading of a model) ends. grace_s: end the process
+    where that takes longer; None: wait for it.
     Errors: StoreError when the queue can't be opened; later ones are logged and waited out, but for QueueGoneError.
     """
     queue = JobQueue(home)
     flag = stop or Flag()
     try:
         worker = _Worker(queue, analyze, prepare, flag, lease_s, beat_s)
-        with presence.present(home, worker.id), stopped_by_signals(flag):
+        in_time = nullcontext() if grace_s is None else leaving_in_time(flag, grace_s, worker.leave)
+        with presence.present(home, worker.id), stopped_by_signals(flag), in_time:
             if describe is not None or compile_ahead is not None:
                 threading.Thread(
                     target=worker.look_around, args=(describe, compile_ahead), name="compile", daemon=True
@@ -123,11 +128,18 @@ class _Worker:
                 break
             if not worked:
                 wait_any((self._stop,), poll_s)
+        self._goodbye()
+        self._log.write("worker_stopped")
+
+    def leave(self) -> None:
+        """The last words of a worker whose main thread is still in a step of its job."""
+        self._log.write("worker_left_a_step")
+
+    def _goodbye(self) -> None:
         try:
             self._queue.goodbye(self.id)
         except StoreError as error:
             self._log.write("goodbye_missed", error=type(error).__name__)
-        self._log.write("worker_stopped")
 
     def _turn(self) -> bool | None:
         """One look at the queue and at most one job. False: nothing waits. None: the queue can't be used now."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from routesparse.engine import paths
 from routesparse.engine.errors import NumericsError, StoreError
+from routesparse.engine.jobs.signals import GRACE_S
 from routesparse.engine.jobs.worker import run_worker
 from routesparse.engine.store.duckdb_store import FACT_TABLES
 from routesparse.engine.store.owner_view import OwnerView
@@ -80,7 +81,7 @@ def worker(home: Path, layer_s: float = 0.05, lease_s: float = 1.0, **options: A
             run_id, name=request.label, layers=2, heads=2, segments=1, tokens=2048, probe_columns=16
         )
 
-    return run_worker(home, analyze, poll_s=0.05, lease_s=lease_s, beat_s=0.1, **options)
+    return run_worker(home, analyze, poll_s=0.05, lease_s=lease_s, beat_s=0.1, grace_s=GRACE_S, **options)
 
 
 def web(home: Path) -> int:

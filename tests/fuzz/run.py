@@ -2,7 +2,9 @@
 
 Each target runs until it has had so many cases or so many seconds, whichever comes first, and prints one line of
 JSON: cases, how many were refused and accepted, findings. A finding is an error that the target may not raise, or a
-step out of its folder; its shortest example is printed. Exit code 1 where there was one.
+step out of its folder; its shortest example is printed. So is a target that accepts less than LEAST_ACCEPTED of its
+cases, or refuses less: then what it is fed tests nothing behind the parser's first check. Exit code 1 where there was
+one.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from targets import TARGETS, Sandbox, Target
 
 BATCH = 1_000
 PACK = 20  # cases an example: what hypothesis does around an example takes longer than most parsers
+LEAST_ACCEPTED = 0.02  # share of the cases; likewise of those refused
 MEMORY_BYTES = 8 << 30  # more than that, and a case has unpacked what it should have refused
 
 
 def fuzz(target: Target, sandbox: Sandbox, cases: int, seconds: float, seed: int) -> dict[str, Any]:
     """Counts of one target."""
-    counts: Counter[str] = Counter()
+    counts: Counter[str] = Counter(cases=0, refused=0, accepted=0)
     findings: list[str] = []
     with tempfile.TemporaryDirectory(dir=sandbox.folder) as name:
         folder = Path(name)
@@ -68,7 +71,16 @@ def fuzz(target: Target, sandbox: Sandbox, cases: int, seconds: float, seed: int
             except Exception as error:  # noqa: BLE001
                 findings += _told(error)
             seed += 1
+        findings += _one_sided(counts)
         return {**counts, "seconds": round(time.monotonic() - started, 1), "findings": findings}
+
+
+def _one_sided(counts: Counter[str]) -> list[str]:
+    """What the counts say of the cases themselves."""
+    few = [name for name in ("refused", "accepted") if counts[name] < LEAST_ACCEPTED * counts["cases"]]
+    return [
+        f"only {counts[name]} of {counts['cases']} cases were {name}: change what it is fed" for name in few
+    ]
 
 
 def _told(error: BaseException) -> list[str]:

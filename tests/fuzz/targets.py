@@ -1,8 +1,9 @@
 """Every parser that meets bytes from outside, as fuzz targets: what it is fed, and the only errors that it may raise.
 
 A case starts from what RouteSparse itself would write and is changed: fields replaced, dropped, doubled and renamed,
-then bytes flipped, cut and repeated. ``Sandbox`` watches every case: no file is written outside its folder, no
-pickle is read, nothing is started, no address is looked up.
+then bytes flipped, cut and repeated. Often that is one change alone, so that some cases of every target are accepted:
+what lies behind a parser's first check is only tested by those. ``Sandbox`` watches every case: no file is written
+outside its folder, no pickle is read, nothing is started, no address is looked up.
 """
 
 from __future__ import annotations
@@ -124,13 +125,14 @@ JSON = st.recursive(
 )
 # One drawn number decides all edits of a case: ten times the cases of drawing each edit, and as reproducible.
 SEEDS = st.integers(0, 2**64 - 1)
+EDITS = (1, 1, 1, 2, 3, 4)  # changes in a case
 
 
 def edited(value: Any, seed: int) -> Any:
     """A JSON value with up to four edits, each at a place of its own."""
     random = Random(seed)
     root = {"": json.loads(json.dumps(value))}
-    for _ in range(random.randint(1, 4)):
+    for _ in range(random.choice(EDITS)):
         holder: Any = root
         key: Any = ""
         while isinstance(holder[key], dict | list) and holder[key] and random.random() < 0.8:
@@ -153,9 +155,9 @@ def edited(value: Any, seed: int) -> Any:
 
 
 def scrambled(content: bytes, seed: int) -> bytes:
-    """The bytes with up to five of them, or stretches of them, changed, cut, doubled or filled."""
+    """The bytes with up to four of them, or stretches of them, changed, cut, doubled or filled."""
     random, data = Random(seed), bytearray(content)
-    for _ in range(random.randint(1, 5)):
+    for _ in range(random.choice(EDITS)):
         if not data:
             break
         # Headers and footers steer a parser, so places near the ends are drawn as often as all others.
@@ -194,6 +196,30 @@ def json_bytes(value: Any) -> st.SearchStrategy[bytes]:
     return st.integers(0, 9).flatmap(
         lambda n: other if n == 0 else bytes_like(text) if n < 3 else fields_edited
     )
+
+
+def json_lines(values: list[Any]) -> st.SearchStrategy[bytes]:
+    """A file of JSON lines: one of them edited in its fields, or the whole in its bytes."""
+
+    def one_edited(seed: int) -> bytes:
+        lines = list(values)
+        place = Random(seed).randrange(len(lines))
+        lines[place] = edited(lines[place], seed)
+        return "\n".join(map(json.dumps, lines)).encode()
+
+    return SEEDS.map(one_edited) | bytes_like("\n".join(map(json.dumps, values)).encode())
+
+
+def tensors_like(content: bytes) -> st.SearchStrategy[bytes]:
+    """A safetensors file: its header edited and as long as it says, or the whole in its bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header, tensors = json.loads(content[8 : 8 + size]), content[8 + size :]
+
+    def header_edited(seed: int) -> bytes:
+        text = json.dumps(edited(header, seed)).encode()
+        return len(text).to_bytes(8, "little") + text + tensors
+
+    return SEEDS.map(header_edited) | bytes_like(content)
 
 
 def _factory() -> Any:
@@ -354,13 +380,28 @@ def _manifest() -> Any:
 
 
 def _mask_array() -> bytes:
+    """More blocks than its header has bytes, so that half of the changes hit blocks."""
     buffer = io.BytesIO()
-    np.save(buffer, np.ones((2, 1, 2, 3), bool))
+    np.save(buffer, np.ones((2, 1, 16, 32), bool))
     return buffer.getvalue()
 
 
 def _mask_tensors() -> bytes:
-    return save({"layer.0": np.ones((1, 2, 3), bool)}, metadata={"block_q": "128", "block_k": "64"})
+    return save({"layer.0": np.ones((1, 16, 32), bool)}, metadata={"block_q": "128", "block_k": "64"})
+
+
+def _fill_backup(folder: Path) -> None:
+    """The files that the backup's manifest names."""
+    for name, content in _BACKED_UP.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def _restored(file: Path) -> None:
+    """A backup with this manifest, into a home that is new each time."""
+    home = file.parent / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    backup.restore(file.parent, home)
 
 
 def _zipped() -> bytes:
@@ -372,8 +413,8 @@ def _zipped() -> bytes:
 
 
 def _safetensors() -> bytes:
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    return len(header).to_bytes(8, "little") + header + np.zeros(2, "<f4").tobytes()
+    header = json.dumps({"w": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
+    return len(header).to_bytes(8, "little") + header + np.zeros(64, "<f4").tobytes()
 
 
 SMALL = _factory().make_record("run", layers=2, heads=2, segments=1, tokens=2048, probe_columns=16)
@@ -435,7 +476,8 @@ _ROW = {
 }
 _NAMES = dict.fromkeys(("domain", "document", "document_sha256", "cluster"), "x")
 _HEADER = {**_ABOUT, "revision": "0", "command": "x", "seed": 0, "git_commit": None}
-_ROWS = "\n".join(map(json.dumps, (_HEADER, {**_NAMES, **_ROW, "area": 0.5}))).encode()
+_ROWS = [_HEADER, {**_NAMES, **_ROW, "area": 0.5}]
+_BACKED_UP = {"jobs.sqlite3": b"a queue", "prompts/job.txt": b"a prompt", "logs/worker.jsonl": b"{}"}
 _PROFILE = json.loads(next(iter(sorted((paths.DATA / "profiles").glob("*.json")))).read_text())
 _PROFILE["cells"] = _PROFILE["cells"][:4]
 _MANIFEST = _manifest()
@@ -469,7 +511,7 @@ TARGETS: dict[str, Target] = {
         json_bytes(_TUNED), _written("x.json", lambda file: tuned.load(str(file))), (errors.CalibrationError,)
     ),
     "tuning rows": Target(
-        bytes_like(_ROWS), _written("x.jsonl", lambda file: read_measured([file])), (errors.CalibrationError,)
+        json_lines(_ROWS), _written("x.jsonl", lambda file: read_measured([file])), (errors.CalibrationError,)
     ),
     "profile": Target(json_bytes(_PROFILE), _written("x.json", LatencyProfile.load), (errors.ProfileError,)),
     "manifest": Target(
@@ -479,9 +521,15 @@ TARGETS: dict[str, Target] = {
         lambda folder: bundle.write_bundle(SMALL, folder),
     ),
     "backup": Target(
-        json_bytes({"version": 1, "made_at": "", "runs": 0, "jobs": 0, "files": {"backup.json": "0" * 64}}),
-        _written(backup.MANIFEST, lambda file: backup.restore(file.parent, file.parent / "home")),
+        json_bytes(
+            {
+                **{"version": backup.VERSION, "made_at": "2026-11-23T12:00:00+00:00", "runs": 0, "jobs": 1},
+                "files": {name: hashlib.sha256(content).hexdigest() for name, content in _BACKED_UP.items()},
+            }
+        ),
+        _written(backup.MANIFEST, _restored),
         (errors.InputError, errors.StoreError),
+        _fill_backup,
     ),
     "evaluations": Target(
         json_bytes(_scores()),
@@ -501,7 +549,10 @@ TARGETS: dict[str, Target] = {
         (errors.ConfigError,),
     ),
     "budget": Target(
-        st.text(max_size=20) | st.from_regex(r"[-+0-9.eEus ]{0,12}"),
+        st.text(max_size=20)
+        | st.from_regex(r"[-+0-9.eEus ]{0,12}", fullmatch=True)
+        | st.from_regex(r" *[-+]?[0-9]{0,4}\.?[0-9]{1,400}([eE][-+]?[0-9]{1,4})?(us)? *", fullmatch=True)
+        | st.floats().map(str),
         lambda text, folder: LatencyBudget.parse(text),
         (errors.ConfigError,),
     ),
@@ -535,13 +586,13 @@ TARGETS: dict[str, Target] = {
     ),
     "mask, NumPy": Target(bytes_like(_mask_array()), _written("x.npy", read_masks), (errors.ConfigError,)),
     "mask, safetensors": Target(
-        bytes_like(_mask_tensors()), _written("x.safetensors", read_masks), (errors.ConfigError,)
+        tensors_like(_mask_tensors()), _written("x.safetensors", read_masks), (errors.ConfigError,)
     ),
     "model config": Target(json_bytes(CONFIG), _model("config.json"), (errors.ModelError,), _copy_model),
     "model tokenizer": Target(
         json_bytes(json.loads(TOKENIZER)), _model("tokenizer.json"), (errors.ModelError,), _copy_model
     ),
     "model weights": Target(
-        bytes_like(WEIGHTS), _model("model.safetensors"), (errors.ModelError,), _copy_model
+        tensors_like(WEIGHTS), _model("model.safetensors"), (errors.ModelError,), _copy_model
     ),
 }

@@ -5,6 +5,7 @@ prompts/<length>/<task>.jsonl     prepared prompts: a header, then one line each
 predictions.jsonl                 one line per configuration and prompt, appended by one process alone
 times.jsonl                       times of prefills, by one process alone (timing.py)
 scores.json                       scores, intervals, and where they come from
+evaluate.lock                     held by the one evaluation that writes here (alone.py)
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ def test_a_killed_worker_s_job_is_taken_back_long_before_its_lease_ends(queue, r
     assert queue.requeue_lost() == [job_id]
     job = queue.job(job_id)
     assert (job.state, job.losses) == ("queued", 1)
+    queue.sweep_workers()
+    assert queue.workers() == [], "its file is gone, and it does not count as alive for that"
 
 
 def test_a_stopped_worker_is_not_gone(queue, home, running):
@@ -55,7 +57,7 @@ def test_leftovers_go_and_the_living_and_the_needed_stay(home):
     with presence.present(home, "dead"), presence.present(home, "needed"):
         pass
     with presence.present(home, "alive"):
-        presence.sweep(home, {"needed"})
+        presence.forget(home, presence.dead(home, {"needed"}))
         assert sorted(file.name for file in (home / "workers").iterdir()) == ["alive.lock", "needed.lock"]
 
 

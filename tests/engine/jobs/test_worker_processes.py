@@ -10,9 +10,10 @@ import subprocess
 import time
 from pathlib import Path
 
+import honcho.manager
 import pytest
 
-from routesparse.engine.jobs import staging
+from routesparse.engine.jobs import signals, staging
 from routesparse.engine.jobs.log import tail
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
@@ -198,6 +199,36 @@ def test_a_signal_puts_the_job_back_before_a_long_layer_ends(queue, home, start_
     assert (queue.job(job_id).losses, visible(home)) == (0, [f"{job_id}-2"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_inside_a_long_step_ends_the_worker_in_good_order_after_its_grace(
+    queue, home, start_worker, until, number, finish_here
+):
+    """The promise of ``routesparse worker``: the job back at once, without a loss, exit code 0, nothing half done."""
+    job_id = submit(queue)
+    process = start_worker(layers=1, layer_s=120, grace_s=1.0)
+    until(running(queue, job_id), "the claim")
+    asked = time.monotonic()
+    os.kill(process.pid, number)
+    until(lambda: queue.job(job_id).state == "queued", "the release")
+    assert process.poll() is None, "still within its grace"
+    assert process.wait(timeout=30) == 0
+    assert 1.0 <= time.monotonic() - asked < 20.0, "far from its step's 120 s, also on a slow machine"
+    assert "worker_left_a_step" in (home / "logs" / "worker.jsonl").read_text()
+    assert (visible(home), staged(home)) == ([], [])
+    finish_here(job_id)
+    job = queue.job(job_id)
+    assert (job.state, job.losses, job.attempt, visible(home)) == ("done", 0, 2, [f"{job_id}-2"])
+    assert queue.workers() == [], "the one that left is no worker any more"
+
+
+def test_a_worker_between_two_steps_does_not_wait_for_its_grace(queue, home, start_worker, until):
+    process = start_worker(grace_s=60.0)
+    until(queue.workers, "the start")
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    assert "worker_left_a_step" not in (home / "logs" / "worker.jsonl").read_text()
+
+
 def test_a_second_signal_ends_the_worker_at_once(queue, start_worker, until):
     job_id = submit(queue)
     process = start_worker(layers=1, layer_s=120)
@@ -206,6 +237,11 @@ def test_a_second_signal_ends_the_worker_at_once(queue, start_worker, until):
     until(lambda: queue.job(job_id).state == "queued", "the release")
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_the_procfile_s_runner_kills_later_than_a_worker_needs():
+    """honcho, which ``make run`` starts, kills what has not ended so many seconds after Ctrl-C."""
+    assert signals.GRACE_S < honcho.manager.KILL_WAIT
 
 
 def test_the_procfile_s_worker_gives_up_where_no_queue_can_be_opened(tmp_path):

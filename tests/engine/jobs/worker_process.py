@@ -100,6 +100,7 @@ def main() -> int:
         once=options.get("once", False),
         lease_s=options.get("lease_s", 30.0),
         beat_s=options.get("beat_s", 0.1),
+        grace_s=options.get("grace_s"),
     )
 
 
