@@ -71,6 +71,20 @@ def load_model(
     return _load(folder, name, device, rope)
 
 
+def load_in_turn(model: str, place: int, *, rope: RopeScaling | None = None) -> LoadedModel:
+    """The model of one of several processes, GPUs in turn by its place; where there is none on the CPU.
+
+    Errors: those of ``load_model``.
+    """
+    import torch
+
+    device = "auto"
+    if torch.cuda.is_available():
+        device = f"cuda:{place % torch.cuda.device_count()}"
+        torch.cuda.set_device(device)
+    return load_model(model, device=device, rope=rope)
+
+
 @dataclass(frozen=True)
 class LoadedTokenizer:
     """A model's tokenizer alone, for what needs no weights."""

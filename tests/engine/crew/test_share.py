@@ -44,6 +44,9 @@ class Scripted:
     def answer(self):
         return self.answers.popleft()
 
+    def arrived(self):
+        return self.answers.popleft() if self.answers else None
+
     def close(self):
         self.closed = True
 
