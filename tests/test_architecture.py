@@ -160,7 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/models": ("engine", "engine/runtime/refusals.py"),
     "engine/runtime": _ROUTING,
     "engine/audit/dense_forward.py": (*_ROUTING, "engine/runtime"),
-    "engine/calibrate": _RUNNING,
+    "engine/calibrate": (*_RUNNING, "engine/crew"),
     "engine/certification": (
         *_DECIDING,
         "engine/certification/rounding.py",

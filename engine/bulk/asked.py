@@ -50,7 +50,7 @@ class Asked:
         return dataclasses.replace(self.config, segment_tokens=default_segment(loaded.on_gpu))
 
     def digest(self) -> str:
-        """Hex digits that are the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""
+        """Hex digits, the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""
         values = {
             **{
                 field.name: getattr(self, field.name)

@@ -89,7 +89,7 @@ class _Given:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The text files of a folder and of the folders in it, in order of name. Errors: InputError for none, or too many."""
+    """The text files of a folder and of those in it, in order of name. Errors: InputError for none, or too many."""
     found = sorted(
         path
         for path in folder.rglob("*")

@@ -13,7 +13,7 @@ from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.analysis_text import print_folder, print_summary, tell, warn
 from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName, RayAddress, RopeJson
+from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, analysis_object, print_json
 from routesparse.engine.config import (
     AuditDepth,
@@ -94,12 +94,7 @@ def analyze(
     force: Annotated[
         bool, typer.Option("--force", help="Use a calibration that does not fit; the record tells.")
     ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="Of a folder: processes that share it, GPUs in turn; default: one, on a cluster one a GPU or node."
-        ),
-    ] = None,
+    processes: ProcessCount = None,
     ray: RayAddress = None,
     rope: RopeJson = None,
     json_output: JsonFlag = False,

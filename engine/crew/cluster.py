@@ -130,9 +130,9 @@ class Cluster:
         )
         has = " and ".join(f"{free.get(kind, 0):g} {kind}" for kind in _KINDS.values())
         return (
-            f"no node of the Ray cluster had room for a process within {ROOM_S:.0f} seconds: each needs {wanted} of one "
-            f"node, the {alive} that are alive have {has} free together; end other work there, add a node, or pass fewer "
-            "--processes, and the same command again"
+            f"no node of the Ray cluster had room for a process within {ROOM_S:.0f} seconds: each needs {wanted} of "
+            f"one node; of {alive} that are alive {has} are free together. End other work there, add a node, or pass "
+            "fewer --processes, and the same command again"
         )
 
     def close(self) -> None:
