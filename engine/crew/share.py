@@ -80,7 +80,7 @@ class Team:
             raise
         self._outcome.left = sum(map(len, self._waiting))
         if self._outcome.left:
-            self._say("out of time; the same command goes on from here")
+            self._say(f"out of time with {self._outcome.left} left; the same command goes on from here")
         return self._outcome
 
     def _run(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from routesparse.engine import paths
-from routesparse.engine.crew.share import Outcome, failures
 from routesparse.engine.device.names import device_name
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.provenance import git_commit, versions
@@ -35,12 +34,6 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     """Arguments of a study whose pieces processes share."""
     parser.add_argument("--processes", type=int, help="that share the prompts, GPUs in turn; default: one")
     parser.add_argument("--ray", help="local, auto or HOST:PORT: work on a Ray cluster (make ray)")
-
-
-def end(outcome: Outcome) -> None:
-    """Errors: SystemExit where processes ended over a piece again and again."""
-    if outcome.failed:
-        raise SystemExit(f"{failures(outcome, 'pieces')}; the same command tries again")
 
 
 def command() -> str:

@@ -4,8 +4,9 @@
         --domains prose code dialog --windows 96 --tokens 16384 --prices 2 1 0.5 --processes 4
 
 --out grows by one line per window and price, a window at a time; what it holds already is skipped, so the same command
-goes on where it was cut off, and a larger --windows adds to it. Prices are chosen from it by ``routesparse tune DOMAIN --rows FILE``, which
-needs no model. Prices are chosen on windows of the calibration split only; --split test is for the check afterwards.
+goes on where it was cut off, and a larger --windows adds to it. Prices are chosen from it by ``routesparse tune DOMAIN
+--rows FILE``, which needs no model. Prices are chosen on windows of the calibration split only; --split test is for the
+check afterwards.
 
 Windows are drawn independently, as many from each cluster: the document, or where documents are pieces of projects
 (domains code and docs) the project. Numbers are means over all positions of a window but the first token:
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies import tuning_windows
+from routesparse.engine.evaluation.studies import shared, tuning_windows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.tuning_windows import GRID, Drawn
 from routesparse.engine.models.load import load_tokenizer
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
         # A domain's windows in turn with the others', so that a run that is cut short has some of each.
         windows = [drawn for lot in _in_turn(_drawn(arguments)) for drawn in lot]
         outcome = tuning_windows.append(team, opened, windows, prices, about.header, arguments.out)
-    study.end(outcome)
+    shared.check(outcome)
 
 
 def _drawn(arguments: argparse.Namespace) -> list[list[Drawn]]:
