@@ -29,8 +29,6 @@ ROOM_S, LOADING_S = 120.0, 900.0
 CONNECT_S = 60.0  # that a cluster may take to answer
 _LOOK_S = 5.0
 _STORE_BYTES = 200 << 20  # results wait in it for this process, which takes them at once
-
-
 _KINDS = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
 
@@ -91,9 +89,9 @@ class Cluster:
         return self._next(0.0)
 
     def _next(self, wait_s: float) -> tuple[int, Answer] | None:
-        ready, _ = (
-            self._ray.wait(list(self._asked), num_returns=1, timeout=wait_s) if self._asked else ([], [])
-        )
+        if not self._asked:
+            return None
+        ready, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=wait_s)
         if not ready:
             return None
         place = self._asked.pop(ready[0])
