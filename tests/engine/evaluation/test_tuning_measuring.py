@@ -67,7 +67,8 @@ def test_measuring_goes_on_where_it_was_cut_off_and_refuses_another_setting(fold
     wanted = [("org/a", 0.25), ("org/a", 1.0), ("org/b", 0.25), ("org/b", 1.0)]
     assert [(row["cluster"], row["price"]) for row in first] == wanted
     for row in first:
-        assert row["kl"] >= 0 and 0 <= row["agreement"] <= 1 and 0 < row["area"] <= 1
+        # Where all is read, what is left of the divergence is rounding, of either sign.
+        assert row["kl"] > -1e-6 and 0 <= row["agreement"] <= 1 and 0 < row["area"] <= 1
         assert row["tokens"] == 600 and row["positions"] == 599 and row["split"] == "calibration"
         assert {"model", "document", "document_sha256", "start", "sha256", "device", "commit"} <= row.keys()
     # A torn last line is measured again, and nothing else.
