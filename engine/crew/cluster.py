@@ -25,7 +25,7 @@ VERSION = "2.60.0"  # the one that was tried
 FOLDER = Path(sys.prefix, "ray")
 LOCAL, AUTO = "local", "auto"
 # While no process is at work: that one may take to be given room, and then to load its model.
-ROOM_S, LOADING_S = 120.0, 900.0
+ROOM_S, LOADING_S = 300.0, 900.0
 CONNECT_S = 60.0  # that a cluster may take to answer
 _LOOK_S = 5.0
 _STORE_BYTES = 200 << 20  # results wait in it for this process, which takes them at once

@@ -23,7 +23,6 @@ def slowly(number):
 
 
 def main(folder):
-    cluster.ROOM_S = 10.0
     nodes, kept = Nodes(), []
 
     def keep(piece, found):
@@ -31,6 +30,7 @@ def main(folder):
         if len(kept) == 6:
             for _ in range(3):
                 nodes.kill()
+            cluster.ROOM_S = 10.0
             gone.append(time.monotonic())
 
     gone = []
