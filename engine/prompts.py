@@ -17,6 +17,7 @@ import numpy as np
 from routesparse.engine import plain_files
 from routesparse.engine.errors import ConfigError, PromptError
 
+TEXT_SUFFIXES = (".txt", ".md")  # of the files that are read where a folder is given
 MAX_LABEL = 120
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _MAX_CONTROL_SHARE = 0.05

@@ -111,6 +111,7 @@ _STUDYING = (
     "engine/analyze.py",
     "engine/baselines",
     "engine/bench",
+    "engine/bulk",
     "engine/calibrate",
     "engine/certification",
     "engine/certification/rounding.py",
@@ -135,7 +136,7 @@ _READING = (
 ROOMS: dict[str, tuple[str, ...]] = {
     "kernels": (),
     "engine": (),
-    "engine/crew": ("engine",),
+    "engine/crew": ("engine", "engine/device"),
     "engine/device": ("engine", "kernels"),
     "engine/method": ("engine", "engine/device", "kernels"),
     "engine/stats": ("engine",),
@@ -159,7 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/models": ("engine", "engine/runtime/refusals.py"),
     "engine/runtime": _ROUTING,
     "engine/audit/dense_forward.py": (*_ROUTING, "engine/runtime"),
-    "engine/calibrate": _RUNNING,
+    "engine/calibrate": (*_RUNNING, "engine/crew"),
     "engine/certification": (
         *_DECIDING,
         "engine/certification/rounding.py",
@@ -173,6 +174,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
     "engine/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
+    "engine/bulk": (
+        "engine",
+        "engine/calibration",
+        "engine/crew",
+        "engine/device",
+        "engine/jobs",
+        "engine/models",
+        "engine/profiles",
+        "engine/store",
+    ),
     "engine/evaluation": (*_STUDYING, "engine/results"),
     "engine/operations": ("engine", "engine/jobs", "engine/store"),
     "engine/cli": (

@@ -13,10 +13,10 @@ import torch
 
 from routesparse.engine.audit.auditor import Audited, Auditor, Executed
 from routesparse.engine.audit.candidates import candidate_errors, candidate_masses, draw_body_rows
-from routesparse.engine.calibrate.fit import Subject, calibrate
+from routesparse.engine.calibrate.fit import Subject
 from routesparse.engine.calibrate.prompt_measure import PromptMeasure, UnitTruth
 from routesparse.engine.calibrate.prompts import Window
-from routesparse.engine.calibrate.recipe import AUDIT_ROWS, Folds, Recipe
+from routesparse.engine.calibrate.recipe import AUDIT_ROWS, ERROR_ROWS, Folds, Recipe, fitted
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import describe_prompt
 from routesparse.engine.config import RouterConfig
@@ -30,8 +30,6 @@ from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
-
-ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
 
 
 class CandidateAuditor(Auditor):
@@ -123,14 +121,5 @@ def make_calibration(
         progress(stage, len(windows), len(windows))
         return found
 
-    return calibrate(
-        *folds,
-        recipe.config,
-        Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs),
-        measure,
-        name=recipe.name,
-        domain=recipe.domain,
-        lengths=recipe.lengths,
-        robust=recipe.robust,
-        provenance={"command": recipe.command, "audit_rows": recipe.audit_rows or "body"},
-    )
+    subject = Subject(loaded.name, loaded.revision, loaded.dtype, loaded.device, costs)
+    return fitted(folds, recipe, subject, measure)

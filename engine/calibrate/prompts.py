@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 
 from routesparse.engine.errors import CalibrationError
-from routesparse.engine.prompts import PromptText, read_prompt
-
-SUFFIXES = (".txt", ".md")
+from routesparse.engine.prompts import TEXT_SUFFIXES, PromptText, read_prompt
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:
 
     Errors: PromptError for a file that is no text; CalibrationError for a folder without any.
     """
-    files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES) if path.is_dir() else [path]
+    files = sorted(p for p in path.iterdir() if p.suffix in TEXT_SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise CalibrationError(
-            f"folder {str(path)!r} holds no {' or '.join(SUFFIXES)} file; pass one that does"
+            f"folder {str(path)!r} holds no {' or '.join(TEXT_SUFFIXES)} file; pass one that does"
         )
     documents = []
     for file in files:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from routesparse.engine.calibrate.fit import Measure, Subject, calibrate
 from routesparse.engine.calibrate.prompts import Document, Window, cut, split_folds
+from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import RouterConfig
 
 AUDIT_ROWS = 512
+ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
 Folds = tuple[list[Window], list[Window]]
 
 
@@ -42,3 +45,18 @@ def cut_folds(groups: Mapping[str, Sequence[Document]], recipe: Recipe, tokenize
             for least, most in recipe.lengths:
                 fold += cut(part, count, least, most, tokenizer, seed)
     return folds
+
+
+def fitted(folds: Folds, recipe: Recipe, subject: Subject, measure: Measure) -> Calibration:
+    """The recipe's calibration. Errors: CalibrationError, and those of ``measure``."""
+    return calibrate(
+        *folds,
+        recipe.config,
+        subject,
+        measure,
+        name=recipe.name,
+        domain=recipe.domain,
+        lengths=recipe.lengths,
+        robust=recipe.robust,
+        provenance={"command": recipe.command, "audit_rows": recipe.audit_rows or "body"},
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,11 @@ from rich.table import Table
 from routesparse.engine import paths
 from routesparse.engine.calibration.folders import check_name, check_not_bundled, length_buckets
 from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import RopeJson
+from routesparse.engine.cli.options import ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import Policy, RouterConfig, certified_mass, default_segment
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.share import Team
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.rope import RopeScaling
 
@@ -55,6 +56,8 @@ def calibrate(
     ] = None,
     profile: Annotated[str, typer.Option(help="Latency profile: auto, a name, or a .json file.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda:0.")] = "auto",
+    processes: ProcessCount = None,
+    ray: RayAddress = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write; default: <home>/calibrations/DOMAIN.json.")
     ] = None,
@@ -64,6 +67,7 @@ def calibrate(
 ) -> None:
     """Measure how far the probe flatters the selected heads on your prompts, and keep it as a calibration."""
     report = Reporter()
+    shared = Processes(processes, ray)
     target = _target(out, domain)
     if policy not in ("priced", "certified"):
         raise InputError(f"policy {policy!r} has no calibration; pass priced or certified")
@@ -95,29 +99,30 @@ def calibrate(
         if not path.exists():
             raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
     report.line(f"loading model {model}")
-    from routesparse.engine.models.load import load_model
-
-    loaded = load_model(model, device=device, rope=scaling)
-    if segment is None:
-        config = replace(config, segment_tokens=default_segment(loaded.on_gpu))
-    if tokens[1] > loaded.max_tokens:
-        raise InputError(
-            f"prompts of {tokens[1]:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
-        )
-    from routesparse.engine.calibrate.measure import make_calibration
+    from routesparse.engine.calibrate.measure import measure_window
     from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.calibrate.recipe import Recipe, cut_folds
+    from routesparse.engine.calibrate.shared import ask, opening, share_calibration
+    from routesparse.engine.models.load import load_tokenizer
 
-    recipe = Recipe(
-        target.stem, domain, config, lengths, (fold_a, fold_b), audit_rows, robust=robust, profile=profile
-    )
-    folds = cut_folds(document_groups(prompts, domain, loaded.tokenizer), recipe, loaded.tokenizer)
-    report.line(
-        f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, on {loaded.device}: "
-        f"{'seconds' if loaded.device != 'cpu' else 'some seconds a prompt'}"
-    )
-    with report.bars():
-        made = make_calibration(loaded, folds, recipe, report)
+    opened = opening(model, scaling, device, measure_window)
+    crew, count = shared.crew(opened)
+    with Team(crew, count, report.line) as team:
+        about = ask(team, opened, config, segment is not None, profile)
+        if tokens[1] > about.max_tokens:
+            raise InputError(
+                f"prompts of {tokens[1]:,} tokens are longer than the model reads, {about.max_tokens:,}"
+            )
+        tokenizer = load_tokenizer(model).tokenizer
+        recipe = Recipe(
+            target.stem, domain, about.config, lengths, (fold_a, fold_b), audit_rows, robust, profile
+        )
+        folds = cut_folds(document_groups(prompts, domain, tokenizer), recipe, tokenizer)
+        report.line(
+            f"{len(folds[0])} prompts to fit on, {len(folds[1])} to take delta from, by {count} on "
+            f"{about.subject.device}"
+        )
+        made = share_calibration(team, opened, folds, recipe, about)
     path = made.save(target.parent)
     if json_output:
         print_json(_summary(made, path))

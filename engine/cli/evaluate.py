@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from routesparse.engine import paths
-from routesparse.engine.cli.options import JsonFlag, ModelName, RayAddress
+from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress
 from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
@@ -61,12 +61,7 @@ def evaluate(
             help="One stage alone, or all but time: that one times prefills and wants the device to itself."
         ),
     ] = Stage.all,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes that predict, GPUs in turn; default: one, on a cluster one a GPU or node."
-        ),
-    ] = None,
+    processes: ProcessCount = None,
     ray: RayAddress = None,
     limit_s: Annotated[
         float | None, typer.Option("--limit-s", help="Start no prediction after so many seconds.")

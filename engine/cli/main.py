@@ -28,6 +28,7 @@ from routesparse.engine.cli import certify as cli_certify
 from routesparse.engine.cli import doctor as cli_doctor
 from routesparse.engine.cli import evaluate as cli_evaluate
 from routesparse.engine.cli import operations as cli_operations
+from routesparse.engine.cli import profile as cli_profile
 from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import tune as cli_tune
 from routesparse.engine.cli import worker as cli_worker
@@ -43,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(cli_analyze.analyze)
-app.command()(cli_analyze.profile)
+app.command()(cli_profile.profile)
 app.command()(cli_calibrate.calibrate)
 app.command()(cli_tune.tune)
 app.command()(cli_bundles.ingest)

@@ -23,4 +23,11 @@ RayAddress = Annotated[
         "here, HOST:PORT one whose node this machine is. Default: processes of this machine.",
     ),
 ]
+ProcessCount = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        help="Processes that share the prompts, GPUs in turn; default: one, on a cluster one a GPU or node.",
+    ),
+]
 ModelName = Annotated[str, typer.Option("--model", help="demo, a local folder, or a hub id (org/name).")]

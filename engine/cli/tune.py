@@ -18,13 +18,23 @@ from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.cli.checks import writable_folder
-from routesparse.engine.cli.options import JsonFlag, ModelName, RopeJson
+from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, out_console, print_json
-from routesparse.engine.errors import InputError
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.share import Team, failures
+from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.models.rope import RopeScaling
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
-_MEASURING = ("model", "windows", "tokens", "seed", "rope")  # options that only measuring reads
+_MEASURING = (
+    "model",
+    "windows",
+    "tokens",
+    "seed",
+    "processes",
+    "ray",
+    "rope",
+)  # options that only measuring reads
 
 
 def tune(
@@ -63,6 +73,8 @@ def tune(
         Path | None, typer.Option(help="File to write; default: <home>/calibrations/tuned/NAME.json.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
+    processes: ProcessCount = None,
+    ray: RayAddress = None,
     rope: RopeJson = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -79,7 +91,8 @@ def tune(
     command = _command(context)
     drawn = None
     if prompts:
-        load = _Loading(model, None if rope is None else RopeScaling.parse(rope))
+        scaling = None if rope is None else RopeScaling.parse(rope)
+        load = _Loading(model, scaling, Processes(processes, ray))
         drawn, grid = _measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
     elif unread := [f"--{one}" for one in _MEASURING if _is_given(context, one)]:
         raise InputError(
@@ -119,7 +132,7 @@ def _command(context: typer.Context) -> str:
     """The command that makes this again: all that was given, without the folders of one machine."""
     words = ["routesparse", "tune", str(context.params["domain"])]
     for name, value in context.params.items():
-        if name in ("domain", "json_output") or not _is_given(context, name):
+        if name in ("domain", "json_output", "processes", "ray") or not _is_given(context, name):
             continue
         option = f"--{name}"
         if value is True:
@@ -166,10 +179,11 @@ def _target(out: Path | None, name: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class _Loading:
-    """Which model, and with which positions."""
+    """Which model, with which positions, in which processes."""
 
     model: str
     rope: RopeScaling | None
+    processes: Processes
 
 
 def _measure(
@@ -198,29 +212,32 @@ def _measure(
     from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.evaluation.studies import tuning_windows
     from routesparse.engine.evaluation.studies.selection.measure import Bench
-    from routesparse.engine.models.load import load_model
+    from routesparse.engine.models.load import load_tokenizer
 
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
     report.line(f"loading model {wanted.model}")
-    loaded = load_model(wanted.model, rope=wanted.rope)
-    if tokens > loaded.max_tokens:
-        raise InputError(
-            f"windows of {tokens:,} tokens are longer than the model reads, {loaded.max_tokens:,}"
-        )
-    groups = document_groups(prompts, domain, loaded.tokenizer)
-    # Nothing is known of what belongs together but the documents themselves.
-    lots = [
-        tuning_windows.draw_windows(
-            part, {d.name: f"{one}/{d.name}" for d in part}, tokens, windows, loaded.tokenizer, seed
-        )
-        for one, part in groups.items()
-    ]
-    bench = Bench(loaded)
-    about = tuning_windows.header(loaded, bench, seed, "calibration", tokens, command)
-    windows_drawn = [drawn for lot in lots for drawn in lot]
-    with report.bars():
-        tuning_windows.append(bench, windows_drawn, grid, about, file, report)
-    return {drawn.key for drawn in windows_drawn}, grid
+    asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
+    opened = asked.opening(Bench)
+    crew, count = wanted.processes.crew(opened)
+    with Team(crew, count, report.line) as team:
+        about = tuning_windows.ask(team, opened)
+        if tokens > about.max_tokens:
+            raise InputError(
+                f"windows of {tokens:,} tokens are longer than the model reads, {about.max_tokens:,}"
+            )
+        tokenizer = load_tokenizer(wanted.model).tokenizer
+        # Nothing is known of what belongs together but the documents themselves.
+        drawn = [
+            one
+            for group, part in document_groups(prompts, domain, tokenizer).items()
+            for one in tuning_windows.draw_windows(
+                part, {d.name: f"{group}/{d.name}" for d in part}, tokens, windows, tokenizer, seed
+            )
+        ]
+        outcome = tuning_windows.append(team, opened, drawn, grid, about.header, file)
+    if outcome.failed:
+        raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
+    return {one.key for one in drawn}, grid
 
 
 def _numbers(text: str) -> list[float]:

@@ -13,7 +13,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from routesparse.engine.crew.work import Answer, Do, Lost, Member
+from routesparse.engine.crew.work import Answer, Do, Lost, Member, Refused
+
+_LAST_S = 10.0  # that a process has to end by itself
 
 
 class Here:
@@ -25,6 +27,7 @@ class Here:
 
     def start(self, place: int) -> None:
         """See ``Crew``."""
+        self._member = Member()
         self._answers.append((place, self._member.open(self._opened, place)))
 
     def ask(self, place: int, given: Any) -> None:
@@ -34,6 +37,10 @@ class Here:
     def answer(self) -> tuple[int, Answer]:
         """See ``Crew``."""
         return self._answers.popleft()
+
+    def arrived(self) -> tuple[int, Answer] | None:
+        """See ``Crew``."""
+        return self._answers.popleft() if self._answers else None
 
     def close(self) -> None:
         """See ``Crew``."""
@@ -70,17 +77,39 @@ class Pool:
 
     def answer(self) -> tuple[int, Answer]:
         """See ``Crew``."""
+        found = self._next(None)
+        assert found is not None
+        return found
+
+    def arrived(self) -> tuple[int, Answer] | None:
+        """See ``Crew``."""
+        return self._next(0.0)
+
+    def _next(self, wait_s: float | None) -> tuple[int, Answer] | None:
         places = {child.pipe: place for place, child in self._children.items()}
-        pipe = wait(list(places))[0]
+        ready = wait(list(places), wait_s)
+        if not ready:
+            return None
+        pipe = ready[0]
         assert isinstance(pipe, Connection)
         place = places[pipe]
         try:
-            return place, pipe.recv()
+            answer: Answer = pipe.recv()
         except (EOFError, ConnectionError):
-            child = self._children.pop(place)
-            pipe.close()
-            child.process.join()
-            return place, Lost(f"exit code {child.process.exitcode}")
+            return place, Lost(f"exit code {self._end(place)}")
+        if isinstance(answer, Lost | Refused):
+            self._end(place)
+        return place, answer
+
+    def _end(self, place: int) -> int | None:
+        """Let one process go; its exit code."""
+        child = self._children.pop(place)
+        child.pipe.close()
+        # One that said itself that it is of no use is about to end, but may hang on a broken GPU.
+        child.process.join(_LAST_S)
+        child.process.kill()
+        child.process.join()
+        return child.process.exitcode
 
     def close(self) -> None:
         """See ``Crew``."""
@@ -117,8 +146,10 @@ def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     member = Member()
     try:
-        pipe.send(member.open(*pipe.recv()))
-        while True:
-            pipe.send(member.do(pipe.recv()))
+        answer = member.open(*pipe.recv())
+        pipe.send(answer)
+        while not isinstance(answer, Lost | Refused):
+            answer = member.do(pipe.recv())
+            pipe.send(answer)
     except (EOFError, ConnectionError):
         return  # nobody is left to answer to

@@ -7,12 +7,16 @@ elsewhere.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from routesparse.engine.crew.work import Crew, Done, Failed, Lost, Opened, Piece, Refused, Work
+from routesparse.engine.crew.work import Answer, Crew, Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.errors import RouteSparseError
 
 MOST_LOSSES = 3  # processes that one piece may cost, or that may end in a row before they have begun
@@ -32,61 +36,106 @@ class Outcome:
 def share(work: Work, crew: Crew, processes: int, say: Say, deadline: float = float("inf")) -> Outcome:
     """Do all the work by so many processes; starts no piece after ``deadline``, a time of ``time.time``.
 
-    Errors: what ``work.opened`` raised, RouteSparseError where no process could begin; ``crew`` is closed either way.
+    Errors: those of ``Team.do``; ``crew`` is closed either way.
     """
-    return _Shared(work, crew, say, deadline).run(processes)
+    with Team(crew, processes, say, deadline) as team:
+        return team.do(work)
 
 
-class _Shared:
-    def __init__(self, work: Work, crew: Crew, say: Say, deadline: float) -> None:
-        self._work, self._crew, self._say, self._deadline = work, crew, say, deadline
+class Team:
+    """Processes that stay for several works, one after another, and end with the block."""
+
+    def __init__(self, crew: Crew, processes: int, say: Say, deadline: float = float("inf")) -> None:
+        self._crew, self._processes, self._say, self._deadline = crew, processes, say, deadline
+        self._started: set[int] = set()
+        self._idle: list[int] = []
+        self._lost_at_once = 0  # processes in a row that ended before they had begun
+        self._began = False  # one of them could
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.close()
+
+    def do(self, work: Work) -> Outcome:
+        """Do all of it. What had been done when Ctrl-C came is kept.
+
+        Errors: what ``work.opened`` raised; RouteSparseError where no process could begin; of a whole work what its
+        first failed piece raised.
+        """
+        self._work = work
         self._waiting = deque(deque(lot) for lot in work.lots if lot)
         self._busy: dict[int, deque[Piece]] = {}  # the first piece is being done
-        self._idle: list[int] = []
         self._losses: Counter[str] = Counter()
-        self._lost_at_once = 0  # processes in a row that ended before they had begun
         self._outcome = Outcome()
-        self._shown = _TimeLeft(work.stage, sum(map(len, self._waiting)), say)
-
-    def run(self, processes: int) -> Outcome:
+        self._shown = _TimeLeft(work.stage, sum(map(len, self._waiting)), self._say)
         try:
-            for place in range(min(processes, len(self._waiting))):
-                self._crew.start(place)
-            while self._waiting or self._busy:
-                if not self._busy and self._late():
-                    break
-                place, answer = self._crew.answer()
-                if isinstance(answer, Refused):
-                    raise answer.error
-                if isinstance(answer, Lost):
-                    self._lose(place, answer.why)
-                elif isinstance(answer, Opened):
-                    self._lost_at_once = 0
-                    self._shown.begin()
-                    self._idle.append(place)
-                else:
-                    self._end(place, answer)
-                self._hand_out()
-        finally:
-            self._crew.close()
+            self._run()
+        except KeyboardInterrupt:
+            while (found := self._crew.arrived()) is not None:
+                place, answer = found
+                if isinstance(answer, Done) and place in self._busy:
+                    self._keep(self._busy[place][0], answer)
+            raise
         self._outcome.left = sum(map(len, self._waiting))
         if self._outcome.left:
-            self._say("out of time; the same command goes on from here")
+            self._say(f"out of time with {self._outcome.left} left; the same command goes on from here")
         return self._outcome
 
+    def _run(self) -> None:
+        if self._idle:
+            self._shown.begin()
+        for place in range(min(self._processes, len(self._waiting))):
+            if place not in self._started:
+                self._start(place)
+        self._hand_out()
+        while self._waiting or self._busy:
+            if not self._busy and self._late():
+                break
+            self._take(*self._crew.answer())
+            self._hand_out()
+
+    def _start(self, place: int) -> None:
+        self._started.add(place)
+        self._crew.start(place)
+
+    def _take(self, place: int, answer: Answer) -> None:
+        if isinstance(answer, Refused):
+            # Where another one could begin, this one's GPU or node may be at fault.
+            if not self._began:
+                raise answer.error
+            self._lose(place, str(answer.error))
+        elif isinstance(answer, Lost):
+            self._lose(place, answer.why)
+        elif isinstance(answer, Opened):
+            self._lost_at_once, self._began = 0, True
+            self._shown.begin()
+            self._idle.append(place)
+        else:
+            self._end(place, answer)
+
     def _end(self, place: int, answer: Done | Failed) -> None:
-        lot = self._busy.pop(place)
-        piece = lot.popleft()
+        lot = self._busy[place]
+        piece = lot[0]
         if isinstance(answer, Done):
-            self._work.keep(piece, answer.found)
-            self._outcome.done += answer.found is not None
+            self._keep(piece, answer)
             self._shown(piece, already=answer.found is None)
+        elif self._work.whole:
+            raise answer.error or RouteSparseError(f"{piece.name} failed: {answer.why}")
         else:
             self._fail(piece, answer.why)
+        del self._busy[place]
+        lot.popleft()
         # First in the row, so that this process goes on with it.
         if lot:
             self._waiting.appendleft(lot)
         self._idle.append(place)
+
+    def _keep(self, piece: Piece, answer: Done) -> None:
+        with _undisturbed():
+            self._work.keep(piece, answer.found)
+            self._outcome.done += answer.found is not None
 
     def _lose(self, place: int, why: str) -> None:
         """Its lot goes to the next process, and another process takes its place."""
@@ -98,17 +147,24 @@ class _Shared:
             if self._lost_at_once >= MOST_LOSSES:
                 raise RouteSparseError(f"{MOST_LOSSES} processes in a row ended before they had begun: {why}")
         else:
-            piece = lot[0]
-            self._losses[piece.name] += 1
-            if self._losses[piece.name] >= MOST_LOSSES:
-                lot.popleft()
-                self._fail(piece, f"{MOST_LOSSES} processes ended over it: {why}")
-            else:
-                self._say(f"process {place} ended ({why}); {piece.name} is done again by another one")
-            if lot:
-                self._waiting.appendleft(lot)
+            self._lose_piece(place, lot, why)
+        self._started.discard(place)
         if self._waiting:
-            self._crew.start(place)
+            self._start(place)
+
+    def _lose_piece(self, place: int, lot: deque[Piece], why: str) -> None:
+        piece = lot[0]
+        self._losses[piece.name] += 1
+        if self._losses[piece.name] >= MOST_LOSSES:
+            why = f"{MOST_LOSSES} processes ended over it: {why}"
+            if self._work.whole:
+                raise RouteSparseError(f"{piece.name} failed: {why}")
+            lot.popleft()
+            self._fail(piece, why)
+        else:
+            self._say(f"process {place} ended ({why}); {piece.name} is done again by another one")
+        if lot:
+            self._waiting.appendleft(lot)
 
     def _fail(self, piece: Piece, why: str) -> None:
         self._outcome.failed[piece.name] = why
@@ -123,6 +179,26 @@ class _Shared:
 
     def _late(self) -> bool:
         return time.time() > self._deadline
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C inside the block takes effect behind it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python hands signals to the main thread alone
+        return
+    came: list[int] = []
+
+    def wait(number: int, _frame: Any) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came:
+        raise KeyboardInterrupt
 
 
 class _TimeLeft:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import RouteSparseError
 
 Do = Callable[[Any], Any]  # does one piece
+WORN_AFTER = 3  # failures in a row, by a process that did pieces before: a new one may not have them
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,15 @@ class Work:
     module's name, as are pieces and what is returned for them.
     lots: pieces that one process does in a row while it lives, such as one prompt by several methods.
     keep: called here, once for every piece that was done; nothing else writes results. What it gets is None where the
-    process found the piece done already.
+    process found the piece done already. Ctrl-C waits until it has returned.
+    whole: one piece that fails ends the work, since the others are worth nothing without it.
     """
 
     stage: str
     opened: Callable[[int], Do]
     lots: Sequence[Sequence[Piece]]
     keep: Callable[[Piece, Any], None]
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A piece raised; the process takes others."""
+    """A piece raised; the process takes others. error: what it raised, where that is one of ours."""
 
     why: str
+    error: RouteSparseError | None = None
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The process is gone, and what it was doing with it."""
+    """The process is gone, or says itself that it is of no more use, and what it was doing is not done."""
 
     why: str
 
@@ -83,7 +88,10 @@ class Crew(Protocol):
         """Hand a piece to an opened process that has none."""
 
     def answer(self) -> tuple[int, Answer]:
-        """Wait for the next answer of any process."""
+        """Wait for the next answer of any process. After Lost nothing of it is left."""
+
+    def arrived(self) -> tuple[int, Answer] | None:
+        """An answer that need not be waited for; None where there is none."""
 
     def close(self) -> None:
         """End all processes, whatever they do."""
@@ -94,6 +102,8 @@ class Member:
 
     def __init__(self) -> None:
         self._do: Do | None = None
+        self._worked = False
+        self._failed = 0  # pieces in a row
 
     def open(self, opened: Callable[[int], Do], place: int) -> Answer:
         """Make ready for pieces."""
@@ -107,13 +117,27 @@ class Member:
         return Opened()
 
     def do(self, given: Any) -> Answer:
-        """Do one piece."""
+        """Do one piece. Lost where the piece may succeed in a new process: then this one has to end."""
         assert self._do is not None
         try:
-            return Done(self._do(given))
+            found = self._do(given)
         # The boundary of a piece: the others go on.
         except Exception as error:  # noqa: BLE001
-            return Failed(_told(error))
+            return self._failure(error)
+        self._worked, self._failed = True, 0
+        return Done(found)
+
+    def _failure(self, error: Exception) -> Answer:
+        # A kernel that failed leaves a CUDA context in which every later call fails too.
+        broken = broken_device()
+        if broken is not None:
+            return Lost(f"its GPU answers no more: {broken}")
+        if isinstance(error, RouteSparseError):
+            return Failed(str(error), error)
+        self._failed += 1
+        if self._worked and self._failed >= WORN_AFTER:
+            return Lost(f"{self._failed} failures in a row, the last {_told(error)}")
+        return Failed(_told(error))
 
 
 def _told(error: Exception) -> str:

@@ -30,6 +30,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Arguments of a study whose pieces processes share."""
+    parser.add_argument("--processes", type=int, help="that share the prompts, GPUs in turn; default: one")
+    parser.add_argument("--ray", help="local, auto or HOST:PORT: work on a Ray cluster (make ray)")
+
+
 def command() -> str:
     """The command that makes this file again."""
     spec = sys.modules["__main__"].__spec__

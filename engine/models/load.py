@@ -71,6 +71,22 @@ def load_model(
     return _load(folder, name, device, rope)
 
 
+def load_in_turn(
+    model: str, place: int, *, rope: RopeScaling | None = None, device: str = "auto"
+) -> LoadedModel:
+    """The model of one of several processes: "auto" takes GPUs in turn by its place, or the CPU where there is none.
+
+    Errors: those of ``load_model``.
+    """
+    import torch
+
+    if device == "auto" and torch.cuda.is_available():
+        device = f"cuda:{place % torch.cuda.device_count()}"
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    return load_model(model, device=device, rope=rope)
+
+
 @dataclass(frozen=True)
 class LoadedTokenizer:
     """A model's tokenizer alone, for what needs no weights."""

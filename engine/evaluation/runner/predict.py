@@ -20,9 +20,10 @@ import torch
 from routesparse.engine.crew.crews import ONE, Processes
 from routesparse.engine.crew.share import failures, share
 from routesparse.engine.crew.work import Piece, Work
+from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.names import device_name
 from routesparse.engine.errors import RouteSparseError
-from routesparse.engine.evaluation import pool, study
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished, key
@@ -31,6 +32,7 @@ from routesparse.engine.evaluation.studies.selection import methods, prompts, ro
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.evaluation.suites.suite import Suite
+from routesparse.engine.models.load import load_in_turn
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -80,7 +82,7 @@ def _opened(
     job: Job, kind: type[Bench], longest: list[Prepared], done: frozenset[Any], place: int
 ) -> Callable[[Cell], Row | None]:
     """A process's own model and methods. Errors: InputError for a prompt that the model can't read."""
-    loaded = pool.load_in_turn(job.model, place)
+    loaded = load_in_turn(job.model, place)
     check_lengths(longest, loaded)
     return _Predicting(job, kind(loaded, extras=job.extras), loaded, done)
 
@@ -124,7 +126,9 @@ def _measured(
             return _book(bench, method, prepared, prompt)
         text, numbers = bench.answer(prompt, method, example.new_tokens, past_gold=not suite.stops_at_gold)
         return {**numbers, "row": suite.row(example, text)}
-    except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way, and the others go on
+    except Exception as error:
+        if broken_device() is not None:
+            raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return {"failed": f"{type(error).__name__}: {error}"[:500]}

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from routesparse.engine.device.names import device_name
-from routesparse.engine.evaluation import pool, study
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.asked import check_lengths, config_hash, label, prompt_of
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
 from routesparse.engine.evaluation.studies.selection import methods, rows
+from routesparse.engine.models.load import load_in_turn
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -41,7 +42,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
     """
     deadline = time.monotonic() + limit_s
     mine = [one for one in all_prepared(job) if one.example.index < PROMPTS]
-    loaded = pool.load_in_turn(job.model, 0)
+    loaded = load_in_turn(job.model, 0)
     check_lengths(mine, loaded)
     bench = kind(loaded, extras=job.extras)
     wanted = ["dense", *job.methods]

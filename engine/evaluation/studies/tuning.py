@@ -3,9 +3,10 @@
     python -m routesparse.engine.evaluation.studies.tuning --out tuning.jsonl --split calibration --seed 0 \\
         --domains prose code dialog --windows 96 --tokens 16384 --prices 2 1 0.5 --processes 4
 
---out grows by one line per window and price; what it holds already is skipped, so the same command goes on where it was
-cut off, and a larger --windows adds to it. Prices are chosen from it by ``routesparse tune DOMAIN --rows FILE``, which
-needs no model. Prices are chosen on windows of the calibration split only; --split test is for the check afterwards.
+--out grows by one line per window and price, a window at a time; what it holds already is skipped, so the same command
+goes on where it was cut off, and a larger --windows adds to it. Prices are chosen from it by ``routesparse tune DOMAIN
+--rows FILE``, which needs no model. Prices are chosen on windows of the calibration split only; --split test is for the
+check afterwards.
 
 Windows are drawn independently, as many from each cluster: the document, or where documents are pieces of projects
 (domains code and docs) the project. Numbers are means over all positions of a window but the first token:
@@ -20,11 +21,13 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 
-from routesparse.engine.evaluation import pool, study
-from routesparse.engine.evaluation.studies import tuning_windows
-from routesparse.engine.evaluation.studies.selection import rows
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.share import Team
+from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies import shared, tuning_windows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
 from routesparse.engine.evaluation.studies.tuning_windows import GRID, Drawn
+from routesparse.engine.models.load import load_tokenizer
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,41 +41,32 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--prices", type=float, nargs="+", default=list(GRID))
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing after it")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="each with its share of windows; GPUs in turn"
-    )
+    study.add_processes(parser)
     arguments = parser.parse_args(argv)
     deadline = time.time() + arguments.limit_s
-    arguments.prices = tuning_windows.check_prices(arguments.prices)
-    pool.spread(work, arguments.processes, (arguments, deadline, study.command()))
+    prices = tuning_windows.check_prices(arguments.prices)
+    asked = tuning_windows.Asked(
+        *(arguments.model, None, arguments.seed, arguments.split, arguments.tokens, study.command())
+    )
+    opened = asked.opening(Bench)
+    crew, count = Processes(arguments.processes, arguments.ray).crew(opened)
+    with Team(crew, count, study.note, deadline) as team:
+        about = tuning_windows.ask(team, opened)
+        # A domain's windows in turn with the others', so that a run that is cut short has some of each.
+        windows = [drawn for lot in _in_turn(_drawn(arguments)) for drawn in lot]
+        outcome = tuning_windows.append(team, opened, windows, prices, about.header, arguments.out)
+    shared.check(outcome)
 
 
-def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:
-    """One process's share of the windows at every price."""
-    loaded = pool.load_in_turn(arguments.model, place)
-    bench = Bench(loaded)
-    about = tuning_windows.header(loaded, bench, arguments.seed, arguments.split, arguments.tokens, command)
-    files = rows.parts(arguments.out)
-    tuning_windows.check_same(files, about)
-    skip = tuning_windows.done(files)
-    windows = []
+def _drawn(arguments: argparse.Namespace) -> list[list[Drawn]]:
+    """The windows of each domain. Errors: InputError, CalibrationError."""
+    tokenizer = load_tokenizer(arguments.model).tokenizer
+    found = []
     for domain in arguments.domains:
-        documents, of = tuning_windows.read_split(arguments.data, domain, arguments.split, loaded.tokenizer)
+        documents, of = tuning_windows.read_split(arguments.data, domain, arguments.split, tokenizer)
         shape = (arguments.tokens, arguments.windows)
-        windows.append(tuning_windows.draw_windows(documents, of, *shape, loaded.tokenizer, arguments.seed))
-    # A domain's windows in turn with the others', so that a run that is cut short has some of each.
-    ordered = [drawn for lot in _in_turn(windows) for drawn in lot]
-    path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
-    with rows.Appender(path) as out:
-        out.write(about)
-        for drawn in ordered[place :: arguments.processes]:
-            if time.time() > deadline:
-                study.note("out of time; the same command goes on from here")
-                return
-            for row in tuning_windows.measure(bench, drawn, arguments.prices, about, skip):
-                out.write(row)
-                shown = row.get("failed") or f"kl {row['kl']:.5f}, area {row['area']:.3f}"
-                study.note(f"{row['domain']} {row['cluster']} {row['index']} price {row['price']:g}: {shown}")
+        found.append(tuning_windows.draw_windows(documents, of, *shape, tokenizer, arguments.seed))
+    return found
 
 
 def _in_turn(lots: Sequence[Sequence[Drawn]]) -> Iterator[list[Drawn]]:

@@ -4,9 +4,10 @@ of tuning share. What a row says stands in ``tuning.py``."""
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from routesparse.engine.calibrate.prompts import Document, Window, draw, read_do
 from routesparse.engine.calibrate.tuning_rows import MEASURED, SAME, WINDOW
 from routesparse.engine.calibration.artifact import stamp_of
 from routesparse.engine.config import PRICES, RouterConfig
+from routesparse.engine.crew.share import Outcome, Team
+from routesparse.engine.crew.work import Do, Piece, Work
+from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import ConfigError, RouteSparseError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.plan import cluster, projects
@@ -22,8 +26,8 @@ from routesparse.engine.evaluation.studies.selection import rows
 from routesparse.engine.evaluation.studies.selection.methods import find
 from routesparse.engine.evaluation.studies.selection.prompts import TEXT, Item, Prompt
 from routesparse.engine.method.patterns import library_hash
-from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.models.load import LoadedModel, load_in_turn
+from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -129,13 +133,9 @@ def done(files: Sequence[Path]) -> set[tuple[Any, ...]]:
 
 
 def measure(
-    bench: Bench,
-    drawn: Drawn,
-    prices: Sequence[float],
-    about: Mapping[str, Any],
-    skip: set[tuple[Any, ...]],
+    bench: Bench, drawn: Drawn, prices: Sequence[float], about: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """One row a price that ``skip`` does not hold, ascending; a row that failed says why. about: ``header``."""
+    """One row a price; a row that failed says why. about: ``header``."""
     window = drawn.window
     told = {
         "model": about["model"],
@@ -153,10 +153,8 @@ def measure(
     }
     prompt = drawn.prompt(about["split"], about["seed"])
     for price in prices:
-        row = {**told, "price": price}
-        if tuple(row[name] for name in KEY) not in skip:
-            about_window = {"tokens": window.tokens, "positions": len(prompt.asked)}
-            yield row | about_window | _numbers(bench, prompt, price)
+        about_window = {"price": price, "tokens": window.tokens, "positions": len(prompt.asked)}
+        yield told | about_window | _numbers(bench, prompt, price)
     bench.forget()
 
 
@@ -165,6 +163,8 @@ def _numbers(bench: Bench, prompt: Prompt, price: float) -> dict[str, Any]:
     try:
         found: dict[str, Any] = bench.measure(prompt, find("routesparse", price))
     except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory, are RuntimeErrors
+        if broken_device() is not None:
+            raise
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
     row = {**found, "agreement": found.pop("agree")}
     odd = [name for name in MEASURED if not math.isfinite(row[name])]
@@ -172,24 +172,84 @@ def _numbers(bench: Bench, prompt: Prompt, price: float) -> dict[str, Any]:
     return {"failed": f"not finite: {', '.join(odd)}"} if odd else row
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is the same for all windows of a file. rope: rescales the model's positions."""
+
+    model: str
+    rope: RopeScaling | None
+    seed: int
+    split: str
+    tokens: int
+    command: str
+
+    def opening(self, bench: type[Bench]) -> Callable[[int], Do]:
+        """What each process opens. bench: the class, made by each process for its own model."""
+        return functools.partial(_opened, self, bench)
+
+
+@dataclass(frozen=True)
+class About:
+    """What only a process that has the model knows. header: of the file."""
+
+    header: dict[str, Any]
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """For one window's rows."""
+
+    drawn: Drawn
+    prices: tuple[float, ...]
+    header: dict[str, Any]
+
+
+def ask(team: Team, opened: Callable[[int], Do]) -> About:
+    """Load the model in one process and say what it is. Errors: ModelError."""
+    found: list[About] = []
+    team.do(Work("model", opened, [[Piece("model", None)]], lambda _, about: found.append(about), whole=True))
+    return found[0]
+
+
 def append(
-    bench: Bench,
+    team: Team,
+    opened: Callable[[int], Do],
     windows: Sequence[Drawn],
     prices: Sequence[float],
-    about: Mapping[str, Any],
+    header: Mapping[str, Any],
     path: Path,
-    progress: Progress = no_progress,
-) -> None:
-    """Measure what the file does not hold yet and append it. Progress has the stage "windows".
+) -> Outcome:
+    """Measure what the file does not hold yet, a window a piece, and append it.
 
     Errors: ConfigError where the file is of another setting.
     """
-    check_same(rows.parts(path), about)
-    skip = done(rows.parts(path))
+    files = rows.parts(path)
+    check_same(files, header)
+    skip, lots = done(files), []
+    for drawn in windows:
+        name = (header["split"], header["seed"], *drawn.key)
+        left = tuple(price for price in prices if (*name, price) not in skip)
+        if left:
+            title = f"{drawn.window.domain} {drawn.cluster} {drawn.index}"
+            lots.append([Piece(title, _Measure(drawn, left, dict(header)))])
     with rows.Appender(path) as out:
-        out.write(dict(about))
-        for place, drawn in enumerate(windows):
-            progress("windows", place, len(windows))
-            for row in measure(bench, drawn, prices, about, skip):
+        out.write(dict(header))
+
+        def keep(piece: Piece, found: list[dict[str, Any]]) -> None:
+            for row in found:
                 out.write(row)
-    progress("windows", len(windows), len(windows))
+
+        return team.do(Work("windows", opened, lots, keep))
+
+
+def _opened(asked: Asked, bench: type[Bench], place: int) -> Do:
+    loaded = load_in_turn(asked.model, place, rope=asked.rope)
+    return functools.partial(_done, asked, loaded, bench(loaded))
+
+
+def _done(asked: Asked, loaded: LoadedModel, bench: Bench, given: _Measure | None) -> Any:
+    if given is not None:
+        return list(measure(bench, given.drawn, given.prices, given.header))
+    about = header(loaded, bench, asked.seed, asked.split, asked.tokens, asked.command)
+    return About(about, loaded.max_tokens)

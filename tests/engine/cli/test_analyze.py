@@ -13,7 +13,7 @@ import torch
 
 from routesparse.engine import analyze
 from routesparse.engine.calibration.artifact import Calibration, stamp_of
-from routesparse.engine.cli import analyze as cli_analyze
+from routesparse.engine.cli.analysis_text import print_summary
 from routesparse.engine.cli.output import analysis_object
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import StoreError
@@ -177,7 +177,7 @@ class TestAnalyze:
         )
         units = (unit, dataclasses.replace(unit, head=1, executed_error=error))
         record = dataclasses.replace(record, run=run_row, audits=units)
-        cli_analyze._print_summary(record, Path("bundle"))
+        print_summary(record, Path("bundle"))
         line = [x for x in capsys.readouterr().out.splitlines() if "rebuilt rows" in x]
         assert len(line) == (error is not None) and told in "".join(line)
         found = analysis_object(record, Path("bundle"))["audit"]

@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+import torch
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import load_calibration
@@ -83,6 +84,20 @@ def test_several_folders_are_groups_and_robust_is_told(run, model, home, texts):
     assert "lambda" in out and "both.json" in out
 
 
+def test_several_processes_make_the_calibration_of_one_bit_for_bit(run, model, home, texts, monkeypatch):
+    """Each with as many threads as one, on which a CPU's sums depend."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    few = ("--fold-a", 20, "--fold-b", 4, *SMALL[4:], "--policy", "certified")
+    made = {}
+    for name, more in (("one", ()), ("two", ("--processes", 2))):
+        code, _, err = run("calibrate", model, texts / "one", "--domain", name, *few, *more)
+        assert code == 0, err
+        values = json.loads((home / "calibrations" / f"{name}.json").read_text())
+        values["provenance"].pop("created_at")
+        made[name] = values | {"name": "", "domain": ""}
+    assert "fold B 4/4" in err and made["one"]["prompts"] and made["one"] == made["two"]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -90,6 +105,7 @@ def test_several_folders_are_groups_and_robust_is_told(run, model, home, texts):
         (("--domain", "x", "--out", "x.txt"), "x.txt is no .json file"),
         (("--domain", "x", "--tokens", 900, 600), "tokens 900 600 is no range"),
         (("--domain", "x", "--fold-b", 0), "are too small"),
+        (("--domain", "x", "--processes", 0), "--processes 0 does nothing"),
         (("--domain", "x", "--tokens", 520, 9_000_000), "longer than the model reads"),
     ],
 )

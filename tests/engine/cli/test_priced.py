@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.cli import analyze, bundles
+from routesparse.engine.cli import analysis_text, bundles
 from routesparse.engine.cli.output import analysis_object
 from routesparse.engine.store.bundle import write_bundle
 
@@ -48,7 +48,7 @@ def test_other_policies_have_null_where_only_priced_measures(other):
 
 
 def test_the_summary_names_the_least_certified_layer_and_what_a_floor_is(priced, capsys):
-    analyze._print_summary(priced, Path("bundle"))
+    analysis_text.print_summary(priced, Path("bundle"))
     out = capsys.readouterr().out
     least = min(row.lower_mass for row in priced.layers)
     assert f"price 0.3; least certified layer mass {least:.3f}" in out and "1 of 3 layers raised" in out
@@ -56,16 +56,16 @@ def test_the_summary_names_the_least_certified_layer_and_what_a_floor_is(priced,
 
 
 def test_the_summary_of_other_policies_has_no_such_line(other, capsys):
-    analyze._print_summary(other, Path("bundle"))
+    analysis_text.print_summary(other, Path("bundle"))
     assert "layer mass" not in capsys.readouterr().out
 
 
 def test_a_layer_below_its_tau_is_counted_and_named(without, capsys):
-    assert "1 of 3 layers ran uncertified" in analyze.uncertified_layers_text(without)
-    assert analyze.uncertified_layers_text(without).endswith("layer 2")
+    assert "1 of 3 layers ran uncertified" in analysis_text.uncertified_layers_text(without)
+    assert analysis_text.uncertified_layers_text(without).endswith("layer 2")
     found = analysis_object(without, Path("bundle"))
     assert found["uncertified_layers"] == 1 and found["layer_certificates"][2]["uncertified"]
-    analyze._print_summary(without, Path("bundle"))
+    analysis_text.print_summary(without, Path("bundle"))
     assert "least certified layer mass 0.600 (layer 2" in capsys.readouterr().out
 
 
@@ -73,7 +73,7 @@ def test_a_run_of_dense_layers_says_that_none_needs_a_certificate(priced):
     layers = tuple(replace(row, lower_mass=None) for row in priced.layers)
     choices = tuple(replace(c, pattern="dense", lower_mass=None) for c in priced.choices)
     record = replace(priced, layers=layers, choices=choices)
-    assert "no layer needs a certificate" in analyze.layers_text(record)
+    assert "no layer needs a certificate" in analysis_text.layers_text(record)
     assert record.uncertified_layers == ()
 
 

@@ -90,6 +90,27 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     _routed_by_its_name(model, prompt.read_text())
 
 
+def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_path, monkeypatch):
+    """Each with as many threads as one, on which a CPU's sums depend; a second command finds all of it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    common = ("tune", "mine", "--prompts", texts, "--model", model, "--target", "kl=5", *SMALL)
+    found = {}
+    for name, more in (("one", ()), ("two", ("--processes", 2))):
+        file = tmp_path / f"{name}.jsonl"
+        code, _, err = run(*common, "--rows", file, "--name", name, *more)
+        assert code == 0, err
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        measured = [
+            {k: v for k, v in line.items() if not k.endswith("_ms")} for line in lines if "kl" in line
+        ]
+        found[name] = sorted(measured, key=lambda row: (row["index"], row["document"], row["price"]))
+    assert len(found["one"]) == 12 and found["one"] == found["two"]
+    assert "--processes" not in tuned.load("two").command
+    size = len(file.read_text().splitlines())
+    code, _, err = run(*common, "--rows", file, "--name", "two", "--processes", 2)
+    assert code == 0 and len(file.read_text().splitlines()) == size + 1, "a header, and no row again"
+
+
 def _recorded(home):
     return [read_bundle(path).run for path in (home / "spool").iterdir() if path.is_dir()]
 

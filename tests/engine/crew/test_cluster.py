@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from routesparse.engine.crew import cluster
-from routesparse.engine.errors import InputError
+from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.evaluation.studies import node_kill
 
 HERE = Path(__file__).resolve().parent
@@ -78,3 +79,68 @@ def test_a_cluster_that_is_not_there_is_an_error_of_one_line(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
     )
     assert done.stdout.split() == ["ray://127.0.0.1:10001", "auto", "nowhere"], done.stderr[-3000:]
+
+
+@needs_ray
+def test_a_head_that_never_answers_is_told_in_bounded_time(monkeypatch):
+    """A port that takes connections and says nothing; Ray's own call would wait for ever."""
+    cluster.library(loopback=True)
+    monkeypatch.setattr(cluster, "CONNECT_S", 2.0)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(8)
+        address = "127.0.0.1:" + str(deaf.getsockname()[1])
+        with pytest.raises(InputError, match="did not answer within 2 seconds; check that its head runs"):
+            cluster.connected(address)
+
+
+@needs_ray
+def test_nodes_that_all_vanish_end_the_work_with_what_to_do(tmp_path):
+    """Half a minute, most of it Ray's own start. What was done is kept."""
+    command = [sys.executable, HERE / "cluster_vanishes.py", tmp_path]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert "no node of the Ray cluster had room for a process within 10 seconds" in found["told"]
+    assert "each needs 1 CPU of one node" in found["told"] and "add a node" in found["told"]
+    assert len(found["kept"]) >= 6 and len(set(found["kept"])) == len(found["kept"])
+    assert found["waited_s"] < 200
+
+
+class Slow:
+    """Ray as the crew knows it, with actors that get no room, or room and never an answer."""
+
+    def __init__(self, has_room):
+        self.has_room = has_room
+
+    def wait(self, references, num_returns=1, timeout=None):
+        ready = [one for one in references if one == "ready" and self.has_room]
+        return ready, []
+
+    def nodes(self):
+        return [{"Alive": True}, {"Alive": False}]
+
+    def available_resources(self):
+        return {"CPU": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("has_room", "told"),
+    [
+        (
+            False,
+            "within 0 seconds: each needs 2 CPU and 0.5 GPU of one node; of 1 that are alive 0.5 CPU and 0 GPU are",
+        ),
+        (True, "could load its model within 0 minutes"),
+    ],
+)
+def test_no_room_and_no_answer_are_told_apart(monkeypatch, has_room, told):
+    """Without Ray: a process waits, and nobody is at work."""
+    for name in ("ROOM_S", "LOADING_S", "_LOOK_S"):
+        monkeypatch.setattr(cluster, name, 0.0)
+    crew = cluster.Cluster.__new__(cluster.Cluster)
+    crew._ray, crew._needs = Slow(has_room), {"num_cpus": 2, "num_gpus": 0.5}
+    crew._asked, crew._opening = {"open": 0}, {0: cluster._Opening("ready")}
+    with pytest.raises(RouteSparseError, match=told):
+        crew.answer()

@@ -2,18 +2,22 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+import types
 from collections import deque
 from pathlib import Path
 
 import pytest
 
+from routesparse.engine.crew import work
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.pool import Here
-from routesparse.engine.crew.share import share
+from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
+from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import InputError, RouteSparseError
 
 
@@ -43,6 +47,9 @@ class Scripted:
 
     def answer(self):
         return self.answers.popleft()
+
+    def arrived(self):
+        return self.answers.popleft() if self.answers else None
 
     def close(self):
         self.closed = True
@@ -192,3 +199,148 @@ def test_an_idle_process_that_ends_is_not_asked_when_another_one_ends():
     outcome, kept, _ = run(crew, [["a"], ["b", "c"]])
     assert sorted(kept) == [("a", "A"), ("b", "B"), ("c", "C")] and outcome.failed == {}
     assert crew.ended is not None
+
+
+def test_a_broken_gpu_ends_its_process_and_the_piece_is_done_by_another(monkeypatch):
+    """A fake: in place 0 a kernel fails, and then every call to the GPU does. Nobody's GPU is needed."""
+    broken = set()
+    monkeypatch.setattr(work, "broken_device", lambda: "CUDA error: illegal address" if broken else None)
+
+    class Fresh(Here):
+        """As if each start were a new process: nothing is broken in it."""
+
+        def start(self, place):
+            broken.clear()
+            super().start(place)
+
+    def do(piece):
+        if piece == "c" and not asked.count("c"):
+            broken.add(piece)
+        asked.append(piece)
+        if broken:
+            raise RuntimeError("CUDA error: illegal address")
+        return piece.upper()
+
+    asked, starts = [], []
+    crew = Fresh(lambda place: starts.append(place) or do)
+    outcome, kept, said = run(crew, [["a", "b", "c", "d"]], processes=1)
+    assert asked == ["a", "b", "c", "c", "d"] and len(starts) == 2 and outcome.failed == {}
+    assert kept == [(name, name.upper()) for name in "abcd"]
+    assert any(
+        "its GPU answers no more: CUDA error: illegal address); c is done again" in line for line in said
+    )
+
+
+def test_a_process_that_did_pieces_and_then_fails_all_of_them_is_replaced_and_one_that_never_did_is_not():
+    """A fake of what wears out, such as a GPU's memory in pieces too small to use."""
+    worn = {"after": 1, "done": 0}
+
+    def opened(place):
+        worn["done"] = 0
+        return do
+
+    def do(piece):
+        if piece.startswith("bad") or worn["done"] >= worn["after"]:
+            raise MemoryError(piece)
+        worn["done"] += 1
+        return piece
+
+    outcome, kept, said = run(Here(opened), [["a", "b", "c", "d", "e"]], processes=1)
+    assert [name for name, _ in kept] == ["a", "d"] and set(outcome.failed) == {"b", "c", "e"}
+    assert any("3 failures in a row, the last MemoryError: d); d is done again" in line for line in said)
+    worn["after"] = 9
+    outcome, kept, said = run(Here(opened), [[f"bad{number}" for number in range(5)]], processes=1)
+    assert len(outcome.failed) == 5 and not any("again" in line for line in said)
+
+    def refuse(piece):
+        if piece != "a":
+            raise InputError(f"{piece} is too long")
+        return piece
+
+    outcome, kept, said = run(Here(lambda place: refuse), [["a", "b", "c", "d", "e"]], processes=1)
+    assert set(outcome.failed) == set("bcde") and not any("again" in line for line in said)
+
+
+def test_the_gpu_is_asked_only_where_it_is_in_use(monkeypatch):
+    class Cuda:
+        used, error = False, None
+
+        def is_initialized(self):
+            return self.used
+
+        def synchronize(self):
+            if self.error is not None:
+                raise self.error
+
+    fake = types.SimpleNamespace(cuda=Cuda())
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    fake.cuda.error = RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
+    assert broken_device() is None
+    fake.cuda.used = True
+    assert broken_device() == "CUDA error: device-side assert triggered"
+    fake.cuda.error = None
+    assert broken_device() is None
+
+
+def test_a_process_that_can_not_begin_where_others_could_is_replaced():
+    class SecondRefuses(Scripted):
+        def start(self, place):
+            super().start(place)
+            if self.log == ["start 0", "start 1"]:
+                self.answers[-1] = (place, Refused(RouteSparseError("its GPU is gone")))
+
+    crew = SecondRefuses()
+    outcome, kept, _ = run(crew, [["a"], ["b"], ["c"]])
+    assert len(kept) == 3 and outcome.failed == {} and crew.log.count("start 1") == 2
+
+
+def test_of_a_whole_work_the_first_failure_is_raised_as_it_is():
+    def opened(place):
+        return do
+
+    def do(piece):
+        raise InputError("layer 3: NaN") if piece == "b" else ZeroDivisionError(piece)
+
+    lots = [[Piece(name, name)] for name in "bc"]
+    for first, kind, told in (
+        ("b", InputError, "^layer 3: NaN$"),
+        ("c", RouteSparseError, "^c failed: Zero"),
+    ):
+        chosen = [lot for lot in lots if lot[0].name == first]
+        whole = Work("test", opened, chosen, lambda piece, found: None, whole=True)
+        with pytest.raises(kind, match=told):
+            share(whole, Here(opened), 1, lambda text: None)
+
+
+def test_processes_stay_for_the_next_work_of_a_team():
+    crew = Scripted()
+    kept = []
+    with Team(crew, 2, lambda text: None) as team:
+        for names in ("ab", "cde"):
+            lots = [[Piece(name, name)] for name in names]
+            team.do(Work("test", lambda place: None, lots, lambda piece, found: kept.append(found)))
+    assert sorted(kept) == list("ABCDE") and crew.closed
+    assert [line for line in crew.log if line.startswith("start")] == ["start 0", "start 1"]
+
+
+def test_ctrl_c_waits_for_what_is_being_kept_and_loses_nothing_that_has_arrived():
+    class Slow(Scripted):
+        """All of them have answered when the first result is being kept."""
+
+        def answer(self):
+            while len(self.answers) > 1 and isinstance(self.answers[0][1], Done):
+                return self.answers.popleft()
+            return super().answer()
+
+    kept = []
+
+    def keep(piece, found):
+        if not kept:
+            signal.raise_signal(signal.SIGINT)
+        kept.append(found)
+
+    lots = [[Piece(name, name)] for name in "abcd"]
+    with pytest.raises(KeyboardInterrupt):
+        share(Work("test", lambda place: None, lots, keep), Slow(), 2, lambda text: None)
+    assert len(kept) == 2, "the one that was being kept, and the other that had arrived"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -16,16 +16,21 @@ foretell that space alone, and decoding, which is dense, would look the answer u
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from routesparse.engine.certification.rows import ROWS
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.work import Do
 from routesparse.engine.errors import InputError
-from routesparse.engine.evaluation import pool, study
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.detection.looking import LookingBench
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
-from routesparse.engine.evaluation.studies.selection.run import label, measured
+from routesparse.engine.evaluation.studies.selection.run import Measuring, lot_of
+from routesparse.engine.evaluation.studies.shared import append_lines
+from routesparse.engine.models.load import load_in_turn
 
 SEED = 1_847
 TASKS = ("niah_multivalue", "vt", "niah_multiquery", "fwe", "niah_multikey_3", "relay", "list")
@@ -49,19 +54,20 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=ROWS, help="random rows of each head")
     parser.add_argument("--extras", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing after it")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="each with its share of prompts; GPUs in turn"
-    )
-    parser.add_argument("--part", type=_part, help="I/K: only the share of process I of K")
+    study.add_processes(parser)
+    parser.add_argument("--part", type=_part, help="I/K: only each K-th prompt from I on, into FILE.I.jsonl")
     arguments = parser.parse_args(argv)
     arguments.methods = ["dense", *arguments.methods]
-    methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
-    shared = (arguments, started + arguments.seconds, study.command())
-    if arguments.part is None:
-        pool.spread(work, arguments.processes, shared)
-        return
-    place, arguments.processes = arguments.part
-    work(place, *shared)
+    turns = methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
+    done = rows.read_rows(rows.parts(arguments.out))[0]
+    items = prompts.items(arguments.tasks, arguments.lengths, arguments.prompts, 0, arguments.seed)
+    place, count = arguments.part or (0, 1)
+    path = arguments.out if arguments.part is None else rows.part(arguments.out, place)
+    named = [one for turn in turns for one in turn]
+    lots = [lot_of(named, item, arguments.extras, done) for item in items[place::count]]
+    processes = Processes(arguments.processes, arguments.ray)
+    opened = functools.partial(_opened, arguments, study.command())
+    append_lines(path, opened, lots, processes, started + arguments.seconds)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -74,43 +80,25 @@ def _part(text: str) -> tuple[int, int]:
     return place, count
 
 
-def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:
-    """One process's share of the prompts, each by every method."""
-    loaded = pool.load_in_turn(arguments.model, place)
+def _opened(arguments: argparse.Namespace, command: str, place: int) -> Do:
+    """A process's own model and methods."""
+    loaded = load_in_turn(arguments.model, place)
+    about = {**study.header(loaded, arguments), "command": command}
+    about |= {"rows": arguments.rows, "prompts": arguments.prompts}
     bench = LookingBench(loaded, extras=arguments.extras, rows=arguments.rows)
-    searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
-    usable = [method for one in methods.usable(arguments.methods, searched) for method in one]
-    done = rows.read_rows(rows.parts(arguments.out))[0]
-    items = prompts.items(arguments.tasks, arguments.lengths, arguments.prompts, 0, arguments.seed)
-    labels = {
-        item: [label(method, item, arguments.extras) for method in usable]
-        for item in items[place :: arguments.processes]
-    }
-    left = sum(rows.key_of(row) not in done for found in labels.values() for row in found)
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
     space = loaded.tokenizer(" ", add_special_tokens=False)["input_ids"]
-    path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
-    started, count = time.monotonic(), 0
-    with rows.Appender(path) as out:
-        out.write(
-            {**study.header(loaded, arguments), "command": command, "processes": arguments.processes}
-            | {"rows": arguments.rows, "prompts": arguments.prompts}
-        )
-        for item, found in labels.items():
-            prompt = None
-            for method, row in zip(usable, found, strict=True):
-                if rows.key_of(row) in done:
-                    continue
-                if time.time() > deadline:
-                    study.note(f"[{place}] out of time; the same command goes on with the {left} left")
-                    return
-                prompt = prompt or asked_at_once(maker.make(item), space)
-                out.write(row | measured(bench, prompt, method))
-                count, left = count + 1, left - 1
-            bench.forget()
-            if count:
-                minutes = (time.monotonic() - started) / count * left / 60
-                study.note(f"[{place}] {item.name}: {count} done, {left} left, about {minutes:.1f} min")
+    return _Looking(
+        bench, arguments, arguments.extras, lambda item: asked_at_once(maker.make(item), space), about
+    )
+
+
+class _Looking(Measuring):
+    """Keeps one prompt's references: all its methods come in a row."""
+
+    def _forget(self) -> None:
+        self._bench.forget()
+        self._prompts.clear()
 
 
 def asked_at_once(prompt: prompts.Prompt, space: Sequence[int]) -> prompts.Prompt:

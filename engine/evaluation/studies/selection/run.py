@@ -12,15 +12,21 @@ where it was cut off (a failed line is tried again). Every method's first settin
 from __future__ import annotations
 
 import argparse
-import itertools
+import functools
 import time
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
 
-from routesparse.engine.evaluation import pool, study
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.work import Do, Piece
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.evaluation.studies.shared import Line, append_lines
+from routesparse.engine.models.load import load_in_turn
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,58 +40,85 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--windows", type=int, default=4, help="per text domain and length")
     parser.add_argument("--no-extras", action="store_true")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start nothing after it")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="each with its share of prompts; GPUs in turn"
-    )
+    study.add_processes(parser)
     arguments = parser.parse_args(argv)
     deadline = time.time() + arguments.limit_s
     arguments.methods = ["dense", *arguments.methods]
-    methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
-    pool.spread(work, arguments.processes, (arguments, deadline, study.command()))
-
-
-def work(place: int, arguments: argparse.Namespace, deadline: float, command: str) -> None:
-    """One process's share of the prompts by every method."""
-    loaded = pool.load_in_turn(arguments.model, place)
+    turns = methods.rounds(arguments.methods)  # an unknown name ends the run before anything is loaded
     done = rows.read_rows(rows.parts(arguments.out))[0]
     items = prompts.items(
         arguments.tasks, arguments.lengths, arguments.prompts, arguments.windows, arguments.seed
     )
+    lots = [lot_of(turn, item, not arguments.no_extras, done) for turn in turns for item in items]
+    processes = Processes(arguments.processes, arguments.ray)
+    opened = functools.partial(_opened, arguments, study.command())
+    append_lines(arguments.out, opened, lots, processes, deadline)
+
+
+def lot_of(
+    turn: Sequence[tuple[str, float]], item: prompts.Item, extras: bool, done: Container[rows.Key]
+) -> list[Piece]:
+    """One prompt by the methods of a turn that ``done`` does not hold."""
+    return [
+        Piece(f"{name}={setting:g} {item.name}", (item, (name, setting)))
+        for name, setting in turn
+        if rows.key_of(label(name, setting, item, extras)) not in done
+    ]
+
+
+def _opened(arguments: argparse.Namespace, command: str, place: int) -> Do:
+    """A process's own model and methods."""
+    loaded = load_in_turn(arguments.model, place)
+    about = {**study.header(loaded, arguments), "command": command}
+    bench = Bench(loaded, extras=not arguments.no_extras)
     maker = prompts.Prompts(arguments.data, loaded.tokenizer, arguments.seed)
-    bench, made = Bench(loaded, extras=not arguments.no_extras), {}
-    usable = methods.usable(
-        arguments.methods, bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
-    )
-    path = rows.part(arguments.out, place) if arguments.processes > 1 else arguments.out
-    about = {**study.header(loaded, arguments), "command": command, "processes": arguments.processes}
-    with rows.Appender(path) as out:
-        out.write(about)
-        for wanted, item in itertools.product(usable, items[place :: arguments.processes]):
-            for method in wanted:
-                row = label(method, item, not arguments.no_extras)
-                if rows.key_of(row) in done:
-                    continue
-                if time.time() > deadline:
-                    study.note("out of time; the same command goes on from here")
-                    return
-                if item not in made:
-                    made[item] = maker.make(item)
-                row |= measured(bench, made[item], method)
-                out.write(row)
-                shown = {k: f"{row[k]:.4g}" for k in ("area", "kl", "agree", "score") if k in row}
-                study.note(f"{method.name}={method.setting:g} {item.name} {row.get('failed', shown)}")
+    return Measuring(bench, arguments, not arguments.no_extras, maker.make, about)
 
 
-def label(method: methods.Method, item: prompts.Item, extras: bool) -> dict[str, Any]:
+class Measuring:
+    """Does one prompt by one method: its row, first of all a header; None for a method that can't be made."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        arguments: argparse.Namespace,
+        extras: bool,
+        make: Callable[[prompts.Item], prompts.Prompt],
+        about: dict[str, Any],
+    ) -> None:
+        searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
+        usable = methods.usable(arguments.methods, searched)
+        self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
+        self._bench, self._extras, self._make = bench, extras, make
+        self._header = [about]
+        self._prompts: dict[prompts.Item, prompts.Prompt] = {}
+
+    def __call__(self, given: tuple[prompts.Item, tuple[str, float]]) -> list[Line] | None:
+        item, named = given
+        method = self._methods.get(named)
+        if method is None:
+            return None
+        if item not in self._prompts:
+            self._forget()
+            self._prompts[item] = self._make(item)
+        row = label(*named, item, self._extras) | measured(self._bench, self._prompts[item], method)
+        lines, self._header = [*self._header, row], []
+        return lines
+
+    def _forget(self) -> None:
+        """Before another prompt."""
+
+
+def label(name: str, setting: float, item: prompts.Item, extras: bool) -> dict[str, Any]:
     """What names a row. Methods that extras change nothing of are measured once, under true."""
     return {
-        "method": method.name,
-        "setting": method.setting,
+        "method": name,
+        "setting": setting,
         "task": item.task,
         "length": item.length,
         "index": item.index,
         "seed": item.seed,
-        "extras": extras or not methods.takes_extras(method.name),
+        "extras": extras or not methods.takes_extras(name),
         "reported": item.seed != prompts.DEVELOPMENT_SEED,
     }
 
@@ -95,7 +128,9 @@ def measured(bench: Bench, prompt: prompts.Prompt, method: methods.Method) -> di
     about = {**prompt.about, "tokens": len(prompt.ids), "positions": len(prompt.asked) or len(prompt.answer)}
     try:
         return about | bench.measure(prompt, method)
-    except Exception as error:  # noqa: BLE001 - a rule of any kind may fail in any way, and the others go on
+    except Exception as error:
+        if broken_device() is not None:
+            raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return about | {"failed": f"{type(error).__name__}: {error}"[:500]}

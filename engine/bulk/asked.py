@@ -1,0 +1,119 @@
+"""What ``routesparse analyze`` was asked for, the same for one prompt and for a folder, and a model that does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from routesparse.engine.calibration.artifact import Calibration, load_calibration
+from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.config import AuditDepth, RouterConfig, default_segment
+from routesparse.engine.models.files import resolve, revision_of
+from routesparse.engine.models.rope import RopeScaling
+from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.prompts import Prompt
+from routesparse.engine.rows import RunRecord
+
+if TYPE_CHECKING:
+    from routesparse.engine.method.latency import LatencyProfile
+    from routesparse.engine.models.load import LoadedModel
+
+AnalyzePrompt = Callable[..., RunRecord]  # engine/analyze.py's analyze_prompt
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Plain values, which other processes are handed too. config: at the tuned price, where there is one."""
+
+    model: str
+    config: RouterConfig
+    own_segment: bool = False  # False: segments of the length that suits the device
+    calibration: str | None = None
+    tuned_price: TunedPrice | None = None
+    profile: str = "auto"
+    audit: AuditDepth = "none"
+    measure_dense: bool = False
+    check_answer: bool = True
+    keep_text: bool = True
+    domain: str | None = None
+    force: bool = False
+    rope: RopeScaling | None = None
+
+    def config_on(self, loaded: LoadedModel) -> RouterConfig:
+        """The configuration for the device that the model lies on."""
+        if self.own_segment:
+            return self.config
+        return dataclasses.replace(self.config, segment_tokens=default_segment(loaded.on_gpu))
+
+    def digest(self) -> str:
+        """Hex digits, the same for the same model, calibration and settings. Errors: ModelError, CalibrationError."""
+        values = {
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(self)
+                if field.name not in ("model", "config", "calibration", "tuned_price", "rope")
+            },
+            "model": revision_of(resolve(self.model)[0]),
+            "rope": None if self.rope is None else self.rope.text,
+            "config": self.config.to_dict(),
+            "calibration": None
+            if self.calibration is None
+            else dataclasses.asdict(load_calibration(self.calibration)),
+            "tuned_price": None if self.tuned_price is None else dataclasses.asdict(self.tuned_price),
+        }
+        told = json.dumps(values, sort_keys=True, default=str)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+class Analyst:
+    """Analyses prompts by one loaded model, as was asked."""
+
+    def __init__(self, asked: Asked, loaded: LoadedModel, analyze_prompt: AnalyzePrompt) -> None:
+        """Errors: CalibrationError where a calibration or a tuned price does not fit and is not forced."""
+        self._asked, self._loaded, self._analyze_prompt = asked, loaded, analyze_prompt
+        self.config = asked.config_on(loaded)
+        self._calibration: Calibration | None = None
+        if asked.calibration is not None:
+            self._calibration = load_calibration(asked.calibration)
+            if not asked.force:
+                self._calibration.check(loaded.revision, self.config, loaded.dtype)
+        self._target: str | None = None
+        if asked.tuned_price is not None:
+            if not asked.force:
+                asked.tuned_price.check(loaded.revision, self.config)
+            # Used by force where it does not fit, the price is a number like any other.
+            fits = asked.tuned_price.mismatch(loaded.revision, self.config) is None
+            self._target = asked.tuned_price.name if fits else None
+
+    def __call__(
+        self,
+        prompt: Prompt,
+        *,
+        profile: LatencyProfile | None = None,
+        run_id: str | None = None,
+        graphs: Any = None,
+        progress: Progress = no_progress,
+    ) -> RunRecord:
+        """One run. profile: None finds the one that was asked for. Errors: those of ``analyze_prompt``."""
+        asked = self._asked
+        return self._analyze_prompt(
+            prompt,
+            self._loaded,
+            self.config,
+            calibration=self._calibration,
+            profile=profile or asked.profile,
+            audit=asked.audit,
+            measure_dense=asked.measure_dense,
+            check_answer=asked.check_answer,
+            keep_text=asked.keep_text,
+            domain=asked.domain,
+            force=asked.force,
+            run_id=run_id,
+            graphs=graphs,
+            progress=progress,
+            tuned_price=self._target,
+        )

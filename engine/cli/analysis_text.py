@@ -1,0 +1,189 @@
+"""What ``routesparse analyze`` says to people: a run's table, its warnings, and a folder's summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from routesparse.engine.calibration.tuned import TunedPrice
+from routesparse.engine.cli.output import Reporter, out_console, printable
+from routesparse.engine.config import RouterConfig
+from routesparse.engine.method import families
+from routesparse.engine.rows import EXECUTED_TOLERANCE, RunRecord, deviates
+from routesparse.engine.verdict import of_record
+
+if TYPE_CHECKING:
+    from routesparse.engine.bulk.folder import FolderRuns
+
+MOST_NAMED = 8  # uncertified units in the warning; --json has all
+
+
+def warn(report: Reporter, record: RunRecord, fallback_limit: float) -> None:
+    """What of a run the user should act on."""
+    run = record.run
+    if run.units and run.dense_fallback_units > fallback_limit * run.units:
+        report.warn(
+            f"{run.dense_fallback_units} of {run.units} units fell back to dense, more than "
+            f"{fallback_limit:.0%}: this prompt does not suit the library or tau"
+        )
+    if record.uncertified_layers:
+        report.warn(uncertified_layers_text(record))
+    if record.uncertified:
+        report.warn(uncertified_text(record))
+
+
+def tell(
+    report: Reporter,
+    tuned_price: TunedPrice,
+    revision: str,
+    config: RouterConfig,
+    tokens: int,
+    force: bool,
+) -> None:
+    """What the price promises, or with ``force`` why it promises nothing here. Errors: CalibrationError."""
+    if not force:
+        tuned_price.check(revision, config)
+    wrong = tuned_price.mismatch(revision, config) or tuned_price.beyond(tokens)
+    if wrong is None:
+        report.line(f"{tuned_price.name}: {tuned_price.says}")
+    else:
+        report.warn(f"price {tuned_price.price:g} is used, but promises nothing here: {wrong}")
+
+
+def uncertified_text(record: RunRecord) -> str:
+    """How many units ran uncertified, which, and what to do about it."""
+    run, units = record.run, record.uncertified
+    unmet = sum(choice.unmet is True for choice in units)
+    why = f"T_l left {unmet} of them no time to expand: raise --budget" if unmet else "fallback was off"
+    names = [
+        f"layer {choice.layer} head {choice.head}"
+        + (f" segment {choice.segment}" if run.segments > 1 else "")
+        for choice in units[:MOST_NAMED]
+    ]
+    more = f" and {len(units) - MOST_NAMED} more" if len(units) > MOST_NAMED else ""
+    tau = f"tau {run.tau:g}" if run.tau_layer is None else f"tau_head {run.tau:g}"
+    return (
+        f"{len(units)} of {run.units} units ran uncertified, with a certificate below {tau} ({why}): "
+        f"{', '.join(names)}{more}"
+    )
+
+
+def uncertified_layers_text(record: RunRecord) -> str:
+    """Policy "priced": which layers ran although their own certificate is below tau_layer."""
+    run, layers = record.run, record.uncertified_layers
+    more = f" and {len(layers) - MOST_NAMED} more" if len(layers) > MOST_NAMED else ""
+    return (
+        f"{len(layers)} of {run.layers} layers ran uncertified, with a certificate of their mean mass below tau_layer "
+        f"{run.tau_layer:g} (fallback was off): layer {', '.join(map(str, layers[:MOST_NAMED]))}{more}"
+    )
+
+
+def layers_text(record: RunRecord) -> str:
+    """Policy "priced": the least certified layer, how many climbed for it, and what a head's certificate is worth."""
+    run = record.run
+    certified = [row for row in record.layers if row.lower_mass is not None]
+    if not certified:
+        return f"price {run.price:g}: every layer is dense, so no layer needs a certificate"
+    least = min(certified, key=lambda row: row.lower_mass or 0.0)
+    raised = sum(bool(row.raised) for row in record.layers)
+    return (
+        f"price {run.price:g}; least certified layer mass {least.lower_mass:.3f} (layer {least.layer}, tau_layer "
+        f"{run.tau_layer:g}), {raised} of {run.layers} layers raised, {len(record.uncertified_layers)} uncertified; "
+        f"tau_head {run.tau:g} is a floor for single heads, not a measure of quality"
+    )
+
+
+def print_summary(record: RunRecord, bundle: Path) -> None:
+    run, console = record.run, out_console()
+    if not run.routed:
+        console.print(
+            f"{run.tokens:,} tokens are below break-even: dense attention ran untouched ({run.total_ms:,.0f} ms)",
+            markup=False,
+        )
+    else:
+        chosen = Counter(choice.pattern for choice in record.choices)
+        table = Table(
+            "pattern", "units", "mean density", "mean mass", "least certified mass", "uncertified", title=None
+        )
+        missed = Counter(choice.pattern for choice in record.uncertified)
+        for pattern in families.in_order(chosen):
+            rows = [choice for choice in record.choices if choice.pattern == pattern]
+            if not rows:
+                continue
+            bounds = [choice.lower_mass for choice in rows if choice.lower_mass is not None]
+            table.add_row(
+                pattern,
+                str(chosen[pattern]),
+                f"{sum(choice.density for choice in rows) / len(rows):.3f}",
+                f"{sum(choice.mass for choice in rows) / len(rows):.3f}",
+                f"{min(bounds):.3f}" if bounds else "-",
+                str(missed[pattern]) if bounds else "-",
+            )
+        console.print(table)
+        lines = [
+            f"density {run.density:.3f} of the causal area; expanded {run.expanded_units}, dense by fallback "
+            f"{run.dense_fallback_units}, dense by the router {run.dense_router_units}, uncertified "
+            f"{len(record.uncertified)} of {run.units} units",
+            f"probe {run.probe_ms:,.1f} ms, index {run.index_ms:,.1f} ms, route {run.route_ms:,.1f} ms, "
+            f"kernels {run.kernel_ms:,.1f} ms; prefill {run.total_ms:,.0f} ms"
+            + ("" if run.dense_ms is None else f", dense {run.dense_ms:,.0f} ms"),
+        ]
+        if run.tau_layer is not None:
+            lines.insert(1, layers_text(record))
+        if run.coverage is not None:
+            lines.append(
+                f"audit: coverage {run.coverage:.3f} (nominal {run.confidence:g}, in-prompt certificate), "
+                f"mean error {run.mean_error:.4f}, worst row {run.max_error:.4f}"
+            )
+            lines += _executed(record)
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
+    judged = of_record(record)
+    lines = [
+        f"{'verdict ' + judged.level if place == 0 else '  ' + found.level}: {found.text}"
+        for place, found in enumerate(judged.findings)
+    ]
+    console.print("\n".join([*lines, f"run {run.run_id}", str(bundle)]), markup=False, soft_wrap=True)
+
+
+def _executed(record: RunRecord) -> list[str]:
+    """What the audit says about the kernel: how far its output lies from the rebuilt rows."""
+    audits = [row for row in record.audits if row.executed_error is not None]
+    if not audits:
+        return []
+    tolerance = EXECUTED_TOLERANCE[record.run.dtype]
+    worst = max(audits, key=lambda row: row.executed_error or 0.0)
+    told = f"kernel output against the rebuilt rows: at most {worst.executed_error:.1e}, tolerance {tolerance:.0e}"
+    wrong = sum(deviates(row.executed_error, record.run.dtype) for row in audits)
+    if not wrong:
+        return [told]
+    return [
+        f"FAILED: the kernel's output is not that of the chosen plan in {wrong} of {len(audits)} audited units, "
+        f"worst in layer {worst.layer}, head {worst.head}, segment {worst.segment}; {told}. Do not use this output; "
+        "run `routesparse doctor` and report it"
+    ]
+
+
+def print_folder(made: FolderRuns) -> None:
+    """A line for each run, the verdicts counted, and what failed."""
+    console = out_console()
+    table = Table("prompt", "tokens", "density", "verdict", "prefill", "run")
+    for run in made.runs:
+        table.add_row(
+            printable(run.prompt),
+            f"{run.tokens:,}",
+            "dense" if run.density is None else f"{run.density:.3f}",
+            run.verdict,
+            f"{run.total_ms:,.0f} ms",
+            f"{run.run_id} (done before)" if run.earlier else run.run_id,
+        )
+    if made.runs:
+        console.print(table)
+    lines = [f"{name}: the same text as {of}, run once" for name, of in made.same.items()]
+    lines += [f"{name} failed: {why}" for name, why in made.failed.items()]
+    verdicts = ", ".join(f"{count} {level}" for level, count in made.verdicts.items())
+    before = sum(run.earlier for run in made.runs)
+    lines.append(f"{len(made.runs)} runs ({before} done before): {verdicts}; {len(made.failed)} failed")
+    console.print("\n".join(map(printable, lines)), markup=False, soft_wrap=True)
