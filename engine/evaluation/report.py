@@ -1,4 +1,4 @@
-"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION,PRESSES,LONG_CONTEXT}.md and README's three numbers from the results.
+"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION,PRESSES,LONG_CONTEXT}.md and README's three numbers.
 
 python -m routesparse.engine.evaluation.report            # print the README's numbers
 python -m routesparse.engine.evaluation.report --write    # replace them and the pages whose studies were run

@@ -1,4 +1,4 @@
-"""data/results/PRESSES.md and LONG_CONTEXT.md: needles after both prefills with presses, and beyond the trained context.
+"""data/results/PRESSES.md and LONG_CONTEXT.md: needles after both prefills, with presses and beyond the context.
 
 Each page is written once its study has been run.
 """
@@ -87,14 +87,16 @@ def long_contexts(results: list[dict[str, Any]]) -> list[str]:
         f"to {longest:,}, at every length, so the shorter one shows what it costs where it is not needed. Both "
         "prefills answer the same prompts, decoding is dense; scores in percent as RULER counts, greedy. Nobody "
         "searched LongRoPE's factors for this model: its form stands here with the NTK-aware ones that the search "
-        "begins with. *routed - dense* as on PRESSES. A low score of both prefills is the scaling's, one of the routed alone is routing's.",
+        "begins with. *routed - dense* as on PRESSES. A low score of both prefills is the scaling's, "
+        "one of the routed alone is routing's.",
         "",
         *(f"- {source(result)}" for result in results),
         "",
         "| scaling | task | tokens | n | dense | routed | routed - dense, points | harmed | gained | area |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {_SCALINGS[row['scaling']]} | {row['task']} | {row['tokens']:,} | {_paired(row)} | {row['density']:.2f} |"
+            f"| {_SCALINGS[row['scaling']]} | {row['task']} | {row['tokens']:,} | {_paired(row)} | "
+            f"{row['density']:.2f} |"
             for row in sorted(rows, key=lambda row: (row["tokens"], row["task"]))
         ),
     ]

@@ -232,7 +232,6 @@ def fleet() -> list[str]:
     result = read(FLEET)
     level = result["level"]
     return [
-        "",
         "## Alarms of the page Fleet",
         f"Days on which nothing changed, each a model of its own, judged as the page does at its level, {level:g} a "
         f"day of a model: Holm's correction runs over a day's {len(result['figures'])} figures, none over days or "
