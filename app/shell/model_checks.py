@@ -82,14 +82,24 @@ def check(
     return Checked(tuple(checks), size, fitting)
 
 
-def calibrations_for(folder: Path, owner: str | None) -> list[Calibration]:
-    """Those made for exactly these weights; what can't be read is left out. Errors: ModelError."""
+def calibrations_for(folder: Path, owner: str | None, rescaled: bool = False) -> list[Calibration]:
+    """Those made for exactly these weights; what can't be read is left out. Errors: ModelError.
+
+    rescaled: those of a model of this name with other positions or weights instead; a worker that has loaded the model
+    tells which.
+    """
     revision = revision_of(folder)
     files: dict[str, Path] = {}
     for place in folders(owner):
         for file in sorted(place.glob("*.json")):
             files.setdefault(file.stem, file)
     found = [_calibration(file, file.stat().st_mtime_ns) for _, file in sorted(files.items())]
+    if rescaled:
+        return [
+            one
+            for one in found
+            if one is not None and one.model == folder.name and one.model_revision != revision
+        ]
     return [one for one in found if one is not None and one.model_revision == revision]
 
 

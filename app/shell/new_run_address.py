@@ -27,6 +27,7 @@ def of_run(run: RunRow) -> dict[str, Any]:
         "break_even": config.get("break_even_tokens"),
         "probe_mode": run.probe_mode,
         "dense": "true" if run.dense_ms is not None else None,
+        "rope": config.get("rope"),
     }
     return {name: value for name, value in wishes.items() if value is not None}
 
@@ -48,5 +49,6 @@ def of_request(request: RunRequest) -> dict[str, Any]:
         "probe_mode": request.probe,
         "dense": "true" if request.measure_dense else None,
         "keep_text": None if request.keep_text else "false",
+        "rope": request.rope,
     }
     return {name: value for name, value in wishes.items() if value is not None}

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
+from routesparse.engine.certification.exact_rows import compare
 from routesparse.engine.certification.reads import Reads
 from routesparse.engine.errors import PromptError
 from routesparse.engine.method.inputs import AttentionInputs
@@ -97,6 +98,12 @@ def score_rows(
     found = {name: torch.full(shape, torch.nan, device=device) for name in names}
     first_keys = [0] * batch if inputs.key_start is None else inputs.key_start.tolist()
     for b in range(batch):
+        if not planned:
+            exact = compare(inputs, out, rows[b], b, int(first_keys[b]), window)
+            found["error"][b] = (exact.apart / exact.norm.clamp_min(_TINY)).flatten()
+            found["deviation"][b] = (exact.apart / exact.reach.clamp_min(_TINY)).flatten()
+            found["finite"][b] = exact.finite.float().flatten()
+            continue
         for kv_head in range(inputs.k.shape[1]):
             layer = _Head(inputs, out, b, kv_head, int(first_keys[b]), window, shift)
             mine = slice(kv_head * inputs.groups, (kv_head + 1) * inputs.groups)

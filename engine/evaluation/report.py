@@ -1,7 +1,7 @@
-"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION}.md and the README's three numbers from the result files.
+"""Write data/results/{CPU,GPU,TRUST,CERTIFY,DETECTION,PRESSES,LONG_CONTEXT}.md and README's three numbers.
 
 python -m routesparse.engine.evaluation.report            # print the README's numbers
-python -m routesparse.engine.evaluation.report --write    # replace them and the five pages
+python -m routesparse.engine.evaluation.report --write    # replace them and the pages whose studies were run
 
 No figure in these places is typed by hand; tests/engine/evaluation/test_report.py compares them with what this writes.
 """
@@ -14,6 +14,7 @@ import csv
 from routesparse.engine import paths
 from routesparse.engine.evaluation import (
     report_certify,
+    report_contexts,
     report_cpu,
     report_detection,
     report_gpu,
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     if not parser.parse_args(argv).write:
         print(numbers)
         return
-    for page in (report_cpu, report_gpu, report_trust, report_certify, report_detection):
+    for page in (report_cpu, report_gpu, report_trust, report_certify, report_detection, report_contexts):
         page.write()
     readme = paths.REPOSITORY / "README.md"
     before, rest = readme.read_text().split(BEGIN, 1)

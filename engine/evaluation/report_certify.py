@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from routesparse.engine.evaluation.result_files import read, source, write_page
+from routesparse.engine.evaluation.result_files import read, source, there, write_page
 
+COST = "certify_cost_h200.json"
+GOAL_MS = 1.5  # of a layer at 131,072 tokens
 MEANING = (
     "`certify` scores random rows of every head exactly, in float32, and compares them with what the attention "
     "function wrote. An *alarm* is any verdict but `exact`: a sampled row lies beyond the rounding of its number "
@@ -20,6 +22,8 @@ def write() -> None:
     """Replace data/results/CERTIFY.md."""
     result = read("certify_cpu.json")
     lines = [MEANING, "", *cases(result), "", *bounds(result)]
+    if there(COST):
+        lines += ["", *cost(read(COST))]
     write_page("CERTIFY.md", "Does certify see broken attention, and leave whole attention alone?", lines)
 
 
@@ -65,4 +69,29 @@ def bounds(result: dict[str, Any]) -> list[str]:
     return [
         f"**Bounds of a sparse plan** (random blocks, float32) against all rows scored exactly, wrong in so many of "
         f"{trials} trials, of which {allowed:.0f} may be: {told}.",
+    ]
+
+
+def cost(result: dict[str, Any]) -> list[str]:
+    """Device time of a layer by rows a head, and what the goal allows."""
+    rows = result["rows"]
+    longest = max(row["tokens"] for row in rows)
+    within = [row["rows"] for row in rows if row["tokens"] == longest and row["certify_ms"] <= GOAL_MS]
+    met = f"met up to {max(within)} rows a head" if within else "not met"
+    return [
+        f"**Cost on a GPU**, one layer of {rows[0]['heads']} query and {result['kv_heads']} KV heads of "
+        f"{result['size']}, random Q, K and V in bfloat16: sustained device time, median, of scoring the rows; at "
+        f"{longest:,} tokens the goal of {GOAL_MS} ms a layer is {met}. *Named* adds rows {result['named']} in every "
+        f"head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well. "
+        f"{result['device']}, torch {result['versions']['torch']}, commit {result['git_commit'][:7]}; "
+        f"`{result['command']}`.",
+        "",
+        "| tokens | rows a head | certify, ms | 20 to 80 % | named, ms | plan, ms | dense attention, ms |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {row['tokens']:,} | {row['rows']} | {row['certify_ms']:.2f} | {row['certify_p20_ms']:.2f} to "
+            f"{row['certify_p80_ms']:.2f} | {row['with_named_ms']:.2f} | {row['with_plan_ms']:.2f} | "
+            f"{row['dense_ms']:.2f} |"
+            for row in rows
+        ),
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from routesparse.engine.evaluation.result_files import read, write_page
+from routesparse.engine.evaluation.result_files import read, there, write_page
 
+FLEET = "fleet_alarms_cpu.json"
 CALIBRATED = ("prose", "code", "dialog")
 SCOPE = (
     "**What a certificate says.** It is about one layer's own Q, K and V: how much of the attention mass of that "
@@ -29,7 +30,7 @@ def write() -> None:
     write_page(
         "TRUST.md",
         "What the certificates promised, and what the audit found",
-        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal()],
+        [f"{SCOPE} {PRICED if priced else OF_HEADS}", "", _audit(), "", *in_prompt(), *conformal(), *fleet()],
     )
 
 
@@ -222,6 +223,30 @@ def conformal() -> list[str]:
                 f"| {held['median_mass_gap']:.3f} | {held['zero_bounds']} |"
             )
     return [*lines, "", *_controls(result), ""]
+
+
+def fleet() -> list[str]:
+    """False alarms of the page Fleet, where they were counted."""
+    if not there(FLEET):
+        return []
+    result = read(FLEET)
+    level = result["level"]
+    return [
+        "## Alarms of the page Fleet",
+        f"Days on which nothing changed, each a model of its own, judged as the page does at its level, {level:g} a "
+        f"day of a model: Holm's correction runs over a day's {len(result['figures'])} figures, none over days or "
+        "models. Requests are independent here; those of a server that come together are not, and a day that goes on "
+        f"is judged at each look. 95 % intervals (Wilson). {result['device']}, seed {result['seed']}, commit "
+        f"{result['git_commit'][:7]}; `{result['command']}`.",
+        "",
+        "| requests of the day | of the days before | days | alarms | share, 95 % |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {row['n']} | {row['before']} | {row['draws']:,} | {row['alarms']} | {row['alarms'] / row['draws']:.2%} "
+            f"[{row['low']:.3%}, {row['high']:.2%}] |"
+            for row in result["rows"]
+        ),
+    ]
 
 
 def _frozen(result: dict[str, Any]) -> str:

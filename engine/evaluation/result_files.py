@@ -16,6 +16,11 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
 
 
+def there(name: str) -> bool:
+    """Whether a study has been run."""
+    return (RESULTS / name).exists()
+
+
 def write_page(name: str, title: str, lines: list[str]) -> None:
     """Replace data/results/<name> by a page of these lines."""
     page = [

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from routesparse.engine.decide.decision import Computed
     from routesparse.engine.device.graphs import Graphs
     from routesparse.engine.models.load import LoadedModel
+    from routesparse.engine.models.rope import RopeScaling
 
 Report = Callable[[str, int, int], None]  # stage, done, total; raises to stop the analysis
 # The seam of run_worker: (request, prompt, run id, report) -> the record of that run id.
@@ -34,38 +35,42 @@ class WarmModel:
 
     def __init__(self) -> None:
         self.graphs: Graphs[Computed] | None = None  # of its earlier prompts
-        self._wanted: str | None = None
+        self._wanted: tuple[str, RopeScaling | None] | None = None
+        self._files: str | None = None  # revision of the files that were loaded; None for a hub id
         self._loaded: LoadedModel | None = None
 
-    def load(self, wanted: str) -> LoadedModel:
-        """The model, loaded where another one is there or its files have changed. Errors: those of load_model."""
+    def load(self, wanted: str, rope: RopeScaling | None = None) -> LoadedModel:
+        """The model, loaded where another one is there, or one of other positions, or its files have changed.
+
+        Errors: those of load_model.
+        """
         from routesparse.engine.device.graphs import Graphs
         from routesparse.engine.models.load import load_model
 
-        if self._loaded is not None and self._wanted == wanted and not self._changed(wanted):
+        files = _revision_of_files(wanted)
+        if self._loaded is not None and (self._wanted, self._files) == ((wanted, rope), files):
             return self._loaded
         self.forget()  # before loading: two models may not fit
-        self._loaded = load_model(wanted)
-        self._wanted = wanted
+        self._loaded = load_model(wanted, rope=rope)
+        self._wanted, self._files = (wanted, rope), files
         self.graphs = Graphs()
         return self._loaded
 
     def forget(self) -> None:
         """Give its memory back."""
-        self._loaded = self._wanted = self.graphs = None
+        self._loaded = self._wanted = self._files = self.graphs = None
         gc.collect()
         import torch
 
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _changed(self, wanted: str) -> bool:
-        """Whether a model's files are others than those that were loaded; a hub id is trusted while warm."""
-        from routesparse.engine.models.files import HUB_ID, resolve, revision_of
 
-        if HUB_ID.fullmatch(wanted):
-            return False
-        return self._loaded is None or revision_of(resolve(wanted)[0]) != self._loaded.revision
+def _revision_of_files(wanted: str) -> str | None:
+    """Of a model's files as they are now; None for a hub id, which is trusted while warm. Errors: ModelError."""
+    from routesparse.engine.models.files import HUB_ID, resolve, revision_of
+
+    return None if HUB_ID.fullmatch(wanted) else revision_of(resolve(wanted)[0])
 
 
 class WarmAnalysis:
@@ -79,7 +84,7 @@ class WarmAnalysis:
     def __call__(self, request: RunRequest, prompt: PromptText, run_id: str, report: Report) -> RunRecord:
         """Errors: those of load_model, tokenize and analyze_prompt, and what ``report`` raises."""
         report("load", 0, 1)
-        loaded = self._warm.load(request.model)
+        loaded = self._warm.load(request.model, request.scaling)
         report("tokenize", 0, 1)
         tokenized = tokenize(prompt, loaded.tokenizer, loaded.max_tokens)
         calibration, config = request.calibration, request.config(on_gpu=loaded.on_gpu)

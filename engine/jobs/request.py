@@ -28,6 +28,7 @@ from routesparse.engine.config import (
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.fields import FieldError
 from routesparse.engine.jobs.job import Kind
+from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.prompts import MAX_LABEL, check_domain, clean_label, decode_prompt
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -36,7 +37,7 @@ _NUMBER = fields.optional(fields.number())
 _LINE = fields.optional(fields.text)
 _CHECKS: dict[str, fields.Check] = {
     "model": fields.line,
-    **dict.fromkeys(("calibration", "quality", "budget", "domain", "owner"), _LINE),
+    **dict.fromkeys(("calibration", "quality", "budget", "domain", "owner", "rope"), _LINE),
     "policy": fields.one_of(*POLICIES),
     **dict.fromkeys(("tau", "price"), _NUMBER),
     **dict.fromkeys(("segment", "break_even"), _TOKENS),
@@ -131,10 +132,13 @@ class RunRequest(Request):
     break_even: int | None = None  # tokens
     measure_dense: bool = False  # however long; without, where it is quick
     owner: str | None = None  # whose job and run it is; the queue sets it, never a page's address
+    rope: str | None = None  # the JSON of a RopeScaling; None: the model's own positions
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", clean_label(self.label))
         check_fields(self, _CHECKS)
+        if self.rope is not None:
+            object.__setattr__(self, "rope", RopeScaling.parse(self.rope).text)
         for name in ("calibration", "quality", "profile"):
             value = getattr(self, name)
             if value is not None and (not _NAME.fullmatch(value) or len(value) > MAX_LABEL):
@@ -155,6 +159,11 @@ class RunRequest(Request):
             break_even_tokens=self.break_even,
             seed=self.seed,
         )
+
+    @property
+    def scaling(self) -> RopeScaling | None:
+        """How positions are rescaled; None: they are not."""
+        return None if self.rope is None else RopeScaling.parse(self.rope)
 
     @property
     def title(self) -> str:

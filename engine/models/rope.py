@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from routesparse.engine import fields
@@ -102,6 +103,22 @@ class RopeScaling:
                 f"rope.original_max_position_embeddings {original:,} is more than the model reads, {trained:,}"
             )
         return int(self.values["factor"] * original)
+
+    def fits(self, config: dict[str, Any], name: str) -> int:
+        """Tokens that a model reads with it, from its config.json alone; ``extend`` decides as much when it is loaded.
+
+        Errors: those of ``extend``.
+        """
+        own = config.get("rope_parameters")
+        if not isinstance(own, dict):
+            # As configurations of before transformers 5 say it; where they leave the base out, their family has one.
+            older = config.get("rope_scaling")
+            older = older if isinstance(older, dict) else {}
+            own = {"rope_theta": config.get("rope_theta", 0.0), **older}
+            own["rope_type"] = own.get("rope_type", own.get("type", "default"))
+        stand_in = SimpleNamespace(**{"head_dim": None, **config, "rope_parameters": own})
+        self.extend(stand_in, name)
+        return int(stand_in.max_position_embeddings)
 
     def extend(self, config: Any, name: str) -> None:
         """Put it into a transformers configuration before the model is made. name: the model's, for messages.

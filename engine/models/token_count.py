@@ -60,9 +60,14 @@ class PromptSize:
         return 2 * self.layers * self.kv_heads * self.head_dim * self.tokens * _FLOAT32_BYTES
 
 
-def most_tokens(model: str) -> int:
-    """How many tokens the model reads, bos included. Errors: ModelError."""
-    return int(_files(resolve(model)[0])[0]["max_position_embeddings"])
+def most_tokens(model: str, rope: RopeScaling | None = None) -> int:
+    """How many tokens the model reads, bos included.
+
+    Errors: ModelError, and ConfigError for a rope that does not fit the model.
+    """
+    folder, name = resolve(model)
+    config = _files(folder)[0]
+    return int(config["max_position_embeddings"]) if rope is None else rope.fits(config, name)
 
 
 def part_of(model: str, text: str, tokens: int, side: Literal["first", "last"]) -> str:
@@ -89,20 +94,20 @@ def part_of(model: str, text: str, tokens: int, side: Literal["first", "last"]) 
     return part
 
 
-def prompt_size(model: str, text: str) -> PromptSize:
+def prompt_size(model: str, text: str, rope: RopeScaling | None = None) -> PromptSize:
     """Count the text's tokens. model: "demo" or a local folder (a hub id would be downloaded: not here).
 
     Errors: ModelError for a missing or unreadable model, PromptError where the beginning of a long text has more
-    tokens than the model reads.
+    tokens than the model reads, ConfigError for a rope that does not fit the model.
     """
-    config, tokenizer, has_bos = _files(resolve(model)[0])
-    max_tokens = int(config["max_position_embeddings"])
+    _, tokenizer, has_bos = _files(resolve(model)[0])
+    max_tokens = most_tokens(model, rope)
     refuse_too_long("text", text, max_tokens, lambda piece: _tokens(tokenizer, piece))
-    return size_of(model, _tokens(tokenizer, text) + has_bos)
+    return size_of(model, _tokens(tokenizer, text) + has_bos, rope)
 
 
-def size_of(model: str, tokens: int) -> PromptSize:
-    """What a prompt of so many tokens needs. Errors: ModelError."""
+def size_of(model: str, tokens: int, rope: RopeScaling | None = None) -> PromptSize:
+    """What a prompt of so many tokens needs. Errors: ModelError, and ConfigError for a rope that does not fit."""
     folder = resolve(model)[0]
     config = _files(folder)[0]
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads") or 1
@@ -112,7 +117,7 @@ def size_of(model: str, tokens: int) -> PromptSize:
     )
     return PromptSize(
         tokens=tokens,
-        max_tokens=int(config["max_position_embeddings"]),
+        max_tokens=most_tokens(model, rope),
         weight_bytes=_weight_bytes(folder, config),
         activation_bytes=tokens * per_token * _FLOAT32_BYTES,
         heads=heads,

@@ -68,6 +68,17 @@ def pressed(model: PreTrainedModel, press: Any) -> Iterator[None]:
         yield
 
 
+def press_of(name: str, ratio: float) -> Any:
+    """kvpress's press of that name, which throws the share ``ratio`` of the keys away.
+
+    Errors: InputError where kvpress is missing or of another version, UnsupportedModelError for another name.
+    """
+    if name not in PRESSES:
+        raise UnsupportedModelError(f"press {name!r} was never compared; pass one of {', '.join(PRESSES)}")
+    _library()
+    return getattr(sys.modules["kvpress"], name)(compression_ratio=ratio)
+
+
 def _library() -> Any:
     """kvpress's helpers. Importing kvpress wraps every attention function that is registered: ours takes that."""
     # Where `make kvpress` puts it, and what it needs: last, so that no other package changes.
@@ -184,9 +195,9 @@ def received(
     total = torch.zeros(batch, heads, 1, tokens, device=keys.device)
     places = torch.arange(tokens, device=keys.device)
     for start in range(0, tokens, _ROWS):
-        rows = turned[:, :, start : start + _ROWS]
-        scores = (rows @ repeated.transpose(2, 3)) * scale
-        future = places > places[start : start + _ROWS, None]
-        weights = scores.masked_fill(future, float("-inf")).softmax(-1, dtype=torch.float32)
-        total += weights.to(queries.dtype).float().sum(2, keepdim=True)
+        end = min(start + _ROWS, tokens)
+        scores = (turned[:, :, start:end] @ repeated[:, :, :end].transpose(2, 3)) * scale
+        future = places[:end] > places[start:end, None]
+        weights = scores.masked_fill_(future, float("-inf")).softmax(-1, dtype=torch.float32)
+        total[..., :end] += weights.to(queries.dtype).float().sum(2, keepdim=True)
     return total.to(queries.dtype)

@@ -152,7 +152,7 @@ def _claims(row: dict[str, Any], claims: list[dict[str, Any]]) -> None:
     if ("pass", None, None, None) not in seen:
         raise FieldError("claims of the pass", 0, "1")
     for place, claim in enumerate(claims):
-        _together(f"claim.{{}} in row {place}", claim, row["tolerance"], (_OF_A_PLAN, _OF_A_TOLERANCE))
+        _as_asked(f"claim.{{}} in row {place}", claim, row, _OF_A_PLAN, _OF_A_TOLERANCE)
 
 
 def _named(row: dict[str, Any], named: list[dict[str, Any]]) -> None:
@@ -180,29 +180,26 @@ def _named(row: dict[str, Any], named: list[dict[str, Any]]) -> None:
         if key in seen:
             raise FieldError(f"named_row in row {place}", str(key), "the only one of its label and token")
         seen.add(key)
-        _together(f"named_row.{{}} in row {place}", one, row["tolerance"], (("mass", "hit_rate"),))
-        for name, asked in (("beyond_tolerance", row["tolerance"]), ("mass", row["plan"])):
-            if (one[name] is None) != (asked is None):
-                allowed = (
-                    "NULL, as it was not asked for" if asked is None else "a figure, as it was asked for"
-                )
-                raise FieldError(f"named_row.{name} in row {place}", one[name], allowed)
+        _as_asked(f"named_row.{{}} in row {place}", one, row, ("mass", "hit_rate"), ("beyond_tolerance",))
 
 
-def _together(
-    where: str, found: dict[str, Any], tolerance: float | None, groups: tuple[tuple[str, ...], ...]
+def _as_asked(
+    where: str,
+    found: dict[str, Any],
+    row: dict[str, Any],
+    of_plan: tuple[str, ...],
+    of_tolerance: tuple[str, ...],
 ) -> None:
-    """The figures of a group are there together or not at all; those of a tolerance only where there is one."""
-    for names in groups:
-        missing = [name for name in names if found[name] is None]
-        if missing and len(missing) < len(names):
-            raise FieldError(
-                where.format(missing[0]), None, f"there with {', '.join(names)}, or none of them"
-            )
-    if tolerance is None and found["beyond_tolerance"] is not None:
-        raise FieldError(
-            where.format("beyond_tolerance"), found["beyond_tolerance"], "NULL without a tolerance"
-        )
+    """Figures of a plan or a tolerance are there where the certificate has one, and only there.
+
+    Pages and verdicts take NULL for "not asked": a claim that lacks what was asked would pass for one without doubts.
+    """
+    for asked, names in (("plan", of_plan), ("tolerance", of_tolerance)):
+        for name in names:
+            if row[asked] is None and found[name] is not None:
+                raise FieldError(where.format(name), found[name], f"NULL without a {asked}")
+            if row[asked] is not None and found[name] is None:
+                raise FieldError(where.format(name), None, f"a figure, as the certificate has a {asked}")
 
 
 def _verdict(row: dict[str, Any], claims: list[dict[str, Any]], named: list[dict[str, Any]]) -> None:

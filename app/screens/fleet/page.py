@@ -132,13 +132,22 @@ def _alarms_card(tests: pd.DataFrame) -> None:
         exports.chart_foot(
             "fleet-alarms",
             f"n = {numbers.several(len(judged), 'judged day')} of a model, {len(every) - len(judged)} too few or with "
-            f"nothing before · Fisher’s exact test against the {fleet_alarms.DAYS_BEFORE} days before, Holm over a "
-            f"day’s figures: where nothing changed, at most 1 day of a model in {1 / fleet_alarms.LEVEL:,.0f} "
-            "raises an alarm once it is over, if requests are independent; until then it is judged at each look, and "
-            "raises more · source: run",
+            f"nothing before · Fisher’s exact test against the {fleet_alarms.DAYS_BEFORE} days before · "
+            f"{_correction()}, so that {numbers.several(len(judged), 'judged day')} together are expected to raise at "
+            f"most {fleet_alarms.LEVEL * len(judged):.2g} false ones · source: run",
             tests,
             "alarms",
         )
+
+
+def _correction() -> str:
+    """What the level of an alarm is kept over, and what not."""
+    return (
+        f"Holm’s correction over the {len(fleet_alarms.FIGURES)} figures of one day of one model, none over days or "
+        f"models: where nothing changed, at most 1 day of a model in {1 / fleet_alarms.LEVEL:,.0f} raises an alarm "
+        "once it is over, if requests are independent; until then it is judged at each look, and raises more; every "
+        "further day and model adds its own chance"
+    )
 
 
 def _model_card(

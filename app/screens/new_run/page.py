@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import streamlit as st
 
-from routesparse.app.screens.new_run import problems, prompt_input, quality, vary, what_it_takes
+from routesparse.app.screens.new_run import problems, prompt_input, quality, rope, vary, what_it_takes
 from routesparse.app.shell import identity, model_checks, navigate, switch
 from routesparse.app.shell.access import Access, access
 from routesparse.app.shell.jobs_view import worker_note
@@ -88,7 +88,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     with two:
         calibration = st.selectbox(
             "Calibration",
-            _calibrations(wishes["model"]),
+            _calibrations(wishes["model"], rope.typed() is not None),
             key="calibration",
             bind="query-params",
             help=TERMS["calibration"],
@@ -112,6 +112,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
             ).strip()
             or None
         )
+        wishes["rope"] = rope.field()
     with three:
         target = quality.target(wishes["model"], taken == "price") if priced else None
         wishes["tau"] = st.number_input(
@@ -181,7 +182,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     wishes["budget"] = limit.strip() or None
     if taken is not None:
         with row:
-            varied = vary.values(taken, _calibrations(wishes["model"]))
+            varied = vary.values(taken, _calibrations(wishes["model"], wishes["rope"] is not None))
         requests, found = vary.requests(varied, wishes)
         if requests and target is not None and (text := problems.of_target(requests[0], target)):
             found = [*found, text]
@@ -213,16 +214,17 @@ def _policies() -> list[str]:
     return sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
 
 
-def _calibrations(model: str) -> list[str]:
-    """The bundled ones, and those made here that are for this model."""
+def _calibrations(model: str, rescaled: bool) -> list[str]:
+    """The bundled ones, and those made here that are for this model, or that may be where positions are rescaled."""
     bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
-    return [problems.NO_CALIBRATION, *sorted({*bundled, *_made_for(model)})]
+    return [problems.NO_CALIBRATION, *sorted({*bundled, *_made_for(model, rescaled)})]
 
 
-def _made_for(model: str) -> list[str]:
+def _made_for(model: str, rescaled: bool = False) -> list[str]:
     """The calibrations of this model's weights; none where its files are broken, which the page says elsewhere."""
     try:
-        return [one.name for one in model_checks.calibrations_for(resolve(model)[0], identity.owner())]
+        found = model_checks.calibrations_for(resolve(model)[0], identity.owner(), rescaled)
+        return [one.name for one in found]
     except ModelError:
         return []
 
@@ -262,12 +264,15 @@ def _sized(
     """The part of the prompt that is used, its size for the model, and what is wrong with either."""
     if chosen is None:
         return None, None, [problems.Problem("No usable prompt yet: choose one on the left.")]
+    scaling = problems.scaling(model, rope.typed())
     try:
         part = _part(chosen, model)
         assert part is not None
-        size = remembered("size", (model, part.content), lambda: prompt_size(model, part.prompt.text))
+        size = remembered(
+            "size", (model, scaling, part.content), lambda: prompt_size(model, part.prompt.text, scaling)
+        )
     except PromptError as error:
-        return chosen, None, [problems.Problem(str(error), problems.take_fixes(most_tokens(model)))]
+        return chosen, None, [problems.Problem(str(error), problems.take_fixes(most_tokens(model, scaling)))]
     except ModelError as error:
         return chosen, None, [problems.Problem(str(error))]
     return part, size, list(problems.of_length(size))

@@ -16,7 +16,8 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import resolve, revision_of
-from routesparse.engine.models.token_count import PromptSize
+from routesparse.engine.models.rope import RopeScaling
+from routesparse.engine.models.token_count import PromptSize, most_tokens
 from routesparse.engine.profiles.limits import LeastLimit
 
 EXAMPLE_LIMIT = "0.35"
@@ -32,6 +33,7 @@ class Fix:
 
 # The first of the calibrations that New run offers.
 NO_CALIBRATION = "none"
+UNSCALED = Fix("Run without RoPE scaling", {"rope": ""})
 UNCALIBRATED = Fix("Run without a calibration", {"calibration": NO_CALIBRATION})
 
 
@@ -56,6 +58,7 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         "price": Fix(f"Use {RouterConfig.price:g}", {"price": None}),
         "segment": Fix("Leave it to the device", {"segment": None}),
         "break_even": Fix("Let the profile predict it", {"break_even": None}),
+        "rope": UNSCALED,
     }
     segment = wishes["segment"]
     if segment is not None and segment > 0:
@@ -66,6 +69,8 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         alone = {"policy": wishes["policy"], "budget": EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
             found.append(Problem(_in_plain_words(name, wishes) or text, (fix,)))
+    if wishes.get("rope") is not None and not _error({"rope": wishes["rope"], "model": wishes["model"]}):
+        found += _of_rope(wishes["model"], RopeScaling.parse(wishes["rope"]))
     default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
     if wishes["budget"] is None and _error({"policy": wishes["policy"]}):
         limited = Fix(f"Set Tℓ to {numbers.limit(EXAMPLE_LIMIT)}", {"limit": EXAMPLE_LIMIT})
@@ -76,6 +81,27 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
         found.append(Problem(text, (limited, default)))
     if not found and (text := _error(wishes)):
         found.append(Problem(text, (default,)))
+    return found
+
+
+def _of_rope(model: str, rope: RopeScaling) -> list[Problem]:
+    """What of a scaling does not fit the model, whose job would fail when it is loaded."""
+    try:
+        most_tokens(model, rope)
+    except InputError as error:
+        return [Problem(f"{error}.", (UNSCALED,))]
+    return []
+
+
+def scaling(model: str, text: str | None) -> RopeScaling | None:
+    """The scaling that is entered; None where there is none, or one that ``of_settings`` names as a problem."""
+    if text is None:
+        return None
+    try:
+        found = RopeScaling.parse(text)
+        most_tokens(model, found)
+    except InputError:
+        return None
     return found
 
 
@@ -132,8 +158,13 @@ def of_limit(
 
 def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
     """Why the price that keeps a target promises nothing here; None where it does."""
+    revision = revision_of(resolve(request.model)[0])
     # A segment that was left to the worker is long on a GPU; on a CPU the worker says what is wrong.
-    wrong = target.mismatch(revision_of(resolve(request.model)[0]), request.config(on_gpu=True))
+    wrong = target.mismatch(revision, request.config(on_gpu=True))
+    if wrong is None and request.rope is not None:
+        wrong = (
+            f"Quality {target.name} was tuned without RoPE scaling, which makes another model of this one."
+        )
     if wrong is None:
         return None
     price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})
@@ -146,7 +177,16 @@ def of_calibration(request: RunRequest) -> str | None:
         return None
     try:
         found = load_calibration(request.calibration, identity.owner())
-        return found.mismatch(revision_of(resolve(request.model)[0]), request.config())
+        revision = revision_of(resolve(request.model)[0])
+        if request.rope is None:
+            return found.mismatch(revision, request.config())
+        if found.model_revision == revision:
+            return (
+                f"Calibration {found.name} was made without RoPE scaling, which makes another model of this one; "
+                "calibrate with it: routesparse calibrate --rope"
+            )
+        # Whether it was made with this scaling is known once the model is loaded: its revision then holds both.
+        return found.mismatch(found.model_revision, request.config())
     except InputError as error:
         return str(error)
 

@@ -3,8 +3,8 @@
     python -m routesparse.engine.evaluation.studies.certify_cost --out certify_cost.json
 
 Random Q, K and V of an 8B model's layer in bfloat16. For each length and number of rows a head: the device time of
-scoring the rows without a plan, and with a row plan of a fifth of the blocks; drawing them on the host counts. The
-report's bounds are computed after the pass and are not counted.
+scoring the rows without a plan, with NAMED rows of the prompt's end named beside them, and with a row plan of a fifth
+of the blocks; drawing them on the host counts. The report's bounds are computed after the pass and are not counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from routesparse.engine.bench.timing import header, sustained
 from routesparse.engine.certification.certify import Request
+from routesparse.engine.certification.named_rows import read_names
 from routesparse.engine.evaluation import study
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
@@ -25,6 +26,7 @@ from routesparse.kernels.interface import RowPlan
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128
 DENSITY = 0.2
+NAMED = "last:64"
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -41,7 +43,18 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit("the study needs a GPU; this machine has none that torch can use")
     rows = [row for tokens in arguments.lengths for row in layer(tokens, arguments.rows, arguments.seed)]
     command = study.command()
-    study.save(arguments.out, {**header(arguments.seed), "command": command, "rows": rows})
+    study.save(
+        arguments.out,
+        {
+            **header(arguments.seed),
+            "command": command,
+            "kv_heads": KV_HEADS,
+            "size": SIZE,
+            "density": DENSITY,
+            "named": NAMED,
+            "rows": rows,
+        },
+    )
 
 
 def layer(tokens: int, counts: list[int], seed: int, device: str = "cuda") -> list[dict[str, Any]]:
@@ -60,9 +73,11 @@ def layer(tokens: int, counts: list[int], seed: int, device: str = "cuda") -> li
     found = []
     for count in counts:
         plain = sustained(Request(rows=count).scored, inputs, out, "cost", 0, None)
+        named = sustained(Request(rows=count, rows_at=read_names(NAMED)).scored, inputs, out, "cost", 0, None)
         planned = sustained(Request(rows=count, plan=plan).scored, inputs, out, "cost", 0, None)
         study.note(
-            f"{tokens:,} tokens, {count} rows a head: {plain.median_ms:.2f} ms, dense {dense_ms:.2f} ms"
+            f"{tokens:,} tokens, {count} rows a head: {plain.median_ms:.2f} ms, with {NAMED} {named.median_ms:.2f} ms, "
+            f"with a plan {planned.median_ms:.2f} ms, dense {dense_ms:.2f} ms"
         )
         found.append(
             {
@@ -73,6 +88,7 @@ def layer(tokens: int, counts: list[int], seed: int, device: str = "cuda") -> li
                 "certify_ms": plain.median_ms,
                 "certify_p20_ms": plain.p20_ms,
                 "certify_p80_ms": plain.p80_ms,
+                "with_named_ms": named.median_ms,
                 "with_plan_ms": planned.median_ms,
             }
         )

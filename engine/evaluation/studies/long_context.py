@@ -10,42 +10,89 @@ context, at every length, so the shorter ones show what it costs where it is not
   yarn       YaRN with its default ramp and attention factor
   longrope   LongRoPE's form with factors s^(2i/(d-2)) for the pairs i (NTK-aware interpolation), the seed of that
              paper's search: nobody searched factors for this model
-A low score of both prefills is the scaling's; one of the routed prefill alone is routing's.
+A low score of both prefills is the scaling's; one of the routed prefill alone is routing's. Greedy answers may be SLACK
+tokens longer than the gold one. For needle tasks the depth of every asked needle is kept, and whether it was found.
+Prompts are shared by --processes, on one GPU; where time runs out (--limit-s), rows hold what was answered.
 """
 
 from __future__ import annotations
 
+import argparse
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
+import torch
 
 from routesparse.engine.config import RouterConfig, default_segment
 from routesparse.engine.decide.decision import Computed
+from routesparse.engine.demo_model.niah import NIAH
 from routesparse.engine.demo_model.tasks import Sample
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.needles import Answer, answer, samples
+from routesparse.engine.evaluation.studies.needles import (
+    THREADS,
+    Answer,
+    answer,
+    count_of,
+    drawn,
+    paired,
+)
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
-TASKS = ("niah_single_2", "niah_multikey_2", "vt")
+TASKS = ("niah_single_2", "niah_multivalue", "vt")
 METHODS = ("dense", "routed")
+SLACK = 8  # tokens past the gold answer's length that may still bring a gold string
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt, and what all processes know."""
+
+    task: str
+    tokens: int
+    index: int
+    haystack: str
+    model: str
+    config: RouterConfig
+    ropes: tuple[tuple[str, RopeScaling | None], ...]
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prompt's answers by scaling and prefill.
+
+    depths: of the asked needles, as shares of the prompt's characters, in the order of ``gold``; empty for other tasks.
+    """
+
+    answers: dict[str, dict[str, Answer]]
+    gold: tuple[str, ...]
+    depths: tuple[float, ...]
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the study and write its file after every row."""
+    """Run the study; its file is renewed after every prompt."""
     parser = study.parser(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[131_072, 262_144])
-    parser.add_argument("--prompts", type=int, default=8, help="per task and length")
+    parser.add_argument("--prompts", type=int, default=10, help="per task and length")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--scalings", nargs="+", choices=SCALINGS, default=list(SCALINGS))
     parser.add_argument("--original", type=int, help="tokens of the original context; default: the model's")
+    parser.add_argument("--processes", type=int, default=1, help="prompts answered at a time, on one GPU")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start no prompt after it")
     arguments = parser.parse_args(argv)
     plain = load_model(arguments.model)
-    original = arguments.original or plain.max_tokens
     config = RouterConfig(
         segment_tokens=default_segment(plain.on_gpu), break_even_tokens=0, seed=arguments.seed
     )
@@ -54,28 +101,59 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(
             f"{arguments.data / 'prose' / 'test'} holds no *.txt; pass a folder of texts with --data"
         )
-    rows: list[dict[str, Any]] = []
+    original = arguments.original or plain.max_tokens
+    ropes = tuple(_ropes(plain, arguments.scalings, max(arguments.lengths) / original, original))
     result = {
         **study.header(plain, arguments),
         "original": original,
+        "processes": arguments.processes,
+        "prompts_per_cell": arguments.prompts,
+        "slack_tokens": SLACK,
         "config": config.to_dict(),
-        "rows": rows,
+        "rows": [],
     }
-    drawn = {
-        (task, length): samples(plain, task, length, arguments.prompts, haystacks, arguments.seed)
-        for task in arguments.tasks
-        for length in arguments.lengths
-    }
+    jobs = list(_jobs(arguments, config, haystacks, ropes))
+    models = {name: _as_run(arguments.model, rope) for name, rope in ropes}
+    found: dict[tuple[str, int], dict[int, Outcome]] = {}
+    with ProcessPoolExecutor(arguments.processes, multiprocessing.get_context("spawn")) as pool:
+        started: dict[Future[Outcome | None], Job] = {pool.submit(answered, job): job for job in jobs}
+        for done in as_completed(started):
+            job, outcome = started[done], done.result()
+            if outcome is None:
+                continue
+            found.setdefault((job.task, job.tokens), {})[job.index] = outcome
+            study.note(f"{job.task}, {job.tokens:,} tokens, prompt {job.index}: {_line(outcome)}")
+            result["rows"] = rows(found, models)
+            study.save(arguments.out, result)
+    study.note(f"{sum(map(len, found.values()))} of {len(jobs)} prompts answered")
+
+
+def _jobs(
+    arguments: argparse.Namespace,
+    config: RouterConfig,
+    haystacks: list[str],
+    ropes: tuple[tuple[str, RopeScaling | None], ...],
+) -> Iterator[Job]:
+    """Prompts outermost, so that a run cut short has some of every cell."""
+    deadline = time.time() + arguments.limit_s
+    for index, tokens, task in product(range(arguments.prompts), arguments.lengths, arguments.tasks):
+        haystack = haystacks[index % len(haystacks)]
+        yield Job(task, tokens, index, haystack, arguments.model, config, ropes, deadline)
+
+
+def _ropes(
+    plain: LoadedModel, names: list[str], factor: float, original: int
+) -> Iterator[tuple[str, RopeScaling | None]]:
     own = getattr(plain.model.config, "rope_parameters", None) or {}
     pairs = int(plain.head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
-    for name in arguments.scalings:
-        rope = scaling(name, max(arguments.lengths) / original, original, pairs)
-        loaded = plain if rope is None else load_model(arguments.model, rope=rope)
-        for (task, length), prompts in drawn.items():
-            row = measured(loaded, prompts, config)
-            rows.append({"scaling": name, "task": task, "tokens": length, "rope": loaded.rope, **row})
-            study.note(str({key: value for key, value in rows[-1].items() if key not in ("rope", "scores")}))
-            study.save(arguments.out, result)
+    for name in names:
+        yield name, scaling(name, factor, original, pairs)
+
+
+def _as_run(model: str, rope: RopeScaling | None) -> dict[str, str | None]:
+    """What a row says of its model."""
+    loaded = load_model(model, device="cpu", rope=rope)
+    return {"rope": loaded.rope, "revision": loaded.revision}
 
 
 def scaling(name: str, factor: float, original: int, pairs: int) -> RopeScaling | None:
@@ -89,28 +167,82 @@ def scaling(name: str, factor: float, original: int, pairs: int) -> RopeScaling 
     return RopeScaling.of(values)
 
 
-def measured(loaded: LoadedModel, prompts: list[Sample], config: RouterConfig) -> dict[str, Any]:
-    """Scores in percent by prefill, how often both answer alike, and what routing read."""
-    answers = [answered(loaded, sample, config) for sample in prompts]
-    scores = {method: [one[method].score for one in answers] for method in METHODS}
+@cache
+def _loaded(model: str, rope: RopeScaling | None) -> tuple[LoadedModel, Graphs[Computed]]:
+    """A process's model under one scaling, and what its GPU captured for earlier prompts."""
+    torch.set_num_threads(THREADS)
+    return load_model(model, rope=rope), Graphs()
+
+
+def answered(job: Job) -> Outcome | None:
+    """One prompt under every scaling after both prefills; None where the time is up."""
+    if time.time() > job.deadline:
+        return None
+    first = _loaded(job.model, job.ropes[0][1])[0]
+    sample = drawn(first, job.task, job.tokens, job.index, job.haystack, job.config.seed)
+    limit = count_of(first, sample.answer) + SLACK
+    answers = {name: _both(job, sample, limit, rope) for name, rope in job.ropes}
+    depths: tuple[float, ...] = ()
+    if job.task in NIAH and len(sample.needle_spans) == len(sample.gold):
+        depths = tuple(start / len(sample.prompt) for start, _ in sample.needle_spans)
+    return Outcome(answers, sample.gold, depths)
+
+
+def _both(job: Job, sample: Sample, limit: int, rope: RopeScaling | None) -> dict[str, Answer]:
+    loaded, graphs = _loaded(job.model, rope)
+    session = RoutingSession(job.config, profile=NamedProfile(), salt=sample.prompt[:4_096], graphs=graphs)
     return {
-        "revision": loaded.revision,
-        "n": len(answers),
-        **{method: 100 * float(np.mean(scores[method])) for method in METHODS},
-        "identical": float(np.mean([one["dense"].text == one["routed"].text for one in answers])),
-        "density": float(np.mean([one["routed"].density for one in answers])),
-        "scores": scores,
+        "dense": answer(loaded, sample, None, lambda: 1.0, limit),
+        "routed": answer(
+            loaded, sample, session, lambda: float(session.trace.record().run.density or 1.0), limit
+        ),
     }
 
 
-def answered(loaded: LoadedModel, sample: Sample, config: RouterConfig) -> dict[str, Answer]:
-    """One prompt after both prefills."""
-    graphs: Graphs[Computed] = Graphs()
-    session = RoutingSession(config, profile=NamedProfile(), salt=sample.prompt[:4_096], graphs=graphs)
-    return {
-        "dense": answer(loaded, sample, None, lambda: 1.0),
-        "routed": answer(loaded, sample, session, lambda: float(session.trace.record().run.density or 1.0)),
-    }
+def rows(
+    found: dict[tuple[str, int], dict[int, Outcome]], models: dict[str, dict[str, str | None]]
+) -> list[dict[str, Any]]:
+    """One a scaling, task and length: scores in percent by prefill, how often both answer alike, what routing read.
+
+    needles: [depth, found after the dense prefill, found after the routed one] of every asked needle.
+    """
+    made = []
+    for name, model in models.items():
+        for (task, tokens), outcomes in sorted(found.items()):
+            prompts = [outcomes[index] for index in sorted(outcomes)]
+            answers = [one.answers[name] for one in prompts]
+            scores = {method: [one[method].score for one in answers] for method in METHODS}
+            made.append(
+                {
+                    "scaling": name,
+                    "task": task,
+                    "tokens": tokens,
+                    **model,
+                    "n": len(answers),
+                    **{method: 100 * float(np.mean(scores[method])) for method in METHODS},
+                    "routed - dense": paired({task: scores}, "routed", "dense", 0),
+                    "identical": float(np.mean([one["dense"].text == one["routed"].text for one in answers])),
+                    "density": float(np.mean([one["routed"].density for one in answers])),
+                    "scores": scores,
+                    "needles": [needle for one in prompts for needle in _needles(one, name)],
+                }
+            )
+    return made
+
+
+def _needles(one: Outcome, name: str) -> list[list[float]]:
+    by = one.answers[name]
+    return [
+        [round(depth, 3), *(float(gold in by[method].text) for method in METHODS)]
+        for gold, depth in zip(one.gold, one.depths, strict=False)
+    ]
+
+
+def _line(outcome: Outcome) -> str:
+    return ", ".join(
+        f"{name} " + "/".join(f"{100 * by[method].score:.0f}" for method in METHODS)
+        for name, by in outcome.answers.items()
+    )
 
 
 if __name__ == "__main__":

@@ -142,21 +142,26 @@ def samples(
 
     A sample's draws are those of (seed, task, length, index): two seeds share no prompt.
     """
-
-    def measure(text: str) -> int:
-        return len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
-
     return [
-        fit_sample(
-            task,
-            tokens,
-            count_tokens=measure,
-            haystack=haystacks[index % len(haystacks)],
-            seed=seed + SEED_OFFSET,
-            index=index,
-        )
-        for index in range(count)
+        drawn(loaded, task, tokens, index, haystacks[index % len(haystacks)], seed) for index in range(count)
     ]
+
+
+def drawn(loaded: LoadedModel, task: str, tokens: int, index: int, haystack: str, seed: int) -> Sample:
+    """One of ``samples``."""
+    return fit_sample(
+        task,
+        tokens,
+        count_tokens=lambda text: count_of(loaded, text),
+        haystack=haystack,
+        seed=seed + SEED_OFFSET,
+        index=index,
+    )
+
+
+def count_of(loaded: LoadedModel, text: str) -> int:
+    """Tokens of a text, without special ones."""
+    return len(loaded.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _start(started: Any) -> None:
@@ -200,8 +205,17 @@ def answer_all(
 
 
 @torch.no_grad()
-def answer(loaded: LoadedModel, sample: Sample, router: AttentionRouter | None, density: Any) -> Answer:
-    """Greedy decoding after a prefill by ``router`` (None: the model's own dense attention)."""
+def answer(
+    loaded: LoadedModel,
+    sample: Sample,
+    router: AttentionRouter | None,
+    density: Any,
+    limit: int | None = None,
+) -> Answer:
+    """Greedy decoding after a prefill by ``router`` (None: the model's own dense attention).
+
+    limit: most tokens of the answer; None: RULER's.
+    """
     text = sample.prompt + sample.answer_prefix
     bos = [] if loaded.tokenizer.bos_token_id is None else [loaded.tokenizer.bos_token_id]
     ids = bos + loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -210,7 +224,7 @@ def answer(loaded: LoadedModel, sample: Sample, router: AttentionRouter | None, 
         out = loaded.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            max_new_tokens=GENERATION_TOKENS[sample.task],
+            max_new_tokens=limit or GENERATION_TOKENS[sample.task],
             do_sample=False,
             pad_token_id=0,
         )

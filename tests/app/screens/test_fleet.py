@@ -75,6 +75,8 @@ def test_an_alarm_names_model_day_figure_and_leads_to_its_runs(served, open_page
     assert "<b>served</b>, 2026-11-19: 18 of 20 requests raised a drift alarm" in html
     assert "against 0 of 20 (0.0 %) in the 7 days before" in html
     assert "1 in 50 recorded" in html and "n = 1 judged day of a model, 2 too few" in html
+    assert "4 figures of one day of one model, none over days or models" in html
+    assert "1 judged day together are expected to raise at most 0.001 false ones" in html
     assert "day=2026-11-19" in html and "reason=drift+alarm" in html
     assert "<b>served</b>" not in " ".join(str(part.proto.body) for part in page.get("html"))
 

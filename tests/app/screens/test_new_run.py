@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from routesparse.app.screens.new_run import problems
 from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
 from routesparse.app.ui import numbers
@@ -180,6 +181,56 @@ def test_any_file_that_is_text_is_a_prompt(demo_home, open_page, queue, went, na
     page.file_uploader(key="upload").set_value((name, TEXT.encode(), "application/octet-stream")).run()
     page.button(key="submit").click().run()
     assert queue.jobs()[0].label == name and queue.prompts.read(queue.jobs()[0].id).decode() == TEXT
+
+
+YARN = '{"rope_type": "yarn", "factor": 4.0}'
+
+
+def test_a_scaling_reaches_the_job_and_lengthens_what_the_model_reads(demo_home, open_page, queue, went):
+    page = paste(open_page("new_run", source="Paste", rope=YARN, calibration="none"))
+    assert not page.exception and "524,288" in text_of(page)
+    page.button(key="submit").click().run()
+    asked = RunRequest.from_json(queue.jobs()[0].request_json)
+    assert json.loads(asked.rope) == {"rope_type": "yarn", "factor": 4.0}
+    assert asked.scaling.text == asked.rope
+    again = {name: str(value) for name, value in new_run_address.of_request(asked).items()}
+    page = paste(open_page("new_run", source="Paste", **again))
+    page.button(key="submit").click().run()
+    assert RunRequest.from_json(queue.jobs()[0].request_json) == asked
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ("yarn", "is no JSON object"),
+        ('{"rope_type": "dynamic", "factor": 2.0}', "cached keys no longer fit"),
+        ('{"rope_type": "yarn", "factor": 0.5}', "rope.factor"),
+        (
+            '{"rope_type": "longrope", "factor": 2.0, "short_factor": [1], "long_factor": [1]}',
+            "model 'demo' has 32 rotary pairs",
+        ),
+        (
+            '{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 262144}',
+            "more than the model reads, 131,072",
+        ),
+    ],
+)
+def test_a_scaling_that_means_nothing_or_does_not_fit_the_model_is_not_queued(
+    demo_home, open_page, rope, message
+):
+    page = paste(open_page("new_run", source="Paste", rope=rope))
+    assert not page.exception and escape(message) in text_of(page)
+    assert page.button(key="submit").disabled
+    fix(page, "Run without RoPE scaling")
+    assert escape(message) not in text_of(page) and not page.button(key="submit").disabled
+
+
+def test_a_calibration_made_without_scaling_is_refused_with_one(monkeypatch):
+    monkeypatch.setattr("routesparse.app.shell.identity.owner", lambda: None)
+    asked = RunRequest(calibration="prose", policy="priced")
+    assert problems.of_calibration(asked) is None
+    told = problems.of_calibration(replace(asked, rope=YARN))
+    assert "was made without RoPE scaling" in told and "routesparse calibrate --rope" in told
 
 
 def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, queue, went):

@@ -5,9 +5,19 @@ import json
 import pytest
 
 from routesparse.engine import paths
-from routesparse.engine.evaluation import report, report_cpu, report_gpu, result_files
+from routesparse.engine.evaluation import (
+    report,
+    report_certify,
+    report_contexts,
+    report_cpu,
+    report_gpu,
+    result_files,
+)
 
-PAGES = ("CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md", "DETECTION.md")
+PAGES = ["CPU.md", "GPU.md", "TRUST.md", "CERTIFY.md", "DETECTION.md"]
+# Written once their studies have been run.
+PAGES += ["PRESSES.md"] if result_files.there(report_contexts.PRESSES) else []
+PAGES += ["LONG_CONTEXT.md"] if any(map(result_files.there, report_contexts.LONG)) else []
 
 
 @pytest.fixture
@@ -67,3 +77,49 @@ def test_needles_that_the_method_was_changed_for_are_called_so(copied, monkeypat
     told = "\n".join(report_cpu.needles())
     assert ("not an independent test" in told) == (seed == report_cpu.DEVELOPMENT_SEED)
     assert ("drawn for this table" in told) == (seed != report_cpu.DEVELOPMENT_SEED)
+
+
+def pair(mean):
+    return {"n": 25, "mean_points": mean, "interval_points": [mean - 3, mean + 3], "harmed": 2, "gained": 1}
+
+
+ABOUT = {
+    **{"device": "D", "threads": 2, "dtype": "bfloat16", "versions": {"torch": "2.11.0"}, "seed": 5},
+    **{"git_commit": "0123456789", "command": "python -m x", "slack_tokens": 8},
+}
+
+
+def test_presses_are_told_by_length_with_all_tasks_first():
+    cell = {"tokens": 16_384, "press": "SnapKVPress", "ratio": 0.75, "dense": 81.0, "routed": 79.5}
+    both = [{**cell, "task": task, "routed - dense": pair(-1.5)} for task in ("niah_single_2", None)]
+    lines = report_contexts.presses({**ABOUT, "cells": both})
+    rows = [line for line in lines if line.startswith("| SnapKV")]
+    assert "## 16,384 tokens" in lines and "**all**" in rows[0] and "niah_single_2" in rows[1]
+    assert "| 75% | **all** | 25 | 81.0 | 79.5 | -1.5 [-4.5, +1.5] | 2 | 1 |" in rows[0]
+
+
+def test_longer_contexts_are_told_with_the_depths_of_found_needles():
+    row = {"scaling": "yarn", "task": "niah_multivalue", "tokens": 262_144, "dense": 100.0, "routed": 75.0}
+    row |= {
+        "density": 0.1,
+        "routed - dense": pair(-25.0),
+        "needles": [[0.1, 1, 1], [0.2, 1, 0], [0.99, 1, 1]],
+    }
+    lines = report_contexts.long_contexts([{**ABOUT, "original": 131_072, "rows": [row]}])
+    assert any(
+        line.startswith("| YaRN | niah_multivalue | 262,144 | 25 | 100.0 | 75.0 | -25.0") for line in lines
+    )
+    assert lines[-1] == "| YaRN | 262,144 | 2 and 1 of 2 | - | - | 1 and 1 of 1 |"
+
+
+@pytest.mark.parametrize(("ms", "told"), [(1.4, "met up to 32 rows a head"), (1.6, "not met")])
+def test_the_goal_of_certifys_cost_is_judged_by_the_figures(ms, told):
+    row = {"tokens": 131_072, "heads": 32, "dense_ms": 40.0, "certify_p20_ms": ms, "certify_p80_ms": ms}
+    rows = [
+        {**row, "rows": n, "certify_ms": ms * n / 32, "with_named_ms": 3, "with_plan_ms": 4} for n in (32, 64)
+    ]
+    rows = [one for one in rows if told != "not met" or one["rows"] >= 32]
+    lines = report_certify.cost(
+        {**ABOUT, "rows": rows, "kv_heads": 8, "size": 128, "density": 0.2, "named": "last:64"}
+    )
+    assert f"the goal of 1.5 ms a layer is {told}" in lines[0] and len(lines) == 4 + len(rows)

@@ -1,4 +1,4 @@
-"""Alarms of the page Fleet: how often they are false, what they find, what they leave unjudged. numpy, pandas."""
+"""Alarms of the page Fleet: how often they are false, what they find, what they leave unjudged. No model, no GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from routesparse.engine.evaluation.studies import fleet_false_alarms
 from routesparse.engine.stats import fleet_alarms
 from routesparse.engine.stats.fleet_alarms import FEWEST, LEVEL, judge
 
@@ -46,6 +47,36 @@ def test_false_alarms_are_no_more_frequent_than_stated(n, before):
         (of_day(judge(one_day(random, n, before), level))["state"] == "alarm").any() for _ in range(days)
     )
     assert false <= days * level + 3 * math.sqrt(days * level * (1 - level))
+
+
+@pytest.mark.parametrize(("n", "before"), [(20, 20), (33, 140), (60, 200)])
+@pytest.mark.parametrize("figure", ["red", "area"])
+def test_at_the_shipped_level_no_figure_takes_more_than_its_part(monkeypatch, n, before, figure):
+    """Exactly, without draws: for any number of the kind among all requests, the chance of an alarm of one figure is at
+    most LEVEL over the number of figures, where Holm's procedure stops first. So a day's is at most LEVEL."""
+    part = LEVEL / len(fleet_alarms.FIGURES)
+    both = fleet_alarms.FIGURES[figure].both_sides
+    reached = 0.0
+    for kind in range(n + before + 1):
+        chances = fleet_alarms._chances(n, before, kind)
+        alarm = 0.0
+        for count in range(max(0, kind - before), min(n, kind) + 1):
+            yes = np.repeat([1.0, 0.0], [count, n - count])
+            others = np.repeat([1.0, 0.0], [kind - count, before - kind + count])
+            plain = fleet_alarms.Figure(figure, None, both)
+            p, counted = fleet_alarms._test(plain, yes, others)
+            assert counted["count"] == count
+            alarm += chances[count] * (p <= part)
+        assert alarm <= part * (1 + 1e-9)
+        reached = max(reached, alarm)
+    assert reached > part / 20, "a test that never alarms would keep any level"
+
+
+def test_false_alarms_at_the_shipped_level_are_as_rare_as_the_study_counted():
+    """The study's own draws, fewer of them: of 1,500 days at most 1.5 are expected, and 9 would be a wonder."""
+    alarms = fleet_false_alarms.false_alarms(np.random.default_rng(8), 20, 40, 1_500)
+    assert alarms <= 8
+    assert fleet_false_alarms.false_alarms(np.random.default_rng(8), 20, 40, 300, level=0.5) > 30
 
 
 @pytest.mark.parametrize(

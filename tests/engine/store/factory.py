@@ -749,17 +749,19 @@ def make_certificate(run_id="20261101-120000-ce47f1ca", *, layers=4, heads=4, pl
         else "rows differ from exact attention",
         findings_json=json.dumps(["at 95% confidence most rows are close"]),
     )
+    row = replace(row, **changes)
+    asked = (row.plan, row.tolerance)
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     worst = len(every)
-    claims = [_claim(run_id, "pass", 0.2, 64 * worst, plan)]
-    claims += [_claim(run_id, "layer", 0.1 * (n + 1), 64 * heads, plan, layer=n) for n in range(layers)]
+    claims = [_claim(run_id, "pass", 0.2, 64 * worst, *asked)]
+    claims += [_claim(run_id, "layer", 0.1 * (n + 1), 64 * heads, *asked, layer=n) for n in range(layers)]
     claims += [
         _claim(
             run_id,
             "head",
             0.5 * (n + 1) / worst,
             64,
-            plan,
+            *asked,
             batch_index=0,
             layer=layer,
             head=head,
@@ -767,7 +769,6 @@ def make_certificate(run_id="20261101-120000-ce47f1ca", *, layers=4, heads=4, pl
         )
         for n, (layer, head) in enumerate(every)
     ]
-    row = replace(row, **changes)
     named = [_named(row, token, layers * heads) for token in range(4088, 4096)]
     return CertificateRecord(row, tuple(claims), tuple(named))
 
@@ -796,7 +797,9 @@ def _named(certificate, token, rows):
     )
 
 
-def _claim(run_id, scope, error, rows, plan, *, batch_index=None, layer=None, head=None, worst=None):
+def _claim(
+    run_id, scope, error, rows, plan, tolerance, *, batch_index=None, layer=None, head=None, worst=None
+):
     planned = {"mass": 1 - error, "mass_bound": 0.95 - error, "low_rows": 3, "low_rows_bound": 0.12}
     planned |= {"hit_rate": 0.9, "hit_rate_bound": 0.8, "plan_error": error, "disagreement": 1e-6}
     error = 1e-7 if plan is None else error
@@ -815,7 +818,7 @@ def _claim(run_id, scope, error, rows, plan, *, batch_index=None, layer=None, he
         nonfinite_rows=0,
         beyond_rounding=0 if plan is None else rows // 2,
         beyond_rounding_bound=0.05 if plan is None else 0.6,
-        beyond_tolerance=None,
-        beyond_tolerance_bound=None,
+        beyond_tolerance=None if tolerance is None else 0 if plan is None else rows // 4,
+        beyond_tolerance_bound=None if tolerance is None else 0.005 if plan is None else 0.35,
         **({} if plan is None else planned),
     )

@@ -87,6 +87,10 @@ def test_infinite_errors_of_a_broken_output_are_kept(certified, store, tmp_path)
 
 
 HEAD = 5  # where the first claim of a head stands: behind the pass and four layers
+OF_A_PLAN = (
+    *("mass", "mass_bound", "low_rows", "low_rows_bound", "hit_rate", "hit_rate_bound"),
+    *("plan_error", "disagreement"),
+)
 WRONG = {
     "a verdict that there is none of": ({"verdict": "perfect"}, 0, {}),
     "findings that are no list": ({"findings_json": "{}"}, 0, {}),
@@ -106,7 +110,11 @@ WRONG = {
     "a head without its worst token": ({}, HEAD, {"worst_position": None}),
     "a token behind the prompt": ({}, HEAD, {"worst_position": 4096}),
     "a plan's figure that is missing": ({}, 0, {"low_rows": None}),
+    "a plan's figures that are missing together": ({}, 0, dict.fromkeys(OF_A_PLAN)),
+    "a plan's figures that a head lacks": ({}, HEAD, dict.fromkeys(OF_A_PLAN)),
+    "a plan's figures without a plan": ({"plan": None}, 0, {}),
     "rows beyond no tolerance": ({}, 0, {"beyond_tolerance": 0, "beyond_tolerance_bound": 0.1}),
+    "no rows beyond a tolerance": ({"tolerance": 0.1}, 0, {}),
     "a verdict that the claims contradict": ({"verdict": "exact"}, 0, {}),
     "no claim of the pass": ({}, 0, {"scope": "layer", "layer": 9}),
 }
@@ -121,6 +129,17 @@ def test_nonsense_is_refused_before_it_is_stored(certified, tmp_path, wrong):
     path = bundle.write_bundle(made, tmp_path)
     with pytest.raises(BundleError, match="holds a value that no run can have"):
         bundle.verify_bundle(path)
+
+
+def test_a_tolerance_without_its_figures_does_not_pass_for_kept(factory, tmp_path):
+    """With NULL in the place of rows beyond the tolerance the verdict would be judged as if none was asked for."""
+    made = factory.make_certificate(plan=None, tolerance=0.1)
+    bundle.verify_bundle(bundle.write_bundle(replace(made, named=()), tmp_path / "whole"))
+    empty = tuple(replace(claim, beyond_tolerance=None, beyond_tolerance_bound=None) for claim in made.claims)
+    for claims in (empty, (*made.claims[:-1], empty[-1])):
+        path = bundle.write_bundle(replace(made, claims=claims, named=()), tmp_path)
+        with pytest.raises(BundleError, match="a figure, as the certificate has a tolerance"):
+            bundle.verify_bundle(path)
 
 
 NAMED_WRONG = {
