@@ -1,11 +1,11 @@
 """How fast the dashboard is with many runs: ``python tests/e2e/speed.py [--against FOLDER] [--out FILE]``.
 
-Fills a store with N runs (``--runs``, default 1,000) of 8 x 8 heads and two of 32 x 32 heads x 8 segments at 128K
-tokens, all written by the real bundle writer, then lets Chromium visit it in fresh contexts (speed_visits.py). Prints a
-table against the targets (median of the visits) and writes it with the command, versions and machine to
-data/results/dashboard.json.
+Fills a store with N runs (``--runs``, default 1,000) of 8 x 8 heads, a quarter of them requests of a server in the two
+weeks before, two of 32 x 32 heads x 8 segments at 128K tokens, and a certificate of 32 x 32 heads, all written by the
+real bundle writer, then lets Chromium visit it in fresh contexts (speed_visits.py). Prints a table against the targets
+(median of the visits) and writes it with the command, versions and machine to data/results/dashboard.json.
 
-``--against`` names another checkout, of a version that has the same pages. Its dashboard runs beside this one, on runs
+``--against`` names another checkout, of a version that may lack some pages. Its dashboard runs beside this one, on runs
 that its own writer made, is visited in turn with it, and every action gets the median ratio of this version's wall
 clock and server CPU to its: what else the machine did weighs on both. Times alone compare two days of a machine.
 ``--only PAGE`` times the first paint of that page alone and by itself writes no file; it may be given several times.
@@ -14,6 +14,7 @@ clock and server CPU to its: what else the machine did weighs on both. Times alo
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import shlex
@@ -22,15 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib import import_module, metadata
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
 from routesparse.engine import errors
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.provenance import git_commit
 from routesparse.engine.store import spool
 from routesparse.engine.store.bundle import write_bundle
@@ -45,6 +47,8 @@ serve = import_module("serve")
 visits = import_module("speed_visits")
 
 SETTINGS = (0.1, 0.2, 0.3, 0.5, 1.0)  # prices
+JOBS = 100
+KNOWS_FLEETS = hasattr(factory, "served")  # the checkout whose modules these are
 RESULT = serve.REPOSITORY / "data" / "results" / "dashboard.json"
 PAYLOAD_BYTES = 1_000_000  # of every action
 # What is measured -> limit in seconds; the idle page's is a share of a core.
@@ -58,15 +62,19 @@ TARGETS_S = {
     "switch: runs to sweep": 1.0,
     "switch: sweep to models": 1.0,
     "switch: text to map": 1.0,
+    "switch: fleet to certificate": 1.0,
+    "switch: certificate to results": 1.0,
     "map: click a cell": 0.5,
     "map: arrow key": 0.5,
     "map: colour by another metric": 0.5,
     "map: another segment": 0.5,
-    "head: probe picture of the next head": 1.0,
+    "head: probe picture of the next head": 0.5,
     "text: scroll to the middle": 0.5,
     "text: find a phrase": 0.5,
     "text: click another head": 0.5,
     "text: show the worst row": 0.5,
+    "fleet: the days before": 0.5,
+    "certificate: colour by another figure": 0.5,
 }
 IDLE_SHARE = 0.02
 
@@ -117,21 +125,32 @@ def fill(home: Path, runs: int) -> dict[str, visits.Measured]:
         if i < len(SETTINGS):
             priced = factory.priced(made)
             made = replace(priced, run=replace(priced.run, sweep=visits.SWEEP, price=SETTINGS[i]))
+        elif i % 4 == 0 and KNOWS_FLEETS:
+            day = datetime.date(2026, 11, 19) - datetime.timedelta(i // 4 % 14)
+            made = factory.served(made, f"{day}T{i % 24:02d}:12:31+00:00", drift_alarm=i % 40 == 0)
         write_bundle(made, home / "spool")
         spool.ingest_spool(store, home / "spool")
-    for record in (factory.rename(big, visits.OTHER_BIG), big):
+    big_ones = [factory.rename(big, visits.OTHER_BIG), big]
+    if KNOWS_FLEETS:
+        big_ones.append(factory.make_certificate(layers=32, heads=32))
+    for record in big_ones:
         write_bundle(record, home / "spool")
         spool.ingest_spool(store, home / "spool")
     store.close()
     serve.forget_samples(home)
+    with closing(JobQueue(home)) as queue:
+        for i in range(JOBS):
+            queue.submit(RunRequest(label=f"prompt-{i}.txt"), f"A ledger of vessels, page {i}.")
+            job = queue.claim("worker-1")
+            queue.finish(job, job.run_id)
     return measured
 
 
-def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> None:
-    """``fill`` by the modules of another checkout. names: what serve.named made of it."""
+def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> subprocess.Popen[bytes]:
+    """``fill`` by the modules of another checkout, in a process. names: what serve.named made of it."""
+    home.mkdir()
     command = [sys.executable, __file__, "--fill", str(home), "--runs", str(runs)]
-    environment = {**os.environ, "PYTHONPATH": str(names)}
-    subprocess.run(command, cwd=checkout, env=environment, check=True)
+    return subprocess.Popen(command, cwd=checkout, env={**os.environ, "PYTHONPATH": str(names)})
 
 
 def report(here: visits.Side, against: visits.Side | None) -> list[dict[str, object]]:
@@ -208,16 +227,20 @@ def main(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (place / "here").mkdir()
+        if arguments.against:
+            names = serve.named(arguments.against, place / "names")
+            filling = fill_by(arguments.against, names, place / "against", arguments.runs)
         ingested = fill(place / "here", arguments.runs)
+        if arguments.against and filling.wait():
+            raise SystemExit(f"{arguments.against} could not fill a store")
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
         sides = [visits.Side(stack.enter_context(serve.dashboard(place / "here")))]
         if arguments.against:
-            names = serve.named(arguments.against, place / "names")
-            (place / "against").mkdir()
-            fill_by(arguments.against, names, place / "against", arguments.runs)
             other = serve.dashboard(place / "against", checkout=arguments.against, names=names)
             sides.append(visits.Side(stack.enter_context(other)))
+        for side in sides:
+            visits.find_pages(browser, side)
         for number in range(1 + arguments.visits):
             for side in sides:
                 visits.visit(browser, side, arguments.only)
@@ -240,7 +263,7 @@ def _write(file: Path, arguments: argparse.Namespace, load: float, rows: list[di
     versions = {name: metadata.version(name) for name in ("streamlit", "plotly", "duckdb", "playwright")}
     header = {
         "command": shlex.join(["python", "tests/e2e/speed.py", *sys.argv[1:]]),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "git_commit": git_commit(),
         "machine": f"{os.cpu_count()} CPU cores, Chromium on the same machine",
         "load_before": round(load, 2),
