@@ -51,7 +51,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".rs-grid");
   root.told = new Map(data.cells.map(([i, j, , , , hover]) => [`${i},${j}`, hover]));
   root.tabIndex = 0;
-  root.setAttribute("aria-label", data.label);
+  root.setAttribute("role", "application");
+  root.setAttribute("aria-label", `${data.label}: ${data.shape.join(" by ")} cells; arrow keys read them${data.picks ? ", Enter opens one" : ""}`);
+  root.querySelector(".drawing").ariaHidden = "true"; // it would be read as loose numbers
   root.classList.toggle("picks", data.picks);
   let at = null;
   const refresh = () => { if (root.clientWidth) { draw(root, data); ring(root, at); } };
@@ -77,6 +79,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     at = at ? [clip(at[0] + step[0], rows), clip(at[1] + step[1], columns)] : [0, 0];
     ring(root, at);
     tell(root, at, left + (at[1] + 0.5) * cell, TOP + (at[0] + 0.5) * row);
+    root.querySelector(".rs-said").textContent = root.told.get(at.join()) ?? "nothing recorded";
   };
   root.watch?.disconnect();
   root.watch = new ResizeObserver(refresh);

@@ -57,7 +57,7 @@ PAINTS = {
     "results": ("/results", _chart("front-chart")),
     "fleet": ("/fleet", _GRID),
     "certificate": ("/certificate", _GRID),
-    "new": ("/new?source=Sample&sample=needles.txt", ".st-key-card-take .rs-pair"),
+    "new": ("/new?source=Sample&sample=needles.txt", ".st-key-card-take .rs-kpi, .st-key-card-take .rs-pair"),
     "job": ("/job", "[class*=st-key-card-jobs]"),
     "terms": ("/terms", ".st-key-card-terms"),
 }

@@ -41,7 +41,7 @@ PAGES = {
     "terms": "/terms",
 }
 # What has columns or a wide table; light and dark differ in no width.
-NARROW = ("runs", "map", "text", "certificate", "compare", "sweep", "new")
+NARROW = ("runs", "map", "text", "certificate", "compare", "sweep", "new", "fleet")
 # One of each kind of error, and the theme to draw it in.
 ERRORS = {
     "unknown run": ("/map?run=deadbeef", "dark"),
@@ -77,6 +77,8 @@ def failed(home):
 def address(serve, factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_certificate(layers=8, heads=8), home / "spool")
+    for request in factory.fleet(2, 20, bad=0):
+        bundle.write_bundle(request, home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")
     for run_id, hardness, price in (("5eeb000090e1f001", 0.9, 0.3), ("5eeb000090e1f002", 0.5, 1.0)):
         made = factory.priced(factory.make_record(run_id, hardness=hardness))
@@ -130,7 +132,9 @@ def visit(browser):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_serious(address, visit, name, theme):
-    assert serious(visit(f"{address}{PAGES[name]}", theme)) == []
+    page = visit(f"{address}{PAGES[name]}", theme)
+    assert not page.locator(".rs-state").count(), "the page is to be filled"
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize("name", NARROW)
