@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -214,7 +215,7 @@ def fleet(
         for place in range(per_day):
             is_odd = back == bad and place % 10 > 0
             yield served(
-                rename(made, f"{day.replace('-', '')}-{model[:8]}-{place:04d}"),
+                rename(made, f"{day.replace('-', '')}-{zlib.crc32(model.encode()):08x}-{place:04d}"),
                 f"{day}T{place % 24:02d}:{place // 24:02d}:00+00:00",
                 model=model,
                 tokens=2048 + 512 * (place % 9),
