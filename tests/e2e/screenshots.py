@@ -26,7 +26,9 @@ from routesparse.engine.jobs.kinds import ProfileRequest
 from routesparse.engine.jobs.queue import Claim, JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import DEMO
+from routesparse.engine.store import spool
 from routesparse.engine.store.bundle import write_bundle
+from routesparse.engine.store.duckdb_store import Store
 
 # A script, run by its path: its neighbours are found through the search path.
 ENGINE_TESTS = Path(__file__).resolve().parents[1] / "engine"
@@ -114,7 +116,7 @@ PAGES = {
 FLEET = {
     "fleet": "/fleet",
     "fleet-30-days": "/fleet?days=30",
-    "fleet-before": "/fleet?until=2026-11-07",
+    "fleet-before": "/fleet?until=2026-11-12",
     "fleet-nothing-then": "/fleet?until=2026-09-30",
     "fleet-bad-link": "/fleet?until=yesterday",
     "runs-of-a-day": "/runs?model=demo&day=2026-11-18&source=server request",
@@ -123,19 +125,19 @@ FLEET = {
 
 def fill(home: Path) -> None:
     """Runs as a user would have them, and one bad bundle."""
-    spool = home / "spool"
-    write_bundle(make_record(hardness=0.9), spool)
-    write_bundle(make_record(AGAIN, hardness=0.5, seed=2), spool)
+    arrived = home / "spool"
+    write_bundle(make_record(hardness=0.9), arrived)
+    write_bundle(make_record(AGAIN, hardness=0.5, seed=2), arrived)
     older = make_record(
         "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
     )
     bare = tuple(replace(probe, masks=None, mask_columns=None, mask_pool=None) for probe in older.probes)
-    write_bundle(replace(older, probes=bare), spool)
+    write_bundle(replace(older, probes=bare), arrived)
     write_bundle(
         make_record(
             "c0de17aa90e1f003", name="router.py.txt", domain="code", hardness=0.4, seed=5, audit=False
         ),
-        spool,
+        arrived,
     )
     write_bundle(
         make_record(
@@ -150,13 +152,13 @@ def fill(home: Path) -> None:
             probe_columns=32,
             hardness=0.6,
         ),
-        spool,
+        arrived,
     )
     priced = factory.priced(make_record("9a1ced9a90e1f007", hardness=0.9), raised=(1, 5))
-    write_bundle(priced, spool)
+    write_bundle(priced, arrived)
     below = rename(priced, "9a1cebad90e1f008")
     layers = tuple(replace(row, lower_mass=0.66) if row.layer == 2 else row for row in below.layers)
-    write_bundle(replace(below, layers=layers), spool)
+    write_bundle(replace(below, layers=layers), arrived)
     large = make_record(
         "32b9a1ce90e1f009",
         name="contract-128k.txt",
@@ -169,16 +171,25 @@ def fill(home: Path) -> None:
         probe_columns=32,
         hardness=0.8,
     )
-    write_bundle(factory.priced(large, raised=(3, 17)), spool)
+    write_bundle(factory.priced(large, raised=(3, 17)), arrived)
     for place, price in enumerate((0.1, 0.3, 1.0)):
         setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
-        write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
+        write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), arrived)
     (home / "models" / "broken").mkdir(parents=True)
     fill_results(home)
-    write_bundle(factory.make_certificate(layers=8, heads=8), spool)
+    write_bundle(factory.make_certificate(layers=8, heads=8), arrived)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
-    shutil.copytree(bad, spool / bad.name)
+    shutil.copytree(bad, arrived / bad.name)
+
+
+def fill_fleet(home: Path) -> None:
+    """Requests of two models, one with a name of hostile text and too few to judge; all taken in."""
+    for requests in (factory.fleet(9, 20), factory.fleet(3, 4, model=f"<b>{LONG}</b>")):
+        for request in requests:
+            write_bundle(request, home / "spool")
+    with contextlib.closing(Store(home / "routesparse.duckdb")) as store:
+        spool.ingest_spool(store, home / "spool")
 
 
 def fill_results(home: Path) -> None:
@@ -289,9 +300,7 @@ def main(folder: Path, only: Sequence[str]) -> None:
         fill(filled)
         ids, running = queue_jobs(filled)
         if any(_is_wanted(f"served-{name}", only) for name in FLEET):
-            for requests in (factory.fleet(16, 24), factory.fleet(3, 4, model=f"<b>{LONG}</b>")):
-                for request in requests:
-                    write_bundle(request, served / "spool")
+            fill_fleet(served)
         (broken / "routesparse.duckdb").write_bytes(b"this is no database")
         with serve.dashboard(filled) as address, alive(filled, running):
             pages = {name: path.format(**ids) for name, path in PAGES.items()}

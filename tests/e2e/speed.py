@@ -110,14 +110,9 @@ def ingest_seconds(home: Path, record, times: int):
     return result
 
 
-def fill(home: Path, runs: int) -> dict[str, visits.Measured]:
-    """Runs of 8 x 8 x 1 x 21 with audit and without probe, some of them of one sweep; the big ones are the newest.
-    Returns how long taking in one of each size takes."""
+def fill(home: Path, runs: int) -> None:
+    """Runs of 8 x 8 x 1 x 21 with audit and without probe, some of them of one sweep; the big ones are the newest."""
     big = big_record()
-    measured = {
-        "ingest 8 x 8 x 4 x 21": ingest_seconds(home / "small", factory.make_record(segments=4), 5),
-        "ingest 32 x 32 x 8 x 21": ingest_seconds(home / "big", big, 3),
-    }
     store = Store(home / "routesparse.duckdb")
     base = factory.make_record(segments=1, probe=False)
     for i in range(runs):
@@ -143,7 +138,6 @@ def fill(home: Path, runs: int) -> dict[str, visits.Measured]:
             queue.submit(RunRequest(label=f"prompt-{i}.txt"), f"A ledger of vessels, page {i}.")
             job = queue.claim("worker-1")
             queue.finish(job, job.run_id)
-    return measured
 
 
 def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> subprocess.Popen[bytes]:
@@ -234,9 +228,14 @@ def main(arguments: argparse.Namespace) -> None:
         if arguments.against:
             names = serve.named(arguments.against, place / "names")
             filling = fill_by(arguments.against, names, place / "against", arguments.runs)
-        ingested = fill(place / "here", arguments.runs)
+        fill(place / "here", arguments.runs)
         if arguments.against and filling.wait():
             raise SystemExit(f"{arguments.against} could not fill a store")
+        # After the other one's filling, which would weigh on it.
+        ingested = {
+            "ingest 8 x 8 x 4 x 21": ingest_seconds(place / "small", factory.make_record(segments=4), 5),
+            "ingest 32 x 32 x 8 x 21": ingest_seconds(place / "big", big_record(), 3),
+        }
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
         sides = [visits.Side(stack.enter_context(serve.dashboard(place / "here")))]
