@@ -123,14 +123,12 @@ def fill(home: Path, runs: int) -> None:
         elif i % 4 == 0 and KNOWS_FLEETS:
             day = datetime.date(2026, 11, 19) - datetime.timedelta(i // 4 % 14)
             made = factory.served(made, f"{day}T{i % 24:02d}:12:31+00:00", drift_alarm=i % 40 == 0)
-        write_bundle(made, home / "spool")
-        spool.ingest_spool(store, home / "spool")
+        _take_in(store, made, home)
     big_ones = [factory.rename(big, visits.OTHER_BIG), big]
     if KNOWS_FLEETS:
         big_ones.append(factory.make_certificate(layers=32, heads=32))
     for record in big_ones:
-        write_bundle(record, home / "spool")
-        spool.ingest_spool(store, home / "spool")
+        _take_in(store, record, home)
     store.close()
     serve.forget_samples(home)
     with closing(JobQueue(home)) as queue:
@@ -138,6 +136,13 @@ def fill(home: Path, runs: int) -> None:
             queue.submit(RunRequest(label=f"prompt-{i}.txt"), f"A ledger of vessels, page {i}.")
             job = queue.claim("worker-1")
             queue.finish(job, job.run_id)
+
+
+def _take_in(store: Store, record, home: Path) -> None:
+    write_bundle(record, home / "spool")
+    report = spool.ingest_spool(store, home / "spool")
+    if report.rejected:
+        raise SystemExit(report.rejected[0].reason)
 
 
 def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> subprocess.Popen[bytes]:
@@ -228,6 +233,7 @@ def main(arguments: argparse.Namespace) -> None:
         if arguments.against:
             names = serve.named(arguments.against, place / "names")
             filling = fill_by(arguments.against, names, place / "against", arguments.runs)
+            stack.callback(filling.kill)
         fill(place / "here", arguments.runs)
         if arguments.against and filling.wait():
             raise SystemExit(f"{arguments.against} could not fill a store")

@@ -14,7 +14,8 @@ from axe_playwright_python.sync_playwright import Axe
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, spool
+from routesparse.engine.store.duckdb_store import Store
 
 pytestmark = pytest.mark.timeout(240)
 RUN = "3f9a1c20d4e5b678"
@@ -90,6 +91,9 @@ def address(serve, factory, home, failed):
     values = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(values)
     (evaluation / "scores.json").write_text(json.dumps(values.scores()))
+    # Before the first visit, which would not wait for so many.
+    with closing(Store(home / "routesparse.duckdb")) as store:
+        assert not spool.ingest_spool(store, home / "spool").rejected
     with serve.dashboard(home) as running:
         yield running
 

@@ -796,7 +796,9 @@ def make_certificate(run_id="20261101-120000-ce47f1ca", *, layers=4, heads=4, pl
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     worst = len(every)
     claims = [_claim(run_id, "pass", 0.2, 64 * worst, plan)]
-    claims += [_claim(run_id, "layer", 0.1 * (n + 1), 64 * heads, plan, layer=n) for n in range(layers)]
+    claims += [
+        _claim(run_id, "layer", min(0.1 * (n + 1), 0.9), 64 * heads, plan, layer=n) for n in range(layers)
+    ]
     claims += [
         _claim(
             run_id,
