@@ -156,8 +156,9 @@ _STYLE = """
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
   .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
-  :is(.st-key-card-worst-certified, .st-key-card-certified-layers, .st-key-card-all-candidates,
-    .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
+  [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
+    > [data-testid="stColumn"] { min-width: 100%; }
+  :is(.st-key-card-all-candidates, .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
   .st-key-card-worst td.l:not(.w) { white-space: normal; }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }

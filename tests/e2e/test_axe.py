@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 RUN = "3f9a1c20d4e5b678"
 SWEEP = "5eeb" * 8
 VALUES = Path(__file__).parents[1] / "engine" / "results" / "values.py"
@@ -144,6 +146,17 @@ def test_axe_finds_nothing_serious(address, visit, name, theme):
 @pytest.mark.parametrize("name", NARROW)
 def test_axe_finds_nothing_serious_in_a_narrow_window(address, visit, name):
     assert serious(visit(f"{address}{PAGES[name]}", "light", 1024)) == []
+
+
+def test_thirty_days_stay_readable_in_a_narrow_window(address, visit):
+    page = visit(f"{address}/fleet?days=30", "light", 1024)
+    drawn = page.locator(".rs-grid svg text").evaluate_all(
+        "texts => texts.map(text => { const { left, right, top } = text.getBoundingClientRect();"
+        " return [text.textContent, left, right, Math.round(top)]; })"
+    )
+    days = sorted(text for text in drawn if re.fullmatch(r"\d\d-\d\d", text[0]))
+    assert len(days) >= 10 and all(one[2] < other[1] for one, other in pairwise(days))
+    assert sum(text[0].startswith("▲") for text in drawn) == 2, "an alarm is not told by its colour alone"
 
 
 @pytest.mark.parametrize("name", ERRORS)

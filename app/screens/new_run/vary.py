@@ -150,7 +150,9 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     try:
         sweep.check_size(len(varied.texts))
     except ConfigError as error:
-        found.append(Problem(f"{_KINDS[varied.kind].label}: {error}", () if varied.texts else _starts(varied.kind)))
+        found.append(
+            Problem(f"{_KINDS[varied.kind].label}: {error}", () if varied.texts else _starts(varied.kind))
+        )
     return values, found
 
 
