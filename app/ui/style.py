@@ -159,7 +159,7 @@ _STYLE = """
   [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
     > [data-testid="stColumn"] { min-width: 100%; }
   :is(.st-key-card-all-candidates, .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
-  .st-key-card-worst td.l:not(.w) { white-space: normal; }
+  .st-key-card-worst td.l:not(.w) { white-space: normal; min-width: 100px; } .st-key-card-worst td.w { width: auto; }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
