@@ -48,6 +48,7 @@ visits = import_module("speed_visits")
 
 SETTINGS = (0.1, 0.2, 0.3, 0.5, 1.0)  # prices
 JOBS = 100
+DAYS, LEAST_RUNS = 14, 64  # of requests
 KNOWS_FLEETS = hasattr(factory, "served")  # the checkout whose modules these are
 RESULT = serve.REPOSITORY / "data" / "results" / "dashboard.json"
 PAYLOAD_BYTES = 1_000_000  # of every action
@@ -121,7 +122,7 @@ def fill(home: Path, runs: int) -> None:
             priced = factory.priced(made)
             made = replace(priced, run=replace(priced.run, sweep=visits.SWEEP, price=SETTINGS[i]))
         elif i % 4 == 0 and KNOWS_FLEETS:
-            day = datetime.date(2026, 11, 19) - datetime.timedelta(i // 4 % 14)
+            day = datetime.date(2026, 11, 19) - datetime.timedelta(i // 4 % DAYS)
             made = factory.served(made, f"{day}T{i % 24:02d}:12:31+00:00", drift_alarm=i % 40 == 0)
         _take_in(store, made, home)
     big_ones = [factory.rename(big, visits.OTHER_BIG), big]
@@ -294,6 +295,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", help="empty: write no file; with --only the default writes none")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.runs < LEAST_RUNS:
+        parser.error(
+            f"--runs {chosen.runs}: pass at least {LEAST_RUNS}, so that requests fall on all {DAYS} days"
+        )
     if chosen.fill:
         fill(chosen.fill, chosen.runs)
     else:
