@@ -8,6 +8,15 @@ from typing import Any
 import streamlit as st
 
 
+def drawing_html(name: str) -> str:
+    """What a component that draws starts from: its drawing, the tip at the pointer, and what screen readers are told
+    when the keys move. style.py has the looks of all three."""
+    return (
+        f'<div class="rs-{name} rs-drawn"><div class="drawing"></div><div class="tip rs-tip" hidden></div>'
+        '<div class="rs-said" aria-live="polite"></div></div>'
+    )
+
+
 def component(module: str, name: str, html: str, css: str) -> Any:
     """The component ``routesparse_<name>`` with the script of the same file name as ``module``, a ``__file__``.
 

@@ -1,7 +1,7 @@
 // Cells of a comparison: a colour and a text each, a hover with all of it. A click, or Enter on the ringed cell that the
 // arrow keys move, picks a cell.
 
-const TOP = 34, GAP = 2, LETTER = 6.2;
+const TOP = 34, GAP = 2, LETTER = 6.2, ALARM = "▲";
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 
@@ -13,15 +13,17 @@ function draw(root, data) {
   const every = (size) => Math.ceil(14 / size);
   let names = `<text x="${px(left + (cell * columns) / 2)}" y="11" text-anchor="middle">${escape(data.column_title)}</text>` +
     (data.row_title ? `<text transform="translate(11 ${px(TOP + (row * rows) / 2)}) rotate(-90)" text-anchor="middle">${escape(data.row_title)}</text>` : "");
-  for (let j = 0; j < columns; j += every(cell)) names += `<text x="${px(left + cell * (j + 0.5))}" y="${TOP - 7}" text-anchor="middle">${escape(data.column_labels[j])}</text>`;
+  const wide = Math.max(...data.column_labels.map((label) => label.length)) * LETTER + 4;
+  for (let j = 0; j < columns; j += Math.ceil(wide / cell)) names += `<text x="${px(left + cell * (j + 0.5))}" y="${TOP - 7}" text-anchor="middle">${escape(data.column_labels[j])}</text>`;
   for (let i = 0; i < rows; i += every(row)) names += `<text x="${px(left - 6)}" y="${px(TOP + row * (i + 0.5) + 3.5)}" text-anchor="end">${escape(data.row_labels[i])}</text>`;
   let grounds = `<rect x="${px(left)}" y="${TOP}" width="${px(cell * columns - gap)}" height="${px(row * rows - gap)}" fill="${data.null}"/>`, texts = "";
   const size = row >= 28 ? 11 : 9;
   for (const [i, j, color, text, strong] of data.cells) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
     grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"/>`;
-    if (text && text.length * size * 0.6 <= cell)
-      texts += `<text x="${px(x + (cell - gap) / 2)}" y="${px(y + (row - gap) / 2 + size * 0.36)}" fill="${ink}"${strong ? ' font-weight="700"' : ""}>${escape(text)}</text>`;
+    const shown = text.length * size * 0.6 <= cell ? text : text.startsWith(ALARM) ? ALARM : "";
+    if (shown)
+      texts += `<text x="${px(x + (cell - gap) / 2)}" y="${px(y + (row - gap) / 2 + size * 0.36)}" fill="${ink}"${strong ? ' font-weight="700"' : ""}>${escape(shown)}</text>`;
   }
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * rows + 4}" font-family="${escape(data.font)}">` +
@@ -51,7 +53,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".rs-grid");
   root.told = new Map(data.cells.map(([i, j, , , , hover]) => [`${i},${j}`, hover]));
   root.tabIndex = 0;
-  root.setAttribute("aria-label", data.label);
+  root.setAttribute("role", "application");
+  root.setAttribute("aria-label", `${data.label}: ${data.shape.join(" by ")} cells; arrow keys read them${data.picks ? ", Enter opens one" : ""}`);
+  root.querySelector(".drawing").ariaHidden = "true"; // it would be read as loose numbers
   root.classList.toggle("picks", data.picks);
   let at = null;
   const refresh = () => { if (root.clientWidth) { draw(root, data); ring(root, at); } };
@@ -77,6 +81,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     at = at ? [clip(at[0] + step[0], rows), clip(at[1] + step[1], columns)] : [0, 0];
     ring(root, at);
     tell(root, at, left + (at[1] + 0.5) * cell, TOP + (at[0] + 0.5) * row);
+    root.querySelector(".rs-said").textContent = root.told.get(at.join()) ?? "nothing recorded";
   };
   root.watch?.disconnect();
   root.watch = new ResizeObserver(refresh);

@@ -12,18 +12,9 @@ import pandas as pd
 
 from routesparse.app.ui import browser_part, design
 
-_HTML = (
-    '<div class="rs-grid" role="application"><div class="drawing"></div>'
-    '<div class="tip rs-tip" hidden></div></div>'
+_grid = browser_part.component(
+    __file__, "grid", browser_part.drawing_html("grid"), ".rs-grid.picks { cursor: pointer; }"
 )
-_CSS = """
-.rs-grid { position: relative; border-radius: 4px; }
-.rs-grid:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
-.rs-grid svg { display: block; user-select: none; font-variant-numeric: tabular-nums; }
-.rs-grid.picks { cursor: pointer; }
-.rs-grid .tip::first-line { font-weight: 650; }
-"""
-_grid = browser_part.component(__file__, "grid", _HTML, _CSS)
 
 
 @dataclass(frozen=True)
@@ -37,7 +28,8 @@ class Axis:
 def drawing(
     cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
 ) -> dict[str, Any]:
-    """What grid.js draws; a text that does not fit its cell is left out, places without a cell stay grey.
+    """What grid.js draws; a text that does not fit its cell is left out, but for the ▲ it begins with; places without a
+    cell stay grey.
 
     cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``.
     """

@@ -66,7 +66,7 @@ function picture(mark) {
   for (let i = 0; i < rows * columns; i++)
     image.data.set(palette[shares ? Math.round(Math.sqrt(shares[i] / 65535) * 255) : raw[i]], 4 * i);
   context.putImageData(image, 0, 0);
-  mark.shares = shares;
+  Object.assign(mark, { shares, raw });
   return canvas.toDataURL();
 }
 
@@ -121,6 +121,17 @@ function render(root, data) {
   root.g = g;
   root.items = items.sort((one, other) => one.x - other.x || one.y - other.y);
   root.cells = data.marks.find((mark) => mark.kind === "cells");
+  root.cover = data.marks.find((mark) => mark.kind === "cover");
+}
+
+// What screen readers call the chart, and how its marks are reached; the drawing itself would be read as loose numbers.
+function name(root, data) {
+  const marks = root.cells ? `${root.cells.shape.join(" by ")} cells` : `${root.items.length} marks`;
+  const enter = root.cells ? ", Enter shows the words of a row" : data.picks ? ", Enter opens one" : "";
+  const read = root.cells || root.items.length;
+  root.setAttribute("role", read ? "application" : "img");
+  root.setAttribute("aria-label", data.label + (read ? `: ${marks}; arrow keys read them${enter}` : ""));
+  root.querySelector(".drawing").ariaHidden = "true";
 }
 
 // The cell of a picture at a row and column, as an item.
@@ -152,12 +163,21 @@ function under(root, x, y) {
   return found;
 }
 
+// What the picture above a cell says of it, on a line of its own.
+function covered(root, { row, middle }) {
+  if (!root.cover) return "";
+  const { box, shape: [, columns], raw, names } = root.cover;
+  const number = raw[row * columns + Math.floor(((middle - box[0]) / (box[1] - box[0])) * columns)];
+  const name = number === undefined ? "" : names[Math.min(number, names.length - 1)];
+  return name && `\n${name}`;
+}
+
 function words(root, data, item) {
   const [hover, told] = item.row === undefined
     ? [data.marks[item.mark].hover, data.marks[item.mark].told[item.i]]
     : [root.cells.hover, [root.cells.rows[item.row], Math.round(item.middle).toLocaleString("en-US"),
       ((root.cells.shares[item.row * root.cells.shape[1] + item.column] / 65535) * root.cells.peak).toFixed(4)]];
-  return hover.replace(/\{(\d+)\}/g, (_, place) => told[place]);
+  return hover.replace(/\{(\d+)\}/g, (_, place) => told[place]) + (item.row === undefined ? "" : covered(root, item));
 }
 
 function tell(root, data, item, x, y) {
@@ -202,7 +222,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".rs-plot");
   root.kinds = data.marks.map((mark) => mark.kind);
   root.tabIndex = 0;
-  root.setAttribute("aria-label", data.label);
   root.classList.toggle("zooms", data.zooms);
   let at = null, start = null;
   const reach = (item) => {
@@ -214,6 +233,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (!root.clientWidth) return;
     const before = root.at;
     render(root, data);
+    name(root, data);
     reach(before ? again(root, before) : null);
   };
   refresh();
@@ -269,6 +289,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (!/^Arrow/.test(event.key) || event.shiftKey || (!root.cells && !root.items.length)) return;
     event.preventDefault();
     reach(step(root, at, event.key));
+    root.querySelector(".rs-said").textContent = words(root, data, at);
   };
   root.watch?.disconnect();
   root.watch = new ResizeObserver(() => { if (Math.floor(root.clientWidth) !== root.g?.width) refresh(); });

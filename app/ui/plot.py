@@ -18,19 +18,11 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part, design
 
-_HTML = (
-    '<div class="rs-plot" role="application"><div class="drawing"></div>'
-    '<div class="tip rs-tip" aria-live="polite" hidden></div></div>'
-)
 _CSS = """
-.rs-plot { position: relative; border-radius: 4px; }
-.rs-plot:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
-.rs-plot svg { display: block; user-select: none; font-variant-numeric: tabular-nums; }
 .rs-plot.over { cursor: pointer; } .rs-plot.zooms { cursor: crosshair; touch-action: pan-y; }
 .rs-plot .tip { white-space: pre-wrap; width: max-content; max-width: min(26em, 100%); }
-.rs-plot .tip::first-line { font-weight: 650; }
 """
-_plot = browser_part.component(__file__, "plot", _HTML, _CSS)
+_plot = browser_part.component(__file__, "plot", browser_part.drawing_html("plot"), _CSS)
 
 Told = Sequence[Sequence[object]]
 Mark = dict[str, Any]
@@ -162,9 +154,14 @@ def cells(
     return {**_layer(shares, box, colors), "kind": "cells", "peak": peak, "hover": hover, "rows": rows}
 
 
-def cover(numbers: np.ndarray, box: tuple[float, float, float, float], colors: list[str]) -> Mark:
-    """A picture to lie over another one: numbers [rows, columns] of ``colors``, #rrggbb or #rrggbbaa."""
-    return {**_layer(numbers.astype(np.uint8), box, colors), "kind": "cover"}
+def cover(
+    numbers: np.ndarray, box: tuple[float, float, float, float], colors: list[str], names: list[str]
+) -> Mark:
+    """A picture to lie over another one of as many rows: numbers [rows, columns] of ``colors``, #rrggbb or #rrggbbaa.
+
+    names: what the hover adds for each number, the last one also for all above.
+    """
+    return {**_layer(numbers.astype(np.uint8), box, colors), "kind": "cover", "names": names}
 
 
 def _layer(values: np.ndarray, box: tuple[float, float, float, float], colors: list[str]) -> Mark:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-_SIGNS = ((r">=", "≥"), (r"\btau_layer\b", "τ layer"), (r"\btau\b", "τ"), (r"\bT_l\b", "Tℓ"))
+_SIGNS = (
+    (r">=", "≥"),
+    (r"\btau_layer\b", "τ layer"),
+    (r"\btau\b", "τ"),
+    (r"\bT_l\b", "Tℓ"),
+    (r"(?<=\d) us\b", " µs"),
+)
 
 
 def shown(reason: str) -> str:

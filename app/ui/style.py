@@ -39,7 +39,12 @@ _STYLE = """
 .rs-kpi b.none { color: var(--rs-mute); font-size: 1rem; font-weight: 500; line-height: 1.755; }
 .rs-kpi small { display: block; color: var(--rs-mute); font-size: .84rem; line-height: 1.3; }
 .stApp button kbd { color: var(--rs-mute); opacity: 1; }
-.rs-table { overflow-x: auto; }
+/* A shadow at the side where more columns are. */
+.rs-table { overflow-x: auto; background:
+  linear-gradient(90deg, var(--rs-panel) 40%, transparent) left / 24px 100% no-repeat local,
+  linear-gradient(270deg, var(--rs-panel) 40%, transparent) right / 24px 100% no-repeat local,
+  linear-gradient(90deg, rgb(0 0 0 / .16), transparent) left / 9px 100% no-repeat scroll,
+  linear-gradient(270deg, rgb(0 0 0 / .16), transparent) right / 9px 100% no-repeat scroll; }
 .rs-table table { border-collapse: collapse; width: 100%; font-size: .89rem; }
 .rs-table th { position: sticky; top: 0; background: var(--rs-panel); color: var(--rs-mute);
   font-weight: 500; text-align: right; padding: 4px 5px; border-bottom: 1px solid var(--rs-line);
@@ -151,6 +156,10 @@ _STYLE = """
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
   .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
+  [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
+    > [data-testid="stColumn"] { min-width: 100%; }
+  :is(.st-key-card-all-candidates, .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
+  .st-key-card-worst td.l:not(.w) { white-space: normal; min-width: 100px; } .st-key-card-worst td.w { width: auto; }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }
 .rs-table .cell { display: inline-flex; width: 18px; height: 18px; border-radius: 3px; align-items: center;
@@ -182,10 +191,15 @@ _STYLE = """
 .rs-plain { font-size: 1.06rem; line-height: 1.55; max-width: 62em; }
 .rs-concludes p { font-size: 1.06rem; line-height: 1.5; max-width: 70em; margin: 0 0 6px; }
 .rs-error { border-left: 3px solid var(--rs-warn); padding: 2px 0 2px 10px; font-size: .93rem; }
-/* Of components that draw: what the pointer is over. */
+/* Of components that draw: what the pointer is over, the drawing, and what only screen readers get. */
 .rs-tip { position: absolute; z-index: 40; pointer-events: none; white-space: pre; padding: 7px 10px;
   background: var(--rs-panel); color: var(--rs-ink); border: 1px solid var(--rs-line); border-radius: 7px;
   font-size: 12.5px; line-height: 1.45; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
+.rs-tip::first-line { font-weight: 650; }
+.rs-drawn { position: relative; border-radius: 4px; }
+.rs-drawn:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
+.rs-drawn svg { display: block; user-select: none; font-variant-numeric: tabular-nums; }
+.rs-said { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 </style>
 """
 

@@ -77,14 +77,16 @@ def lost_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int
     lost = np.clip(np.sqrt(np.clip(heatmap.mass, 0, None) / peak) * 255, 1, 255)
     painted = np.where(cells_read(heatmap, shown.cells != NEITHER), 0, lost)
     tints = [design.blend(theme.null, theme.warn, i / 254) for i in range(255)]
-    return plot.cover(painted, _box(painted, heatmap, heatmap.block_pool * block, block), [_CLEAR, *tints])
+    box = _box(painted, heatmap, heatmap.block_pool * block, block)
+    return plot.cover(painted, box, [_CLEAR, *tints], ["", f"not read: {shown.one}"])
 
 
 def tint_cover(shown: Overlay, heatmap: Heatmap, theme: design.Theme, block: int) -> plot.Mark:
     """Over two candidates' reads: clear where both read, grey where neither, tinted where only one does."""
     tints = [f"{color}80" for color in theme.hues[:2]]
     box = _box(shown.cells, heatmap, heatmap.mask_pool * block, block)
-    return plot.cover(shown.cells, box, [f"{theme.null}cc", _CLEAR, *tints])
+    names = ["read by neither", "", f"only {shown.one}", f"only {shown.other}"]
+    return plot.cover(shown.cells, box, [f"{theme.null}cc", _CLEAR, *tints], names)
 
 
 def _box(cells: np.ndarray, heatmap: Heatmap, step: int, block: int) -> tuple[float, float, float, float]:

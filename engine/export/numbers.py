@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from routesparse.engine import verdict
+
 NOT_MEASURED = "not measured"
 
 
@@ -38,6 +40,11 @@ def small(value: Any) -> str:
     if is_missing(value):
         return NOT_MEASURED
     return f"{value:.2g}" if abs(value) < 1e-6 else f"{float(f'{value:.2g}'):.6f}".rstrip("0").rstrip(".")
+
+
+def kl(value: Any) -> str:
+    """A KL as the verdict prints it: "0.0021 nats", "below 0.0001 nats"."""
+    return NOT_MEASURED if is_missing(value) else verdict.nats(value)
 
 
 def bound(value: Any, digits: int = 3) -> str:

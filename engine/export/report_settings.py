@@ -40,7 +40,7 @@ def figures(record: RunRecord) -> str:
             (
                 "Next token",
                 agreement,
-                f"KL {numbers.mass(run.kl_nats, 4)} nats" if run.kl_nats is not None else "",
+                f"KL {numbers.kl(run.kl_nats)}" if run.kl_nats is not None else "",
             ),
             ("Output error", numbers.mass(run.mean_error, 4), "relative, audited mean"),
         )

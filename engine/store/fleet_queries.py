@@ -16,12 +16,13 @@ from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.verdict import LEVELS
 
 
-def newest_day(store: OwnerView) -> str | None:
-    """The last day on which a request was recorded; None if there never was one."""
-    found = store.rows(
-        "SELECT max(utc_day(created_at)) FROM run WHERE served_one_in(config_json) IS NOT NULL"
+def recorded_days(store: OwnerView) -> tuple[str, str] | None:
+    """The first and the last day on which a request was recorded; None if there never was one."""
+    [(first, last)] = store.rows(
+        "SELECT min(utc_day(created_at)), max(utc_day(created_at)) FROM run "
+        "WHERE served_one_in(config_json) IS NOT NULL"
     )
-    return None if found[0][0] is None else str(found[0][0])
+    return None if first is None else (str(first), str(last))
 
 
 def requests(store: OwnerView, last_day: str, days: int) -> pd.DataFrame:

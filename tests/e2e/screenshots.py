@@ -8,11 +8,13 @@ whose name, such as ``filled-sweep``, contains the part; it may be given several
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +23,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.kinds import ProfileRequest
-from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.queue import Claim, JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import DEMO
+from routesparse.engine.store import spool
 from routesparse.engine.store.bundle import write_bundle
+from routesparse.engine.store.duckdb_store import Store
 
 # A script, run by its path: its neighbours are found through the search path.
 ENGINE_TESTS = Path(__file__).resolve().parents[1] / "engine"
@@ -108,21 +112,32 @@ PAGES = {
 }
 
 
+# Of a home that servers alone fill: two models, one with an alarm; days before; none of a model; days without any.
+FLEET = {
+    "fleet": "/fleet",
+    "fleet-30-days": "/fleet?days=30",
+    "fleet-before": "/fleet?until=2026-11-12",
+    "fleet-nothing-then": "/fleet?until=2026-09-30",
+    "fleet-bad-link": "/fleet?until=yesterday",
+    "runs-of-a-day": "/runs?model=demo&day=2026-11-18&source=server request",
+}
+
+
 def fill(home: Path) -> None:
     """Runs as a user would have them, and one bad bundle."""
-    spool = home / "spool"
-    write_bundle(make_record(hardness=0.9), spool)
-    write_bundle(make_record(AGAIN, hardness=0.5, seed=2), spool)
+    arrived = home / "spool"
+    write_bundle(make_record(hardness=0.9), arrived)
+    write_bundle(make_record(AGAIN, hardness=0.5, seed=2), arrived)
     older = make_record(
         "b81c44aa90e1f002", name="ledger-prose.txt", domain="prose", hardness=0.15, seed=3, dense=False
     )
     bare = tuple(replace(probe, masks=None, mask_columns=None, mask_pool=None) for probe in older.probes)
-    write_bundle(replace(older, probes=bare), spool)
+    write_bundle(replace(older, probes=bare), arrived)
     write_bundle(
         make_record(
             "c0de17aa90e1f003", name="router.py.txt", domain="code", hardness=0.4, seed=5, audit=False
         ),
-        spool,
+        arrived,
     )
     write_bundle(
         make_record(
@@ -137,13 +152,13 @@ def fill(home: Path) -> None:
             probe_columns=32,
             hardness=0.6,
         ),
-        spool,
+        arrived,
     )
     priced = factory.priced(make_record("9a1ced9a90e1f007", hardness=0.9), raised=(1, 5))
-    write_bundle(priced, spool)
+    write_bundle(priced, arrived)
     below = rename(priced, "9a1cebad90e1f008")
     layers = tuple(replace(row, lower_mass=0.66) if row.layer == 2 else row for row in below.layers)
-    write_bundle(replace(below, layers=layers), spool)
+    write_bundle(replace(below, layers=layers), arrived)
     large = make_record(
         "32b9a1ce90e1f009",
         name="contract-128k.txt",
@@ -156,16 +171,25 @@ def fill(home: Path) -> None:
         probe_columns=32,
         hardness=0.8,
     )
-    write_bundle(factory.priced(large, raised=(3, 17)), spool)
+    write_bundle(factory.priced(large, raised=(3, 17)), arrived)
     for place, price in enumerate((0.1, 0.3, 1.0)):
         setting = factory.priced(make_record(f"5eeb000090e1f00{place}", hardness=0.9 - 0.3 * place))
-        write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), spool)
+        write_bundle(replace(setting, run=replace(setting.run, sweep=SWEEP, price=price)), arrived)
     (home / "models" / "broken").mkdir(parents=True)
     fill_results(home)
-    write_bundle(factory.make_certificate(layers=8, heads=8), spool)
+    write_bundle(factory.make_certificate(layers=8, heads=8), arrived)
     bad = write_bundle(make_record("badbadbad0e1f005", probe=False), home / "elsewhere")
     (bad / "audit.parquet").write_bytes(b"PAR1 cut off")
-    shutil.copytree(bad, spool / bad.name)
+    shutil.copytree(bad, arrived / bad.name)
+
+
+def fill_fleet(home: Path) -> None:
+    """Requests of two models, one with a name of hostile text and too few to judge; all taken in."""
+    for requests in (factory.fleet(9, 20), factory.fleet(3, 4, model=f"<b>{LONG}</b>")):
+        for request in requests:
+            write_bundle(request, home / "spool")
+    with contextlib.closing(Store(home / "routesparse.duckdb")) as store:
+        spool.ingest_spool(store, home / "spool")
 
 
 def fill_results(home: Path) -> None:
@@ -179,8 +203,9 @@ def fill_results(home: Path) -> None:
         (folder / "scores.json").write_text(text)
 
 
-def queue_jobs(home: Path) -> dict[str, str]:
-    """A job in every state, a sweep of three and a profile's, as workers would leave them; their ids by name."""
+def queue_jobs(home: Path) -> tuple[dict[str, str], Claim]:
+    """A job in every state, a sweep of three and a profile's, as workers would leave them; their ids by name, and the
+    claim of the one that runs."""
     queue = JobQueue(home)
     text = (serve.REPOSITORY / "data" / "samples" / "prompts" / "needles.txt").read_text("utf-8")
     prices = [RunRequest(label="needles.txt", policy="priced", price=price) for price in (0.1, 0.3, 1.0)]
@@ -200,11 +225,30 @@ def queue_jobs(home: Path) -> dict[str, str]:
     failed = queue.claim("worker-1")
     queue.heartbeat(failed, progress=("route", 2, 8))
     queue.fail(failed, "out_of_memory", classify(MemoryError(), "4f2a9c11")[1], "4f2a9c11")
-    # A lease lasts a minute at most: the pages of running jobs come first.
-    queue.heartbeat(queue.claim("worker-1", 3600), 3600, ("route", 5, 8))
+    running = queue.claim("worker-1")
+    queue.heartbeat(running, progress=("route", 5, 8))
     ids["profile"] = queue.submit(ProfileRequest(DEMO, quick=True), b"")
     queue.close()
-    return ids
+    return ids, running
+
+
+@contextlib.contextmanager
+def alive(home: Path, claim: Claim) -> Iterator[None]:
+    """Keep a job running, as its worker would: a lease lasts a minute at most."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with contextlib.closing(JobQueue(home)) as queue:
+            while not over.wait(10):
+                queue.heartbeat(claim, progress=("route", 5, 8))
+
+    worker = threading.Thread(target=beat)
+    worker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        worker.join()
 
 
 def shoot(
@@ -239,6 +283,7 @@ def _is_wanted(name: str, only: Sequence[str]) -> bool:
 
 def _settle(page: Page) -> None:
     page.wait_for_selector(".rs-title, .rs-state", timeout=SETTLE_MS)
+    page.get_by_text("The store is taking in").wait_for(state="detached", timeout=SETTLE_MS)
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=SETTLE_MS)
     page.wait_for_timeout(1000)
 
@@ -248,15 +293,20 @@ def main(folder: Path, only: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
-        filled, empty, broken = (Path(temporary) / name for name in ("filled", "empty", "broken"))
-        for home in (filled, empty, broken):
+        homes = [Path(temporary) / name for name in ("filled", "served", "empty", "broken")]
+        for home in homes:
             home.mkdir()
+        filled, served, empty, broken = homes
         fill(filled)
-        ids = queue_jobs(filled)
+        ids, running = queue_jobs(filled)
+        if any(_is_wanted(f"served-{name}", only) for name in FLEET):
+            fill_fleet(served)
         (broken / "routesparse.duckdb").write_bytes(b"this is no database")
-        with serve.dashboard(filled) as address:
+        with serve.dashboard(filled) as address, alive(filled, running):
             pages = {name: path.format(**ids) for name, path in PAGES.items()}
             shoot(browser, address, pages, folder, "filled", only)
+        with serve.dashboard(served) as address:
+            shoot(browser, address, FLEET, folder, "served", only)
         names = (
             "map",
             "new",
@@ -271,6 +321,7 @@ def main(folder: Path, only: Sequence[str]) -> None:
             "models",
             "results",
             "fleet",
+            "certificate",
         )
         few = {"home": "/", "runs": "/runs", **{name: f"/{name}" for name in names}}
         with serve.dashboard(empty) as address:

@@ -1,11 +1,11 @@
 """How fast the dashboard is with many runs: ``python tests/e2e/speed.py [--against FOLDER] [--out FILE]``.
 
-Fills a store with N runs (``--runs``, default 1,000) of 8 x 8 heads and two of 32 x 32 heads x 8 segments at 128K
-tokens, all written by the real bundle writer, then lets Chromium visit it in fresh contexts (speed_visits.py). Prints a
-table against the targets (median of the visits) and writes it with the command, versions and machine to
-data/results/dashboard.json.
+Fills a store with N runs (``--runs``, default 1,000) of 8 x 8 heads, a quarter of them requests of a server in the two
+weeks before, two of 32 x 32 heads x 8 segments at 128K tokens, and a certificate of 32 x 32 heads, all written by the
+real bundle writer, then lets Chromium visit it in fresh contexts (speed_visits.py). Prints a table against the targets
+(median of the visits) and writes it with the command, versions and machine to data/results/dashboard.json.
 
-``--against`` names another checkout, of a version that has the same pages. Its dashboard runs beside this one, on runs
+``--against`` names another checkout, of a version that may lack some pages. Its dashboard runs beside this one, on runs
 that its own writer made, is visited in turn with it, and every action gets the median ratio of this version's wall
 clock and server CPU to its: what else the machine did weighs on both. Times alone compare two days of a machine.
 ``--only PAGE`` times the first paint of that page alone and by itself writes no file; it may be given several times.
@@ -14,6 +14,7 @@ clock and server CPU to its: what else the machine did weighs on both. Times alo
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import shlex
@@ -22,15 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib import import_module, metadata
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
 from routesparse.engine import errors
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.provenance import git_commit
 from routesparse.engine.store import spool
 from routesparse.engine.store.bundle import write_bundle
@@ -45,6 +47,9 @@ serve = import_module("serve")
 visits = import_module("speed_visits")
 
 SETTINGS = (0.1, 0.2, 0.3, 0.5, 1.0)  # prices
+JOBS = 100
+DAYS, LEAST_RUNS = 14, 64  # of requests
+KNOWS_FLEETS = hasattr(factory, "served")  # the checkout whose modules these are
 RESULT = serve.REPOSITORY / "data" / "results" / "dashboard.json"
 PAYLOAD_BYTES = 1_000_000  # of every action
 # What is measured -> limit in seconds; the idle page's is a share of a core.
@@ -58,15 +63,19 @@ TARGETS_S = {
     "switch: runs to sweep": 1.0,
     "switch: sweep to models": 1.0,
     "switch: text to map": 1.0,
+    "switch: fleet to certificate": 1.0,
+    "switch: certificate to results": 1.0,
     "map: click a cell": 0.5,
     "map: arrow key": 0.5,
     "map: colour by another metric": 0.5,
     "map: another segment": 0.5,
-    "head: probe picture of the next head": 1.0,
+    "head: probe picture of the next head": 0.5,
     "text: scroll to the middle": 0.5,
     "text: find a phrase": 0.5,
     "text: click another head": 0.5,
     "text: show the worst row": 0.5,
+    "fleet: the days before": 0.5,
+    "certificate: colour by another figure": 0.5,
 }
 IDLE_SHARE = 0.02
 
@@ -102,14 +111,9 @@ def ingest_seconds(home: Path, record, times: int):
     return result
 
 
-def fill(home: Path, runs: int) -> dict[str, visits.Measured]:
-    """Runs of 8 x 8 x 1 x 21 with audit and without probe, some of them of one sweep; the big ones are the newest.
-    Returns how long taking in one of each size takes."""
+def fill(home: Path, runs: int) -> None:
+    """Runs of 8 x 8 x 1 x 21 with audit and without probe, some of them of one sweep; the big ones are the newest."""
     big = big_record()
-    measured = {
-        "ingest 8 x 8 x 4 x 21": ingest_seconds(home / "small", factory.make_record(segments=4), 5),
-        "ingest 32 x 32 x 8 x 21": ingest_seconds(home / "big", big, 3),
-    }
     store = Store(home / "routesparse.duckdb")
     base = factory.make_record(segments=1, probe=False)
     for i in range(runs):
@@ -117,21 +121,36 @@ def fill(home: Path, runs: int) -> dict[str, visits.Measured]:
         if i < len(SETTINGS):
             priced = factory.priced(made)
             made = replace(priced, run=replace(priced.run, sweep=visits.SWEEP, price=SETTINGS[i]))
-        write_bundle(made, home / "spool")
-        spool.ingest_spool(store, home / "spool")
-    for record in (factory.rename(big, visits.OTHER_BIG), big):
-        write_bundle(record, home / "spool")
-        spool.ingest_spool(store, home / "spool")
+        elif i % 4 == 0 and KNOWS_FLEETS:
+            day = datetime.date(2026, 11, 19) - datetime.timedelta(i // 4 % DAYS)
+            made = factory.served(made, f"{day}T{i % 24:02d}:12:31+00:00", drift_alarm=i % 40 == 0)
+        _take_in(store, made, home)
+    big_ones = [factory.rename(big, visits.OTHER_BIG), big]
+    if KNOWS_FLEETS:
+        big_ones.append(factory.make_certificate(layers=32, heads=32))
+    for record in big_ones:
+        _take_in(store, record, home)
     store.close()
     serve.forget_samples(home)
-    return measured
+    with closing(JobQueue(home)) as queue:
+        for i in range(JOBS):
+            queue.submit(RunRequest(label=f"prompt-{i}.txt"), f"A ledger of vessels, page {i}.")
+            job = queue.claim("worker-1")
+            queue.finish(job, job.run_id)
 
 
-def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> None:
-    """``fill`` by the modules of another checkout. names: what serve.named made of it."""
+def _take_in(store: Store, record, home: Path) -> None:
+    write_bundle(record, home / "spool")
+    report = spool.ingest_spool(store, home / "spool")
+    if report.rejected:
+        raise SystemExit(report.rejected[0].reason)
+
+
+def fill_by(checkout: Path, names: Path, home: Path, runs: int) -> subprocess.Popen[bytes]:
+    """``fill`` by the modules of another checkout, in a process. names: what serve.named made of it."""
+    home.mkdir()
     command = [sys.executable, __file__, "--fill", str(home), "--runs", str(runs)]
-    environment = {**os.environ, "PYTHONPATH": str(names)}
-    subprocess.run(command, cwd=checkout, env=environment, check=True)
+    return subprocess.Popen(command, cwd=checkout, env={**os.environ, "PYTHONPATH": str(names)})
 
 
 def report(here: visits.Side, against: visits.Side | None) -> list[dict[str, object]]:
@@ -175,6 +194,10 @@ def report(here: visits.Side, against: visits.Side | None) -> list[dict[str, obj
     return rows
 
 
+def _fills_fleets(checkout: Path) -> bool:
+    return "def served(" in (checkout / "tests/engine/store/factory.py").read_text("utf-8")
+
+
 def _ratio(ours: list[float], others: list[float]) -> float | None:
     """The median of the pairs; None where the other's are too short to be measured."""
     pairs = [one / other for one, other in zip(ours, others, strict=True) if other > 0]
@@ -208,16 +231,28 @@ def main(arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (place / "here").mkdir()
-        ingested = fill(place / "here", arguments.runs)
+        if arguments.against:
+            names = serve.named(arguments.against, place / "names")
+            filling = fill_by(arguments.against, names, place / "against", arguments.runs)
+            stack.callback(filling.kill)
+        fill(place / "here", arguments.runs)
+        if arguments.against and filling.wait():
+            raise SystemExit(f"{arguments.against} could not fill a store")
+        # After the other one's filling, which would weigh on it.
+        ingested = {
+            "ingest 8 x 8 x 4 x 21": ingest_seconds(place / "small", factory.make_record(segments=4), 5),
+            "ingest 32 x 32 x 8 x 21": ingest_seconds(place / "big", big_record(), 3),
+        }
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=str(serve.CHROMIUM), args=serve.FLAGS)
         sides = [visits.Side(stack.enter_context(serve.dashboard(place / "here")))]
         if arguments.against:
-            names = serve.named(arguments.against, place / "names")
-            (place / "against").mkdir()
-            fill_by(arguments.against, names, place / "against", arguments.runs)
             other = serve.dashboard(place / "against", checkout=arguments.against, names=names)
             sides.append(visits.Side(stack.enter_context(other)))
+        for side in sides:
+            visits.find_pages(browser, side)
+        if arguments.against and not _fills_fleets(arguments.against):
+            sides[1].pages -= {"fleet", "certificate"}  # they would be timed empty
         for number in range(1 + arguments.visits):
             for side in sides:
                 visits.visit(browser, side, arguments.only)
@@ -240,7 +275,7 @@ def _write(file: Path, arguments: argparse.Namespace, load: float, rows: list[di
     versions = {name: metadata.version(name) for name in ("streamlit", "plotly", "duckdb", "playwright")}
     header = {
         "command": shlex.join(["python", "tests/e2e/speed.py", *sys.argv[1:]]),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "git_commit": git_commit(),
         "machine": f"{os.cpu_count()} CPU cores, Chromium on the same machine",
         "load_before": round(load, 2),
@@ -260,6 +295,10 @@ if __name__ == "__main__":
     parser.add_argument("--out", help="empty: write no file; with --only the default writes none")
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.runs < LEAST_RUNS:
+        parser.error(
+            f"--runs {chosen.runs}: pass at least {LEAST_RUNS}, so that requests fall on all {DAYS} days"
+        )
     if chosen.fill:
         fill(chosen.fill, chosen.runs)
     else:

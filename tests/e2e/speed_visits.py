@@ -26,8 +26,10 @@ serve = import_module("serve")
 BIG, OTHER_BIG = "20261120-b16b00b5", "20261120-b16b00b6"
 SWEEP = "5eeb" * 8
 IDLE_S = 20.0
+REST_MS = 700  # what an action still does when all is drawn counts as its work, too
 _TABLE = "[data-testid=stDataFrame] canvas"
 _WHY = "text=Candidates of layer"
+_GRID = ".rs-grid svg"
 
 
 def _chart(key: str) -> str:
@@ -42,7 +44,7 @@ PAINTS = {
     "map": (f"/map?run={BIG}&layer=4&head=7", ".st-key-map svg"),
     "head": (f"/head?run={BIG}&layer=4&head=7", _chart("probe")),
     "text": (f"/text?run={BIG}", ".rs-lens .line"),
-    "sweep": (f"/sweep?sweep={SWEEP}", ".st-key-fronts .main-svg"),
+    "sweep": (f"/sweep?sweep={SWEEP}", _chart("fronts")),
     "models": ("/models", ".st-key-check-calibrations"),
     "audit": (f"/audit?run={BIG}", _chart("card-mass")),
     "audit of all runs": (f"/audit?run={BIG}&scope=all", _chart("card-mass")),
@@ -51,8 +53,13 @@ PAINTS = {
         f"/compare?runs={BIG},{OTHER_BIG}",
         ".st-key-difference svg, .st-key-card-difference .main-svg",
     ),
-    "calibration": ("/calibration?names=prose,code", ".st-key-surface .main-svg"),
-    "results": ("/results", ".st-key-front-chart .main-svg"),
+    "calibration": ("/calibration?names=prose,code", _chart("surface")),
+    "results": ("/results", _chart("front-chart")),
+    "fleet": ("/fleet", _GRID),
+    "certificate": ("/certificate", _GRID),
+    "new": ("/new?source=Sample&sample=needles.txt", ".st-key-card-take .rs-kpi, .st-key-card-take .rs-pair"),
+    "job": ("/job", "[class*=st-key-card-jobs]"),
+    "terms": ("/terms", ".st-key-card-terms"),
 }
 
 
@@ -76,6 +83,7 @@ class Side:
         self.server = next(child for child in children if port in child.cmdline())
         self.results: dict[str, Measured] = {}
         self.idle_share = 0.0
+        self.pages: frozenset[str] = frozenset(PAINTS)
 
 
 class Visitor:
@@ -96,14 +104,14 @@ class Visitor:
         self._received += len(payload)
 
     def timed(self, name: str, action: Callable[[], object], appears: str) -> None:
-        """Do it, wait until ``appears`` is visible and the script has stopped, note what it took."""
+        """Do it, wait until ``appears`` is visible and the script has stopped, note what it took and the rest of it."""
         before, cpu, drawing = self._received, _cpu_s(self._side.server), _browser_cpu_s()
         start = time.perf_counter()
         action()
         self.page.locator(appears).first.wait_for(timeout=60_000)
         self.page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=60_000)
         wall = time.perf_counter() - start
-        self.page.wait_for_timeout(1500)
+        self.page.wait_for_timeout(REST_MS)
         measured = self._side.results.setdefault(name, Measured())
         measured.wall_s.append(wall)
         measured.server_cpu_s.append(_cpu_s(self._side.server) - cpu)
@@ -119,7 +127,7 @@ def visit(browser: Browser, side: Side, only: Sequence[str] = ()) -> None:
     only: names of pages; with any, their first paints alone are visited.
     """
     for name, (path, appears) in PAINTS.items():
-        if only and name not in only:
+        if name not in side.pages or (only and name not in only):
             continue
         visitor = Visitor(browser, side)
         where = side.address + path
@@ -152,12 +160,27 @@ def visit(browser: Browser, side: Side, only: Sequence[str] = ()) -> None:
         "text=Layer 5, head 5: why",
     )
     visitor.timed("switch: head to runs", links.filter(has_text="Runs").click, _TABLE)
-    visitor.timed("switch: runs to sweep", links.filter(has_text="Sweep").click, ".st-key-fronts .main-svg")
+    visitor.timed("switch: runs to sweep", links.filter(has_text="Sweep").click, _chart("fronts"))
     visitor.timed(
         "switch: sweep to models", links.filter(has_text="Models").click, ".st-key-check-calibrations"
     )
     _visit_text(visitor, f"{side.address}/text?run={BIG}", links)
+    if {"fleet", "certificate"} <= side.pages:
+        _visit_days(visitor, side.address, links)
     visitor.close()
+
+
+def find_pages(browser: Browser, side: Side) -> None:
+    """Which of the pages this version has; an older one may lack some."""
+    page = browser.new_page()
+    page.goto(side.address)
+    links = page.locator("[data-testid=stSidebarNavLink]")
+    links.first.wait_for(timeout=60_000)
+    paths = {urlsplit(link.get_attribute("href") or "").path.rpartition("/")[2] for link in links.all()}
+    page.close()
+    side.pages = frozenset(
+        name for name, (path, _) in PAINTS.items() if urlsplit(path).path.strip("/") in paths | {""}
+    )
 
 
 def _visit_text(visitor: Visitor, address: str, links: Locator) -> None:
@@ -179,6 +202,24 @@ def _visit_text(visitor: Visitor, address: str, links: Locator) -> None:
     worst = page.locator(".st-key-worst-0 button")
     visitor.timed("text: show the worst row", worst.click, ".rs-lens .piece.row")
     visitor.timed("switch: text to map", links.filter(has_text="Routing map").click, _WHY)
+
+
+def _visit_days(visitor: Visitor, address: str, links: Locator) -> None:
+    """The requests of two weeks, the week before, and a certificate of 32 x 32 heads."""
+    page = visitor.page
+    page.goto(f"{address}/fleet?days=7")
+    page.locator(_GRID).wait_for()
+    page.wait_for_timeout(2000)
+    earlier = page.get_by_role("button", name="7 days before")
+    visitor.timed("fleet: the days before", earlier.click, "text=2026-11-06 to 2026-11-12;")
+    there = links.filter(has_text="Certificate")
+    visitor.timed("switch: fleet to certificate", there.click, ".st-key-certificate-map svg")
+    figure = page.get_by_role("radio", name="Retained mass")
+    visitor.timed(
+        "certificate: colour by another figure", figure.click, "text=mean retained mass of the plan"
+    )
+    there = links.filter(has_text="Results")
+    visitor.timed("switch: certificate to results", there.click, _chart("front-chart"))
 
 
 def idle_share(browser: Browser, side: Side) -> float:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from axe_playwright_python.sync_playwright import Axe
 
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, spool
+from routesparse.engine.store.duckdb_store import Store
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 RUN = "3f9a1c20d4e5b678"
 SWEEP = "5eeb" * 8
 VALUES = Path(__file__).parents[1] / "engine" / "results" / "values.py"
@@ -41,7 +44,7 @@ PAGES = {
     "terms": "/terms",
 }
 # What has columns or a wide table; light and dark differ in no width.
-NARROW = ("runs", "map", "text", "certificate", "compare", "sweep", "new")
+NARROW = ("runs", "map", "text", "certificate", "compare", "sweep", "new", "fleet")
 # One of each kind of error, and the theme to draw it in.
 ERRORS = {
     "unknown run": ("/map?run=deadbeef", "dark"),
@@ -77,6 +80,8 @@ def failed(home):
 def address(serve, factory, home, failed):
     bundle.write_bundle(factory.make_record(RUN, hardness=0.9), home / "spool")
     bundle.write_bundle(factory.make_certificate(layers=8, heads=8), home / "spool")
+    for request in factory.fleet(2, 20, bad=0):
+        bundle.write_bundle(request, home / "spool")
     bundle.write_bundle(factory.make_record("77771c2090e1f006", hardness=0.5, seed=2), home / "spool")
     for run_id, hardness, price in (("5eeb000090e1f001", 0.9, 0.3), ("5eeb000090e1f002", 0.5, 1.0)):
         made = factory.priced(factory.make_record(run_id, hardness=hardness))
@@ -88,6 +93,9 @@ def address(serve, factory, home, failed):
     values = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(values)
     (evaluation / "scores.json").write_text(json.dumps(values.scores()))
+    # Before the first visit, which would not wait for so many.
+    with closing(Store(home / "routesparse.duckdb")) as store:
+        assert not spool.ingest_spool(store, home / "spool").rejected
     with serve.dashboard(home) as running:
         yield running
 
@@ -130,12 +138,25 @@ def visit(browser):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_serious(address, visit, name, theme):
-    assert serious(visit(f"{address}{PAGES[name]}", theme)) == []
+    page = visit(f"{address}{PAGES[name]}", theme)
+    assert not page.locator(".rs-state").count(), "the page is to be filled"
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize("name", NARROW)
 def test_axe_finds_nothing_serious_in_a_narrow_window(address, visit, name):
     assert serious(visit(f"{address}{PAGES[name]}", "light", 1024)) == []
+
+
+def test_thirty_days_stay_readable_in_a_narrow_window(address, visit):
+    page = visit(f"{address}/fleet?days=30", "light", 1024)
+    drawn = page.locator(".rs-grid svg text").evaluate_all(
+        "texts => texts.map(text => { const { left, right, top } = text.getBoundingClientRect();"
+        " return [text.textContent, left, right, Math.round(top)]; })"
+    )
+    days = sorted(text for text in drawn if re.fullmatch(r"\d\d-\d\d", text[0]))
+    assert len(days) >= 10 and all(one[2] < other[1] for one, other in pairwise(days))
+    assert sum(text[0].startswith("▲") for text in drawn) == 2, "an alarm is not told by its colour alone"
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -222,6 +222,24 @@ def test_dragging_over_a_probe_fetches_that_part_at_full_resolution(address, con
     assert context.failures == []
 
 
+def test_the_hover_over_a_probe_says_which_plan_reads_the_key(address, context, page, record):
+    place = """(plot, number) => { const { box, shape: [rows, columns], raw } = plot.cover, at = raw.indexOf(number);
+      return [plot.g.x(box[0] + ((at % columns + .5) * (box[1] - box[0])) / columns),
+        plot.g.y(box[2] + ((Math.floor(at / columns) + .5) * (box[3] - box[2])) / rows)]; }"""
+    page.goto(f"{address}/head?run={record.run.run_id[:8]}&layer=5&head=2&mask=5&against=11")
+    plot = page.locator(".st-key-probe .rs-plot")
+    plot.locator("image").first.wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    page.wait_for_timeout(1000)
+    for number, told in enumerate(("read by neither", "", "only V · 128 columns", "only B · 16 blocks")):
+        if not plot.evaluate("(plot, number) => plot.cover.raw.includes(number)", number):
+            continue
+        plot.locator("svg").hover(position=dict(zip("xy", plot.evaluate(place, number), strict=True)))
+        lines = plot.locator(".tip").inner_text().splitlines()
+        assert told in lines[-1] and len(lines) == (4 if told else 3)
+    assert context.failures == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_chips_and_the_main_button_can_be_read_in_both_themes(address, browser, scheme):
     context = browser.new_context(color_scheme=scheme)

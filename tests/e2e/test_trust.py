@@ -82,6 +82,13 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     chart.focus()
     page.keyboard.press("ArrowRight")
     told = re.match(r"layer (\d), head (\d), segment (\d)", chart.locator(".tip").inner_text())
+    assert chart.locator(".rs-said").text_content() == chart.locator(".tip").text_content(), (
+        "screen readers, too"
+    )
+    assert chart.get_attribute("role") == "application"
+    assert re.search(
+        r": \d+ marks; arrow keys read them, Enter opens one$", chart.get_attribute("aria-label")
+    )
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(rf"/head\?run=.*layer={told[1]}&head={told[2]}&segment={int(told[3]) - 1}"))
     page.go_back()
@@ -106,5 +113,6 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     assert page.locator(".st-key-difference .tip").inner_text().startswith("layer 1, head 1"), (
         "what the ring is on"
     )
+    assert grid.locator(".rs-said").text_content().startswith("layer 1, head 1"), "screen readers are told"
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=1&head=1"))

@@ -159,7 +159,7 @@ def _notes(run: RunRow, everything: bool, executed_error: float) -> None:
             f"next token {'agrees with' if run.top1_agreement == 1 else 'differs from'} dense"
             if run.batch == 1
             else f"next tokens agree with dense for {numbers.share(run.top1_agreement, 0)} of the batch",
-            f"KL to dense {numbers.mass(run.kl_nats, 4)} nats",
+            f"KL to dense {numbers.kl(run.kl_nats)}",
             f"logits differ by {numbers.share(run.logit_error, 2)}",
         ]
         st.html(f'<div class="rs-sub"><b>Answer check</b>: {escape(", ".join(facts))}.</div>')

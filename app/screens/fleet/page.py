@@ -32,10 +32,11 @@ def render() -> None:
         '<div class="rs-title">Fleet</div><div class="rs-sub">The requests that servers recorded, by model and day '
         "(UTC), and the days on which something changed. Prompts that were not routed leave no record.</div>"
     )
-    newest = fleet_queries.newest_day(store)
-    if newest is None:
+    recorded = fleet_queries.recorded_days(store)
+    if recorded is None:
         _nothing()
         return
+    oldest, newest = recorded
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     newest = min(newest, today)  # a wrong clock must not hide the others
     span = switch.chosen("days", _SPANS)
@@ -46,13 +47,13 @@ def render() -> None:
         kinds = _several("alarm", "Alarms about", list(figures.NAMES.values()))
         switch.buttons("days", _SPANS, span)
     columns = _days(last, int(span))
+    _step_buttons(columns, oldest, newest)
     if models:
         found = found[found["model"].isin(models)]
     if found.empty or found["day"].max() < columns[0]:
         states.empty(
-            f"No request was recorded from {columns[0]} to {last}", ["Choose more days or other models."]
+            f"No request was recorded from {columns[0]} to {last}", ["Choose other days or other models."]
         )
-        navigate.link("The newest days", "fleet")
         return
     tests = fleet_alarms.judge(found)
     tests = tests[tests["day"] >= columns[0]]
@@ -101,8 +102,35 @@ def _last_day(newest: str) -> str:
 
 
 def _days(last: str, count: int) -> list[str]:
-    end = datetime.date.fromisoformat(last)
-    return [(end - datetime.timedelta(back)).isoformat() for back in reversed(range(count))]
+    return [_shifted(last, -back) for back in reversed(range(count))]
+
+
+def _step_buttons(columns: list[str], oldest: str, newest: str) -> None:
+    """To the days before and after those shown; the address says which are shown."""
+    first, last, span = columns[0], columns[-1], len(columns)
+
+    def show(until: str) -> None:
+        if until < newest:
+            st.query_params["until"] = until
+        else:
+            st.query_params.pop("until", None)
+
+    steps = {
+        f"← {span} days before": (_shifted(last, -span), first <= oldest),
+        f"{span} days after →": (min(_shifted(last, span), newest), last >= newest),
+        "Newest": (newest, last >= newest),
+    }
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="move-days"):
+        for label, (until, is_end) in steps.items():
+            st.button(label, on_click=show, args=(until,), disabled=is_end)
+        st.html(
+            f'<div class="rs-sub">{first} to {last}; requests are recorded from {oldest} to {newest}.</div>',
+            width="content",
+        )
+
+
+def _shifted(day: str, days: int) -> str:
+    return (datetime.date.fromisoformat(day) + datetime.timedelta(days)).isoformat()
 
 
 def _alarms_card(tests: pd.DataFrame) -> None:

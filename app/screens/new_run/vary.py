@@ -150,6 +150,15 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
     try:
         sweep.check_size(len(varied.texts))
     except ConfigError as error:
-        nothing = () if varied.texts else (Fix("Vary nothing", {"vary": _NOTHING}),)
-        found.append(Problem(f"{_KINDS[varied.kind].label}: {error}", nothing))
+        found.append(
+            Problem(f"{_KINDS[varied.kind].label}: {error}", () if varied.texts else _starts(varied.kind))
+        )
     return values, found
+
+
+def _starts(chosen: str) -> tuple[Fix, ...]:
+    """What to do where no value has been entered yet."""
+    kind, nothing = _KINDS[chosen], Fix("Vary nothing", {"vary": _NOTHING})
+    if chosen == "calibration":
+        return (nothing,)
+    return (Fix(f"Use {kind.example}", {kind.key: kind.example}), nothing)

@@ -23,7 +23,7 @@ def box(run: RunRow) -> tuple[str, ...]:
     told = "as by dense" if run.top1_agreement == 1 else "differs from dense"
     if run.batch > 1:
         told = f"{numbers.share(run.top1_agreement, 0)} as by dense"
-    return ("Next token", told, f"KL {numbers.mass(run.kl_nats, 4)} nats", "answer")
+    return ("Next token", told, f"KL {numbers.kl(run.kl_nats)}", "answer")
 
 
 def card(store: OwnerView, run: RunRow, batch_index: int) -> None:

@@ -9,13 +9,7 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part
 
-_HTML = '<div class="rs-map"><div class="drawing"></div><div class="tip rs-tip" hidden></div></div>'
-_CSS = """
-.rs-map { position: relative; }
-.rs-map svg { display: block; user-select: none; }
-.rs-map .tip::first-line { font-weight: 650; }
-"""
-_map = browser_part.component(__file__, "map", _HTML, _CSS)
+_map = browser_part.component(__file__, "map", browser_part.drawing_html("map"), "")
 
 
 def show(drawing: dict[str, Any], on_pick: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ def figure(readers: pd.DataFrame, theme: design.Theme, block_tokens: int, picked
     here = (readers["key_block"] == picked).to_numpy()
     marks = [
         plot.bars(at.tolist(), colors, hover, told),
-        plot.bars(at[here].tolist(), theme.warn, "", [], ring=True),
+        plot.bars(at[here].tolist(), theme.warn, "", [], hatch="/", ring=True),
     ]
     x_axis = replace(plot.linear("key token", 0, float(right.max())), grid=False)
     y_axis = plot.linear("heads that read it", 0, 1.02, percent=True, most=3)

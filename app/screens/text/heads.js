@@ -43,7 +43,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".rs-heads");
   root.data = data;
   root.tabIndex = 0;
+  root.setAttribute("role", "application");
   root.setAttribute("aria-label", data.label);
+  root.querySelector(".drawing").ariaHidden = "true"; // it would be read as loose numbers
   const refresh = () => { if (root.clientWidth) { draw(root, root.data); ring(root, root.data.picked); } };
   refresh();
   const pick = (place) => { root.data.picked = place; ring(root, place); setTriggerValue("picked", place); };

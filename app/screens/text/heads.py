@@ -10,16 +10,9 @@ import streamlit as st
 
 from routesparse.app.ui import browser_part, design
 
-_HTML = (
-    '<div class="rs-heads" role="application"><div class="drawing"></div>'
-    '<div class="tip rs-tip" hidden></div></div>'
+_heads = browser_part.component(
+    __file__, "heads", browser_part.drawing_html("heads"), ".rs-heads { cursor: pointer; }"
 )
-_CSS = """
-.rs-heads { position: relative; cursor: pointer; border-radius: 4px; }
-.rs-heads:focus-visible { outline: 2px solid var(--rs-accent); outline-offset: 2px; }
-.rs-heads svg { display: block; user-select: none; }
-"""
-_heads = browser_part.component(__file__, "heads", _HTML, _CSS)
 
 
 def show(

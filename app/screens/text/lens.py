@@ -46,7 +46,6 @@ _CSS = """
 .rs-lens .side { position: relative; width: 16px; cursor: pointer; }
 .rs-lens .here { position: absolute; left: 0; width: 16px; border: 1.5px solid var(--rs-ink); border-radius: 2px;
   pointer-events: none; box-sizing: border-box; }
-.rs-lens .tip::first-line { font-weight: 650; }
 """
 _lens = browser_part.component(__file__, "lens", _HTML, _CSS)
 

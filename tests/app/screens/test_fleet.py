@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -24,33 +22,19 @@ def text_of(page) -> str:
 @pytest.fixture
 def served(home, factory):
     """A model's requests: 20 on a good day, 20 on a bad one, 3 on the next; and an analysis made here."""
-    made = factory.make_record(
-        layers=1,
-        heads=2,
-        segments=1,
-        tokens=2048,
-        audit=False,
-        dense=False,
-        probe=False,
-        prompt=False,
-    )
+    made = factory.small_record()
     bundle.write_bundle(factory.rename(made, "a-analysis"), home / "spool")
-    config = json.loads(made.run.config_json) | {"served": {"by": "vllm", "one_in": 50}}
     counts = {BEFORE: 20, BAD: 20, QUIET: 3}
     for day, count in counts.items():
         for place in range(count):
-            copy = factory.rename(made, f"{day}-{place:04d}")
-            run = replace(
-                copy.run,
+            request = factory.served(
+                factory.rename(made, f"{day}-{place:04d}"),
+                f"{day}T23:{place:02d}:00+00:00",
                 model="<b>served</b>",
-                created_at=f"{day}T23:{place:02d}:00+00:00",
-                config_json=json.dumps(config),
                 density=0.2 if day == BEFORE else 0.6,
                 drift_alarm=day == BAD and place < 18,
-                drift_distance=1.0,
-                drift_p=0.01,
             )
-            bundle.write_bundle(replace(copy, run=run), home / "spool")
+            bundle.write_bundle(request, home / "spool")
     opened = access()
     opened.look_into_spool()
     while len(opened.store.run_ids()) < 1 + sum(counts.values()):
@@ -59,7 +43,7 @@ def served(home, factory):
 
 
 def test_days_have_their_figures_and_analyses_are_left_out(served):
-    assert fleet_queries.newest_day(served) == QUIET
+    assert fleet_queries.recorded_days(served) == (BEFORE, QUIET)
     found = fleet_queries.by_day(fleet_queries.requests(served, QUIET, 14)).set_index("day")
     assert list(found["requests"]) == [20, 20, 3] and set(found["most_one_in"]) == {50}
     assert found.loc[BAD, ["drift_alarms", "drift_assessed"]].tolist() == [18, 20]
@@ -85,6 +69,37 @@ def test_the_view_is_in_the_address(served, open_page):
     html = text_of(open_page("fleet", alarm="area kept", model="<b>served</b>", days="7"))
     assert "raised a drift alarm" not in html and "requests kept more than" in html
     assert "No request was recorded from 2026-10-05" in text_of(open_page("fleet", until="2026-10-18"))
+
+
+def test_the_days_before_and_after_are_a_click_away(served, open_page):
+    def button(page, label):
+        [found] = [one for one in page.button if one.label == label]
+        return found
+
+    page = open_page("fleet", days="7")
+    assert "2026-11-14 to 2026-11-20" in text_of(page)
+    assert button(page, "← 7 days before").disabled and button(page, "Newest").disabled
+    page = open_page("fleet", until=BAD, days="7")
+    assert button(page, "← 7 days before").disabled
+    button(page, "7 days after →").click().run()
+    assert "2026-11-14 to 2026-11-20" in text_of(page) and "until" not in page.query_params
+    page = open_page("fleet", until="2026-11-26", days="7")
+    assert "2026-11-14 to 2026-11-20" in text_of(page)
+
+
+def test_days_before_those_shown_are_a_click_away(home, factory, open_page):
+    made = factory.small_record()
+    for day in ("2026-10-30", QUIET):
+        request = factory.served(factory.rename(made, day), f"{day}T01:00:00+00:00")
+        bundle.write_bundle(request, home / "spool")
+    page = open_page("fleet", days="7")
+    for _ in range(2):
+        assert "2026-10-30 to 2026-11-20" in text_of(page)
+        page.button[0].click().run()
+    assert page.query_params["until"] == "2026-11-06"
+    assert "No request was recorded from 2026-10-31 to 2026-11-06" in text_of(page)
+    page.button[0].click().run()
+    assert "n = 1 request, 1 in 50 recorded" in text_of(page) and page.button[0].disabled
 
 
 def test_runs_lists_the_requests_of_a_day(served, open_page):

@@ -178,6 +178,13 @@ def test_a_sweep_that_can_not_be_queued_says_why(demo_home, open_page, address, 
     assert page.button(key="submit").disabled
 
 
+@pytest.mark.parametrize("vary", ["price", "time limit"])
+def test_values_to_start_with_are_one_press_away(demo_home, open_page, vary):
+    page = paste(open_page("new_run", source="Paste", vary=vary))
+    fix(page, {"price": "Use 0.25, 0.5, 1", "time limit": "Use 0.25, 0.5, none"}[vary])
+    assert "sweep of 0 settings" not in text_of(page) and not page.button(key="submit").disabled
+
+
 def test_the_policy_that_reads_a_price_is_one_press_away(demo_home, open_page):
     page = paste(open_page("new_run", source="Paste", vary="price", prices="0.5, 1", with_policy="certified"))
     fix(page, "Use policy priced")

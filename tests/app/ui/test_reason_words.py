@@ -7,4 +7,5 @@ def test_formulas_as_code_become_signs_and_what_is_written_today_stays():
     old = "least total risk under T_l: g >= 0.925, certificate 0.931 >= tau 0.900 (tau_layer 0.300)"
     new = "least total risk under Tℓ: g ≥ 0.925, certificate 0.931 ≥ τ 0.900 (τ layer 0.300)"
     assert shown(old) == new == shown(new)
+    assert shown("1 of 2, 395 us.") == "1 of 2, 395 µs." and shown("tell us 5") == "tell us 5"
     assert shown("restaurant") == "restaurant"
