@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.store import bundle, bundle_moves, schema, store_errors, thumbnail
+from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
+from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, open_file, roll_back
 from routesparse.engine.store.read_cache import ReadCache
 
 Origin = Literal["spool", "sample"]
@@ -42,14 +43,7 @@ FACT_TABLES = (
     "continuation",
     "prompt",
 )
-OF_CERTIFICATES = ("claim", "named_row")
-HEADS = ("run", "certificate")  # the tables with one row a bundle
 _IDLE_READERS = 16
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "enable_external_access": False,  # SQL reads no other file; bundles are read with pyarrow
-}
 
 
 class Store:
@@ -64,7 +58,7 @@ class Store:
         the file is then left untouched.
         """
         self.database = Path(database)
-        connection = _open(self.database)
+        connection = open_file(self.database)
         self._identity = identity(self.database)
         parent = self.database.parent
         self._begin(connection, bundles or parent / "bundles", trash or parent / "trash")
@@ -114,6 +108,15 @@ class Store:
         """The result of a read of everybody's rows as tuples; pages have an OwnerView. Errors: StoreError."""
         with self._reads(), self._cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
+
+    def table(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        """As ``rows``, for Arrow. Errors: StoreError."""
+        with self._reads(), self._cursor() as cursor:
+            return cursor.execute(sql, list(parameters)).to_arrow_table()
+
+    def new_keys(self, cursor: duckdb.DuckDBPyConnection, n: int) -> list[int]:
+        """So many run_keys that no run or certificate ever had, ascending; inside ``writing``."""
+        return [self._next_key(cursor) for _ in range(n)]
 
     @contextmanager
     def reading(self, owner: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -321,86 +324,3 @@ def _list_bundle(cursor: duckdb.DuckDBPyConnection, manifest: bundle.Manifest, o
         "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL)",
         [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
     )
-
-
-def _open(database: Path) -> duckdb.DuckDBPyConnection:
-    pending = schema.migrations()
-    found = database.exists()
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        if found:
-            # Read-only first: a file of a newer schema must not be touched.
-            with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
-                version = version_of(connection)
-            if version > pending[-1][0]:
-                raise StoreError(
-                    f"{database.name} has schema {version}, this version reads {pending[-1][0]}; upgrade "
-                    "RouteSparse or set ROUTESPARSE_HOME to another folder. The file was not changed"
-                )
-        connection = duckdb.connect(str(database), config=_SETTINGS)
-        try:
-            migrate(connection, pending)
-            connection.begin()
-            schema.create_definitions(connection)
-            # Made anew at every start, so that it can't differ from the rows; each run's that comes in is added.
-            connection.execute("CREATE OR REPLACE TABLE main.run_summary AS FROM main.summaries_from(0)")
-            schema.create_owner_views(connection, OF_CERTIFICATES, HEADS)
-            connection.commit()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    except duckdb.Error as error:
-        if not found and store_errors.no_room(error):
-            database.unlink(missing_ok=True)  # the beginning of a file, which DuckDB would refuse for ever
-        raise StoreError(store_errors.not_opened(database, error)) from error
-    except OSError as error:
-        raise StoreError(
-            f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"
-        ) from error
-
-
-def version_of(connection: duckdb.DuckDBPyConnection) -> int:
-    """Of a store's tables; 0 where there are none."""
-    sql = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration'"
-    if not (connection.execute(sql).fetchone() or (0,))[0]:
-        return 0
-    return int(
-        (connection.execute("SELECT coalesce(max(version), 0) FROM schema_migration").fetchone() or (0,))[0]
-    )
-
-
-def migrate(
-    connection: duckdb.DuckDBPyConnection,
-    pending: list[tuple[int, str, str]],
-    adapted: Callable[[str], str] = str,
-) -> None:
-    """Bring a store's tables up to date, all of a migration or nothing. Errors: StoreError."""
-    version = version_of(connection)
-    for number, name, sql in pending:
-        if number <= version:
-            continue
-        connection.begin()
-        try:
-            connection.execute(
-                adapted(
-                    "CREATE TABLE IF NOT EXISTS schema_migration "
-                    "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMP NOT NULL)"
-                )
-            )
-            connection.execute(adapted(sql))
-            connection.execute(
-                "INSERT INTO schema_migration VALUES (?, ?, now() AT TIME ZONE 'UTC')", [number, name]
-            )
-            connection.commit()
-        except duckdb.Error as error:
-            roll_back(connection)
-            raise StoreError(f"migration {name} failed ({error}); the store is as it was before") from error
-
-
-def roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
-    """End a transaction that failed."""
-    try:
-        cursor.rollback()
-    except (duckdb.TransactionException, duckdb.FatalException):
-        return  # the failed statement has already ended the transaction, or the whole database

@@ -29,17 +29,8 @@ import pyarrow.compute as pc
 
 from routesparse.engine.errors import BundleError, ConfigError, StoreError
 from routesparse.engine.store import bundle, bundle_moves, schema
-from routesparse.engine.store.duckdb_store import (
-    HEADS,
-    OF_CERTIFICATES,
-    Origin,
-    Store,
-    Verified,
-    migrate,
-    roll_back,
-    verified,
-    version_of,
-)
+from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
+from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verified
 
 PREFIX = "ducklake:postgres:"
 FOLDER = Path(sys.prefix, "ducklake")

@@ -151,6 +151,9 @@ def _take_in_together(report: IngestReport, store: Store, paths: list[Path]) -> 
             Rejection(path.name, str(error), _now()) for path in paths if os.path.lexists(path)
         ]
         return []
+    # The boundary of a bundle, as below: one by one each says what is wrong with it.
+    except Exception:  # noqa: BLE001
+        return [path for path in paths if os.path.lexists(path)]
     report.ingested += taken
     return left
 
