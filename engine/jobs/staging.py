@@ -14,6 +14,7 @@ meet in one folder, and the store sees at most one run of a job.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -93,14 +94,20 @@ def publish(queue: JobQueue, run_id: str) -> None:
 
 
 def _hand_over(staged: Path, target: Path) -> None:
-    """Errors: FileNotFoundError where it is staged no more, OSError, BundleError for one that was damaged."""
-    device = staged.stat().st_dev
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if device == target.parent.stat().st_dev:
+    """Errors: FileNotFoundError where it is staged no more, StoreError, OSError, BundleError for a damaged one."""
+    try:
+        target.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{target.parent} can't be made ({error.strerror}); is the shared folder mounted? Check ROUTESPARSE_SHARED"
+        ) from error
+    try:
         bundle.publish(staged, target)
-        return
-    bundle.copy(staged, bundle.verify_bundle(staged), target)
-    shutil.rmtree(staged, ignore_errors=True)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        bundle.copy(staged, bundle.verify_bundle(staged), target)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _move_home(folder: Path, home: Path) -> None:

@@ -10,14 +10,17 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from routesparse.engine.errors import InputError
 
 _START_S = 60.0
 _USER = "routesparse"
+# So that the server ends with who started it, also when that is killed. SIGINT: PostgreSQL's fast way to stop.
+_UNTIL_INPUT_ENDS = '"$@" </dev/null & read -r _; kill -INT $!; wait'
 
 
 def programs() -> Path | None:
@@ -36,31 +39,42 @@ def server() -> Iterator[str]:
     if folder is None:
         raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
     data = Path(tempfile.mkdtemp(prefix="routesparse-pg-"))
-    alone = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
-    if alone:
-        shutil.chown(data, "postgres", "postgres")
-    quiet = {"cwd": data, "stdout": subprocess.DEVNULL, **alone}
-    made = ["initdb", "-D", data / "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
+    user = "postgres" if os.getuid() == 0 else None
+    if user:
+        shutil.chown(data, user, user)
+    made = ["initdb", "-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
+    settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
+    options = [part for setting in settings for part in ("-c", setting)]
+    served = ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", folder / "postgres", "-D", "db", "-k", data, *options]
     try:
         with open(data / "log", "wb") as log:
-            subprocess.run([folder / made[0], *made[1:]], check=True, stderr=log, **quiet)
-            settings = [
-                "listen_addresses=",
-                "fsync=off",
-                "max_connections=200",
-                "unix_socket_permissions=0777",
-            ]
-            options = [part for setting in settings for part in ("-c", setting)]
-            command = [folder / "postgres", "-D", data / "db", "-k", data, *options]
-            process = subprocess.Popen(command, stderr=log, **quiet)
+            begun = _started([folder / made[0], *made[1:]], data, log, user)
+            begun.communicate()
+            if begun.returncode:
+                raise InputError(f"initdb failed: {(data / 'log').read_text('utf-8')[-400:]}")
+            process = _started(served, data, log, user)
         try:
             _wait(folder, data)
             yield f"host={data} user={_USER}"
         finally:
-            process.send_signal(2)  # SIGINT: its fast way to stop
-            process.wait(_START_S)
+            process.communicate()
     finally:
         shutil.rmtree(data, ignore_errors=True)
+
+
+def _started(
+    command: Sequence[str | Path], folder: Path, log: IO[bytes], user: str | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    )
 
 
 def new_database(words: str, name: str, like: str = "template0") -> str:

@@ -349,9 +349,10 @@ def test_threads_read_while_another_writes(store, small, factory, home):
     bundle.write_bundle(small, home / "spool")
     spool.ingest_spool(store)
     problems = []
+    reads, runs = (40, 10) if type(store) is Store else (5, 3)  # a lake's take fifty times as long
 
     def read():
-        for _ in range(40):
+        for _ in range(reads):
             try:
                 assert len(queries.choices(OwnerView(store, None), small.run.run_id, 0)) == 4
                 assert len(queries.runs(OwnerView(store, None))) >= 1
@@ -361,13 +362,13 @@ def test_threads_read_while_another_writes(store, small, factory, home):
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for i in range(10):
+    for i in range(runs):
         bundle.write_bundle(factory.rename(small, f"more{i}"), home / "spool")
         spool.ingest_spool(store)
     for thread in threads:
         thread.join()
     assert not problems
-    assert counts(store)["run"] == 11
+    assert counts(store)["run"] == runs + 1
 
 
 INGESTER = """
