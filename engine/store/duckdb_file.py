@@ -99,5 +99,5 @@ def roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
     """End a transaction that failed."""
     try:
         cursor.rollback()
-    except (duckdb.TransactionException, duckdb.FatalException):
-        return  # the failed statement has already ended the transaction, or the whole database
+    except duckdb.Error:
+        return  # the failed statement has already ended the transaction, the connection, or the whole database

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -80,31 +81,34 @@ def write(
 ) -> list[dict[str, Any]]:
     """What each writer says, all having begun together. Errors: InputError for one that failed."""
     command = [sys.executable, "-m", "routesparse.engine.evaluation.studies.one_writer"]
-    started = [
-        subprocess.Popen(
-            [*command, f"writer{number}", str(n), str(sample)],
-            env={**environment, "ROUTESPARSE_HOME": str(homes / str(number))},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(writers)
-    ]
-    for process in started:
-        assert process.stdin is not None and process.stdout is not None
-        if process.stdout.readline() != "ready\n":
-            raise InputError("a writer could not begin; it said why above")
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
     said = []
-    for process in started:
-        assert process.stdout is not None
-        lines = process.stdout.read().splitlines()
-        if process.wait():
-            raise InputError("a writer failed; it said why above")
-        said.append(json.loads(lines[-1]))
+    with ExitStack() as running:
+        started = [
+            running.enter_context(
+                subprocess.Popen(
+                    [*command, f"writer{number}", str(n), str(sample)],
+                    env={**environment, "ROUTESPARSE_HOME": str(homes / str(number))},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(writers)
+        ]
+        for process in started:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise InputError("a writer could not begin; it said why above")
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in started:
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+            if process.wait():
+                raise InputError("a writer failed; it said why above")
+            said.append(json.loads(lines[-1]))
     return said
 
 

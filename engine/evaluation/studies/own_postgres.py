@@ -45,7 +45,18 @@ def server() -> Iterator[str]:
     made = ["initdb", "-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
     settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
     options = [part for setting in settings for part in ("-c", setting)]
-    served = ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", folder / "postgres", "-D", "db", "-k", data, *options]
+    served: list[str | Path] = [
+        "sh",
+        "-c",
+        _UNTIL_INPUT_ENDS,
+        "sh",
+        folder / "postgres",
+        "-D",
+        "db",
+        "-k",
+        data,
+        *options,
+    ]
     try:
         with open(data / "log", "wb") as log:
             begun = _started([folder / made[0], *made[1:]], data, log, user)
