@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray vllm serve-vllm evaluate-cpu
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray ducklake vllm serve-vllm evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -63,6 +63,9 @@ kvpress: .venv/kvpress/.installed
 # Ray, for `--ray`, in a folder that only engine/crew/cluster.py looks into; the rest it has from .venv.
 ray: .venv/ray/.installed
 
+# DuckDB's extensions for a store with many writers, in a folder that only engine/store/ducklake.py looks into.
+ducklake: .venv/ducklake/.installed
+
 # vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.
 vllm: .venv/vllm/.installed
 
@@ -101,6 +104,11 @@ clean:
 	touch $@
 
 .venv/ray/.installed: .ci/ray.lock | .venv/.installed
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
+	touch $@
+
+.venv/ducklake/.installed: .ci/ducklake.lock | .venv/.installed
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
 	touch $@

@@ -27,7 +27,7 @@ from routesparse.app.shell import guard, identity, intake, menu
 from routesparse.app.shell.access import access
 from routesparse.app.shell.boundary import boundary
 from routesparse.app.ui import states, style
-from routesparse.engine.errors import StoreError
+from routesparse.engine.errors import ConfigError, StoreError
 
 # A file of our own: Streamlit fetches the icons of ":material/...:" favicons from the network.
 ICON = Path(__file__).parent / "ui" / "icon.svg"
@@ -74,7 +74,7 @@ def main() -> None:
             st.button("Log out", on_click=st.logout)
     try:
         opened = access()
-    except StoreError as error:
+    except (ConfigError, StoreError) as error:
         states.problem(
             "The store can't be used", [str(error), "Nothing was changed. Reload this page afterwards."]
         )

@@ -47,6 +47,7 @@ def checks(model: str, deep: bool = False) -> Iterator[Check]:
     yield _name_clash()
     yield _memory()
     yield _home()
+    yield _store()
     yield from _torch()
     yield from _model(model)
     yield _calibrations()
@@ -107,6 +108,27 @@ def _home() -> Check:
             "home", "problem", f"{home} has {free / 2**20:,.0f} MiB free; make room or move ROUTESPARSE_HOME"
         )
     return Check("home", "ok", f"{home}, writable, {free / 2**30:.1f} GiB free")
+
+
+def _store() -> Check:
+    """Which store is used; one of many writers is opened, the file may be a dashboard's."""
+    from routesparse.engine.store.opening import open_store
+
+    if paths.store() is None:
+        if paths.shared() is None:
+            return Check("store", "ok", f"{paths.database()}, a DuckDB file with one writer")
+        return Check(
+            "store", "ok", f"{paths.database()}, a DuckDB file; bundles come through {paths.spool()}"
+        )
+    try:
+        store = open_store()
+    except RouteSparseError as error:
+        return Check("store", "problem", str(error))
+    try:
+        runs = len(store.run_ids())
+    finally:
+        store.close()
+    return Check("store", "ok", f"DuckLake on PostgreSQL, {runs} runs, shared folder {paths.shared()}")
 
 
 def _torch() -> Iterator[Check]:

@@ -1,4 +1,8 @@
-"""Where things live on disk. One environment variable: ROUTESPARSE_HOME moves everything that runs write."""
+"""Where things live on disk, and the environment variables that say so.
+
+ROUTESPARSE_HOME moves everything that runs write. ROUTESPARSE_SHARED is a folder that several hosts see: finished
+bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,35 @@ def home() -> Path:
     return Path(os.environ.get("ROUTESPARSE_HOME") or REPOSITORY / "var").expanduser().resolve()
 
 
+def shared() -> Path | None:
+    """The folder that all hosts of one store see: $ROUTESPARSE_SHARED; None where it is not set."""
+    named = os.environ.get("ROUTESPARSE_SHARED")
+    return Path(named).expanduser().resolve() if named else None
+
+
 def spool() -> Path:
     """Finished run bundles; the web process ingests what appears here."""
-    return home() / "spool"
+    return (shared() or home()) / "spool"
+
+
+def bundles() -> Path:
+    """The bundles of stored runs: beside the database, or where all hosts see them."""
+    return _store_folder() / "bundles"
+
+
+def trash() -> Path:
+    """The bundles of deleted runs."""
+    return _store_folder() / "trash"
+
+
+def store() -> str | None:
+    """The address of a store with many writers: $ROUTESPARSE_STORE; None: the DuckDB file."""
+    return os.environ.get("ROUTESPARSE_STORE") or None
+
+
+def _store_folder() -> Path:
+    """Of the bundles of the store that this process uses."""
+    return (shared() if store() else None) or home()
 
 
 def database() -> Path:

@@ -43,10 +43,18 @@ def test_every_locked_package_has_hashes():
     assert not [name for name, entry in LOCKED.items() if not lock.hashes(entry)]
 
 
-@pytest.mark.parametrize("name", ["lm-eval", "kvpress", "ray"])
-def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name):
+@pytest.mark.parametrize(
+    "name, package",
+    [
+        ("lm-eval", "lm-eval"),
+        ("kvpress", "kvpress"),
+        ("ray", "ray"),
+        ("ducklake", "duckdb-extension-ducklake"),
+    ],
+)
+def test_an_extra_brings_hashed_packages_and_no_other_version_of_a_locked_one(name, package):
     brought = lock.entries((ROOT / ".ci" / f"{name}.lock").read_text())
-    assert name in brought
+    assert package in brought
     assert not [
         n for n in brought.keys() & LOCKED.keys() if lock.hashes(brought[n]) != lock.hashes(LOCKED[n])
     ]
@@ -60,11 +68,18 @@ def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_th
     assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
 
 
+def test_duckdb_s_extensions_are_of_the_locked_duckdb():
+    """One of another version does not load."""
+    brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
+    versions = {re.match(r"\S+?==([\w.]+)", entry)[1] for entry in brought.values()}
+    assert versions == {locked_versions()["duckdb"]}
+
+
 def test_no_file_of_the_supply_chain_names_a_host():
     files = (
         *("requirements.txt", "requirements.lock", "Makefile"),
         *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock", ".ci/ray.lock"),
-        ".ci/vllm.lock",
+        *(".ci/ducklake.lock", ".ci/vllm.lock"),
     )
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())

@@ -17,7 +17,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.store import overview, spool
-from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
 
 _SPOOL_SECONDS = 1.0
@@ -48,7 +48,7 @@ class Access:
     """The store with its spool; looks into the spool at most once a second, in the background, one look at a time."""
 
     def __init__(self) -> None:
-        self._store = Store(paths.database())
+        self._store = open_store()
         self._samples = spool.ingest_samples(self._store)
         self._counted: int | None = None  # the store's generation when its runs were last counted
         self._counted_at = float("-inf")
@@ -171,7 +171,7 @@ class Access:
 
 @st.cache_resource(show_spinner=False, on_release=lambda access: access.close())
 def open_access(home: str) -> Access:
-    """The one Access of this process (``home`` is the cache key). Errors: StoreError."""
+    """The one Access of this process (``home`` is the cache key). Errors: ConfigError, StoreError."""
     _freeze()
     return Access()
 
@@ -184,7 +184,7 @@ def _freeze() -> None:
 
 
 def access() -> Access:
-    """The Access for the current ROUTESPARSE_HOME. Errors: StoreError, also where that folder was deleted."""
+    """The Access for the current environment. Errors: ConfigError, StoreError, also where a folder was deleted."""
     opened = open_access(str(paths.home()))
     opened.check_there()
     return opened

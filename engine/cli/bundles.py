@@ -235,7 +235,7 @@ def _free_target(out: Path | None, name: str, force: bool) -> Path:
 
 def bundle_folders() -> dict[str, Path]:
     """Where finished bundles lie: the spool, and the folder into which the web process moves them."""
-    return {"spool": paths.spool(), "store": paths.database().parent / "bundles"}
+    return {"spool": paths.spool(), "store": paths.bundles()}
 
 
 def _bundles() -> Iterator[tuple[str, Path]]:

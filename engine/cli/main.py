@@ -61,6 +61,7 @@ app.command()(cli_operations.metrics)
 app.command()(cli_operations.backup)
 app.command()(cli_operations.restore)
 app.command()(cli_operations.prune)
+app.command()(cli_operations.store)
 
 
 def _show_version(wanted: bool) -> None:

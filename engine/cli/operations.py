@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from routesparse.engine import paths
 from routesparse.engine.cli.options import JsonFlag
-from routesparse.engine.cli.output import out_console, print_json
+from routesparse.engine.cli.output import Reporter, out_console, print_json
 from routesparse.engine.errors import InputError
 
 _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
@@ -23,6 +24,7 @@ def backup(
     """Copy the home, runs, jobs and prompts, while dashboard and workers run; folder models is left out."""
     from routesparse.engine.operations.backup import back_up
 
+    _need_file("a backup")
     made = back_up(paths.home(), out)
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
@@ -68,6 +70,7 @@ def prune(
     """
     from routesparse.engine.operations.retention import prune as prune_home
 
+    _need_file("prune")
     found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run, with_pinned=pinned)
     if json_output:
         print_json({"dry_run": dry_run, **dataclasses.asdict(found)})
@@ -89,6 +92,65 @@ def prune(
     console.print(
         f"{len(found.runs)} runs and {len(found.jobs)} jobs older than {older_than} {freed}", markup=False
     )
+
+
+def _need_file(what: str) -> None:
+    """Errors: InputError where the runs are not in the file of this home."""
+    if paths.store() is not None:
+        raise InputError(
+            f"{what} is for runs in the file of a home, and ROUTESPARSE_STORE is set: these lie in PostgreSQL and in "
+            f"{paths.shared()}. Back both up with pg_dump and a copy of the folder, in this order; delete runs on page "
+            "Runs; or unset the variable to mean the file"
+        )
+
+
+def store(
+    to: Annotated[
+        str | None, typer.Option(help="Copy everything there: lake, from the file; file, from the lake.")
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Say which store the environment names, or copy one into the other; stop dashboards and workers before.
+
+    The source stays as it is, and a run that both hold with other contents ends the copy before it begins.
+    """
+    from routesparse.engine.store.duckdb_store import Store
+    from routesparse.engine.store.moving import copy_store
+    from routesparse.engine.store.opening import open_lake, open_store
+
+    if to not in (None, "file", "lake"):
+        raise InputError(f"--to {to[:40]!r}: pass file or lake")
+    address = paths.store()
+    if to is not None and address is None:
+        raise InputError(
+            "set ROUTESPARSE_STORE and ROUTESPARSE_SHARED to the lake, also for the way back to the file"
+        )
+    with contextlib.ExitStack() as opened:
+        if to is None or address is None:
+            used = opened.enter_context(contextlib.closing(open_store()))
+            runs = len(used.run_ids())
+            told = {
+                "store": "file" if address is None else "lake",
+                "runs": runs,
+                "bundles": str(used.bundles),
+            }
+            if json_output:
+                print_json(told)
+            else:
+                print(f"{told['store']}: {runs} runs, their bundles in {told['bundles']}")
+            return
+        file = opened.enter_context(contextlib.closing(Store(paths.database())))
+        lake = opened.enter_context(contextlib.closing(open_lake(address)))
+        source, target = (file, lake) if to == "lake" else (lake, file)
+        copied = copy_store(source, target, Reporter())
+    if json_output:
+        print_json({"to": to, **dataclasses.asdict(copied)})
+        return
+    print(
+        f"{copied.runs} runs copied and compared, {copied.already_there} were there, {copied.trashed} in the trash"
+    )
+    for run in copied.without_bundle:
+        print(f"{run}: its rows alone; its bundle was deleted before")
 
 
 def age(text: str) -> float:

@@ -4,7 +4,8 @@
    goes into ``home`` in there, under the path that it will have in the home folder.
 2. ``JobQueue.finish`` commits "done" with that run id. This is the one moment at which the job ends; it is refused
    for a worker whose lease was taken, which then discards its bundle.
-3. The bundle is renamed into the spool, a profile or calibration into its folder, and the row says so.
+3. The bundle is renamed into the spool, a profile or calibration into its folder, and the row says so. A spool that
+   several hosts share (ROUTESPARSE_SHARED) lies on another disk: there the bundle is copied beside it and renamed.
 
 Killed before 2, the job runs again and the staged folder is swept; between 2 and 3, ``publish_finished`` (every
 worker's start and every turn of its loop) does the renaming. Run ids carry the attempt, so no two attempts ever
@@ -13,11 +14,13 @@ meet in one folder, and the store sees at most one run of a job.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
-from routesparse.engine.errors import StoreError
+from routesparse.engine import paths
+from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.rows import RunRecord
 from routesparse.engine.store import bundle
@@ -27,8 +30,13 @@ _FOR_HOME = "home"
 
 
 def spool_of(queue: JobQueue) -> Path:
-    """The folder that the web process ingests from."""
+    """The spool of the queue's own home, which holds what is staged."""
     return queue.home / "spool"
+
+
+def shared_spool(queue: JobQueue) -> Path:
+    """The folder that the web process ingests from: the queue's own, or the one of all hosts."""
+    return (paths.shared() or queue.home) / "spool"
 
 
 def stage(queue: JobQueue, record: RunRecord) -> None:
@@ -67,23 +75,39 @@ def publish(queue: JobQueue, run_id: str) -> None:
 
     Errors: StoreError when the folder can't be written; the result then waits for the next try.
     """
-    spool = spool_of(queue)
-    staged = spool / STAGED / run_id
+    spool = shared_spool(queue)
+    staged = spool_of(queue) / STAGED / run_id
     try:
         if (staged / _FOR_HOME).is_dir():
             _move_home(staged / _FOR_HOME, queue.home)
             shutil.rmtree(staged, ignore_errors=True)
         else:
-            bundle.publish(staged, spool / run_id)
+            _hand_over(staged, spool / run_id)
     except FileNotFoundError:
         # Somebody was faster: the bundle is in the spool, or the web process has taken it from there.
         queue.mark_published(run_id)
         return
+    except (BundleError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"run {run_id} can't be moved into {spool} ({why}); it waits in {STAGED}") from error
+    queue.mark_published(run_id)
+
+
+def _hand_over(staged: Path, target: Path) -> None:
+    """Errors: FileNotFoundError where it is staged no more, StoreError, OSError, BundleError for a damaged one."""
+    try:
+        target.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"run {run_id} can't be moved into {spool} ({error.strerror}); it waits in {STAGED}"
+            f"{target.parent} can't be made ({error.strerror}); is the shared folder mounted? Check ROUTESPARSE_SHARED"
         ) from error
-    queue.mark_published(run_id)
+    try:
+        bundle.publish(staged, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        bundle.copy(staged, bundle.verify_bundle(staged), target)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _move_home(folder: Path, home: Path) -> None:

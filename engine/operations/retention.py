@@ -16,7 +16,8 @@ from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations.sizes import size_bytes
 from routesparse.engine.store import trash
-from routesparse.engine.store.duckdb_store import Store, compact
+from routesparse.engine.store.compact import compact
+from routesparse.engine.store.duckdb_store import Store
 
 
 @dataclass(frozen=True)

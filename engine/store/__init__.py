@@ -1,5 +1,5 @@
 """What runs leave behind: the bundle (Parquet and a manifest), the DuckDB store, its queries and the spool.
 
-Only ``duckdb_store`` imports duckdb, and only the web process opens the database file. The engine and the
-command line need ``bundle`` alone.
+``duckdb_store`` keeps runs in a file that only the web process opens, ``ducklake`` where several processes write. The
+engine and the command line need ``bundle`` alone.
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import uuid
 from pathlib import Path
 
 from routesparse.engine.errors import StoreError
@@ -21,11 +23,21 @@ def bring(source: Path, manifest: bundle.Manifest, place: Path, *, move: bool, k
             else:
                 bundle.copy(source, manifest, place)
         if move:
-            shutil.rmtree(source, ignore_errors=True)
+            _discard(source)
     except OSError as error:
         raise StoreError(
             f"{source.name} could not be taken in ({error.strerror or error}); retry later"
         ) from error
+
+
+def _discard(source: Path) -> None:
+    """Delete a folder that another process may look at: it sees all of it or nothing. Errors: OSError."""
+    hidden = source.with_name(f"{bundle.TEMPORARY_PREFIX}{source.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    try:
+        source.rename(hidden)
+    except FileNotFoundError:
+        return  # it was moved, not copied, or another process has taken the same bundle
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def take_back(source: Path, place: Path) -> None:

@@ -41,6 +41,3 @@ LEFT JOIN (
           FROM main.head_choice WHERE run_key >= first GROUP BY run_key, layer) c USING (run_key, layer)
     WHERE r.tau_layer IS NOT NULL AND l.run_key >= first GROUP BY l.run_key
 ) USING (run_key);
-
--- Made anew at every start, so that it can't differ from the rows; duckdb_store.py adds each run's that comes in.
-CREATE OR REPLACE TABLE main.run_summary AS FROM main.summaries_from(0);

@@ -1,4 +1,4 @@
-"""The DuckDB store: the only module that imports duckdb, owned by the one process that opens the file.
+"""The DuckDB store in a file, owned by the one process that opens it; ducklake.py has the one for many processes.
 
 The tables hold everybody's runs. Schema ``visible`` has a view of each table under the same name that shows one
 owner's rows; pages read these alone (owner_view.py).
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +24,12 @@ import pyarrow as pa
 
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.plain_files import identity
-from routesparse.engine.store import bundle, bundle_moves, schema, store_errors, thumbnail
+from routesparse.engine.store import bundle, bundle_moves, store_errors, thumbnail
+from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, open_file, roll_back
 from routesparse.engine.store.read_cache import ReadCache
 
 Origin = Literal["spool", "sample"]
+Verified = tuple[bundle.Manifest, dict[str, pa.Table]]
 
 FACT_TABLES = (
     "layer_run",
@@ -42,18 +43,13 @@ FACT_TABLES = (
     "continuation",
     "prompt",
 )
-_OF_CERTIFICATES = ("claim", "named_row")
-_HEADS = ("run", "certificate")  # the tables with one row a bundle
 _IDLE_READERS = 16
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "enable_external_access": False,  # SQL reads no other file; bundles are read with pyarrow
-}
 
 
 class Store:
     """Runs, kept. Thread-safe: reads take their own cursor, writes one lock."""
+
+    AT_ONCE = 1  # bundles that one transaction takes in
 
     def __init__(self, database: Path, *, bundles: Path | None = None, trash: Path | None = None) -> None:
         """Open or create the file and bring its schema up to date.
@@ -62,17 +58,19 @@ class Store:
         the file is then left untouched.
         """
         self.database = Path(database)
-        self.bundles = bundles or self.database.parent / "bundles"
-        self.trash = trash or self.database.parent / "trash"
+        connection = open_file(self.database)
+        self._identity = identity(self.database)
+        parent = self.database.parent
+        self._begin(connection, bundles or parent / "bundles", trash or parent / "trash")
+
+    def _begin(self, connection: duckdb.DuckDBPyConnection, bundles: Path, trash: Path) -> None:
+        self._connection, self.bundles, self.trash = connection, bundles, trash
         # Runs whose bundle is in the bundles folder but not in the tables: inserting failed (no space left, say).
         self.unlisted: dict[str, Origin] = {}
-        self.generation = 0  # grows with every change, so that pages know when to read again
-        self.changes = 0  # grows with every change but a new run: the rows of a stored one stay as they are
+        self._generation = self._changes = 0
         self.reads, self.reads_of_runs = ReadCache(), ReadCache()
         self._write_lock = threading.RLock()
         self._idle: dict[str | None, duckdb.DuckDBPyConnection] = {}
-        self._connection = _open(self.database)
-        self._identity = identity(self.database)
         try:
             for folder in (self.bundles, self.trash):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +79,16 @@ class Store:
             raise StoreError(
                 f"{error.filename} can't be created ({error.strerror}); check the folder"
             ) from error
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change, so that pages know when to read again."""
+        return self._generation
+
+    @property
+    def changes(self) -> int:
+        """Grows with every change but a new run: the rows of a stored one stay as they are."""
+        return self._changes
 
     def check_there(self) -> None:
         """Errors: StoreError where the file was deleted or replaced: what is written here would be lost."""
@@ -98,8 +106,17 @@ class Store:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of a read of everybody's rows as tuples; pages have an OwnerView. Errors: StoreError."""
-        with self._reads(), self._connection.cursor() as cursor:
+        with self._reads(), self._cursor() as cursor:
             return cursor.execute(sql, list(parameters)).fetchall()
+
+    def table(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        """As ``rows``, for Arrow. Errors: StoreError."""
+        with self._reads(), self._cursor() as cursor:
+            return cursor.execute(sql, list(parameters)).to_arrow_table()
+
+    def new_keys(self, cursor: duckdb.DuckDBPyConnection, n: int) -> list[int]:
+        """So many run_keys that no run or certificate ever had, ascending; inside ``writing``."""
+        return [self._next_key(cursor) for _ in range(n)]
 
     @contextmanager
     def reading(self, owner: str | None) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -123,14 +140,8 @@ class Store:
         bundles folder and its run in ``unlisted``. Errors: BundleError for one that can never be stored (back at its
         source, for the caller to set aside), StoreError.
         """
-        manifest, data = bundle.verified_tables(path)
-        if move and (extra := bundle.extra_entries(path, manifest)):
-            raise BundleError(
-                f"{path.name} also holds {extra[0]!r}, which its manifest does not name; remove it"
-            )
-        if "probe" in data:
-            data["probe_meta"] = thumbnail.probe_meta(data["probe"])
-        with self._write_lock:
+        manifest, data = verified(path, whole=move)
+        with self._alone():
             known = self.rows("SELECT bundle_id FROM stored WHERE run_id = ?", [manifest.run_id])
             if known and known[0][0] != manifest.digest:
                 raise BundleError(
@@ -151,8 +162,32 @@ class Store:
                 self.unlisted.pop(manifest.run_id)
                 raise
             self.unlisted.pop(manifest.run_id)
-            self.generation += 1
+            self._generation += 1
         return manifest.run_id
+
+    # What the store for many processes does in another way (ducklake.py).
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor for which a table's name means everybody's rows."""
+        return self._connection.cursor()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else writes meanwhile. May be entered again by the same thread."""
+        with self._write_lock:
+            yield
+
+    def _commit(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        cursor.commit()
+
+    def _next_key(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        """A run_key that no run or certificate ever had."""
+        (run_key,) = cursor.execute("SELECT nextval('run_key_sequence')").fetchone() or (None,)
+        return int(run_key)
+
+    def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
+        """Take in new bundles of the spool in one transaction: the run ids, and the folders left for ``adopt``."""
+        return [], list(paths)
 
     @contextmanager
     def _reads(self) -> Iterator[None]:
@@ -169,20 +204,20 @@ class Store:
     @contextmanager
     def writing(self, failed: str) -> Iterator[duckdb.DuckDBPyConnection]:
         """A transaction under the write lock, all or nothing; ``failed`` begins the message. Errors: StoreError."""
-        with self._write_lock, self._connection.cursor() as cursor:
+        with self._alone(), self._cursor() as cursor:
             try:
                 cursor.begin()
                 yield cursor
-                cursor.commit()
+                self._commit(cursor)
             except duckdb.Error as error:
-                _roll_back(cursor)
+                roll_back(cursor)
                 raise StoreError(self._told(failed, error, "nothing was changed")) from error
-            self.generation += 1
-            self.changes += 1
+            self._generation += 1
+            self._changes += 1
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run or certificate from the tables; its bundle goes to the trash. Errors: StoreError if unknown."""
-        with self._write_lock:
+        with self._alone():
             found = self.rows("SELECT run_key, bundle_id FROM stored WHERE run_id = ?", [run_id])
             if not found:
                 raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
@@ -193,7 +228,7 @@ class Store:
                     "now() AT TIME ZONE 'UTC' FROM stored WHERE run_key = ?",
                     [run_key],
                 )
-                for table in (*FACT_TABLES, *_OF_CERTIFICATES, "run_summary", *_HEADS):
+                for table in (*FACT_TABLES, *OF_CERTIFICATES, "run_summary", *HEADS):
                     cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
                 cursor.execute(
                     "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' WHERE bundle_id = ?",
@@ -215,184 +250,77 @@ class Store:
         return {row[0] for row in self.rows("SELECT run_id FROM stored")}
 
     def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
-        """All rows of one bundle in one transaction.
+        """All rows of one bundle. Errors as ``_insert_all``."""
+        self._insert_all([(manifest, data)], origin)
+
+    def _insert_all(self, given: Sequence[Verified], origin: Origin) -> None:
+        """All rows of these bundles in one transaction.
 
         Errors: BundleError for values that the tables can't hold, StoreError; nothing is inserted then.
         """
-        with self._connection.cursor() as cursor:
+        names = ", ".join(manifest.run_id for manifest, _ in given)
+        with self._cursor() as cursor:
             try:
                 cursor.begin()
-                (run_key,) = cursor.execute("SELECT nextval('run_key_sequence')").fetchone() or (None,)
-                cursor.register("incoming", data[manifest.head])
+                keyed = [(self._next_key(cursor), manifest, data) for manifest, data in given]
+                for table in (*HEADS, *FACT_TABLES, *OF_CERTIFICATES):
+                    rows = [
+                        _with_key(data[table], key, manifest.digest if table in HEADS else None)
+                        for key, manifest, data in keyed
+                        if table in data and data[table].num_rows
+                    ]
+                    if rows:
+                        cursor.register("incoming", pa.concat_tables(rows))
+                        cursor.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+                runs = [key for key, manifest, _ in keyed if manifest.head == "run"]
+                if runs:
+                    cursor.execute(f"INSERT INTO run_summary FROM summaries_from({min(runs)})")
+                for _, manifest, _ in keyed:
+                    _list_bundle(cursor, manifest, origin)
                 cursor.execute(
-                    f"INSERT INTO {manifest.head} BY NAME "
-                    "SELECT ?::INTEGER AS run_key, ? AS bundle_id, * FROM incoming",
-                    [run_key, manifest.digest],
+                    "DELETE FROM trashed_run WHERE list_contains(?::VARCHAR[], run_id)",
+                    [[manifest.run_id for manifest, _ in given]],
                 )
-                for table in (*FACT_TABLES, *_OF_CERTIFICATES):
-                    if table not in data or not data[table].num_rows:
-                        continue
-                    rows = data[table]
-                    cursor.register(
-                        "incoming", rows.drop_columns(["run_id"]) if "run_id" in rows.schema.names else rows
-                    )
-                    cursor.execute(
-                        f"INSERT INTO {table} BY NAME SELECT ?::INTEGER AS run_key, * FROM incoming",
-                        [run_key],
-                    )
-                if manifest.head == "run":
-                    cursor.execute(f"INSERT INTO run_summary FROM summaries_from({run_key})")
-                cursor.execute(
-                    "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL) "
-                    "ON CONFLICT (bundle_id) DO UPDATE SET deleted_at = NULL",
-                    [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
-                )
-                cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [manifest.run_id])
-                cursor.commit()
+                self._commit(cursor)
             except duckdb.DataError as error:
-                _roll_back(cursor)
+                roll_back(cursor)
                 raise BundleError(
-                    f"run {manifest.run_id} can't be stored ({error}); make the bundle again, or discard it"
+                    f"run {names} can't be stored ({error}); make the bundle again, or discard it"
                 ) from error
             except duckdb.Error as error:
-                _roll_back(cursor)
-                what = f"run {manifest.run_id} was not stored"
+                roll_back(cursor)
+                what = f"run {names} was not stored"
                 raise StoreError(self._told(what, error, "its bundle is kept and tried again")) from error
             finally:
                 cursor.unregister("incoming")
 
 
-def compact(database: Path) -> tuple[int, int]:
-    """Write the file of a closed store anew, without the room that deleted runs left; its bytes before and after.
-
-    DuckDB fills that room with later runs but never gives it back: neither CHECKPOINT nor VACUUM shrinks a file.
-    Errors: StoreError, also where a dashboard holds the file; it is then as it was.
-    """
-    Store(database).close()  # of today's schema, and not held by anybody
-    before, fresh = database.stat().st_size, database.with_suffix(".compact")
-    logs = [file.with_name(f"{file.name}.wal") for file in (database, fresh)]
-    try:
-        fresh.unlink(missing_ok=True)
-        with duckdb.connect() as connection:
-            for name, file, how in (("old", database, " (READ_ONLY)"), ("fresh", fresh, "")):
-                quoted = str(file).replace("'", "''")
-                connection.execute(f"ATTACH '{quoted}' AS {name}{how}")
-            connection.execute("COPY FROM DATABASE old TO fresh")
-            connection.execute(
-                "CHECKPOINT fresh"
-            )  # closing checkpoints too, but says nothing where that fails
-        if any(log.exists() for log in logs):
-            raise OSError("a log of writes is left beside it")
-        fresh.chmod(stat.S_IMODE(database.stat().st_mode))
-        fresh.replace(database)
-    except (duckdb.Error, OSError) as error:
-        for left in (fresh, logs[1]):
-            left.unlink(missing_ok=True)
-        raise StoreError(f"{database.name} was not compacted ({error}); it is as it was") from error
-    return before, database.stat().st_size
+def verified(path: Path, *, whole: bool) -> Verified:
+    """A bundle's tables as they are stored; ``whole``: nothing else may lie in its folder. Errors: BundleError."""
+    manifest, data = bundle.verified_tables(path)
+    if whole and (extra := bundle.extra_entries(path, manifest)):
+        raise BundleError(f"{path.name} also holds {extra[0]!r}, which its manifest does not name; remove it")
+    if "probe" in data:
+        data["probe_meta"] = thumbnail.probe_meta(data["probe"])
+    return manifest, data
 
 
-def _open(database: Path) -> duckdb.DuckDBPyConnection:
-    pending = schema.migrations()
-    found = database.exists()
-    try:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        if found:
-            # Read-only first: a file of a newer schema must not be touched.
-            with duckdb.connect(str(database), read_only=True, config=_SETTINGS) as connection:
-                version = _version(connection)
-            if version > pending[-1][0]:
-                raise StoreError(
-                    f"{database.name} has schema {version}, this version reads {pending[-1][0]}; upgrade "
-                    "RouteSparse or set ROUTESPARSE_HOME to another folder. The file was not changed"
-                )
-        connection = duckdb.connect(str(database), config=_SETTINGS)
-        try:
-            _migrate(connection, pending)
-            _create_owner_views(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    except duckdb.Error as error:
-        if not found and store_errors.no_room(error):
-            database.unlink(missing_ok=True)  # the beginning of a file, which DuckDB would refuse for ever
-        raise StoreError(store_errors.not_opened(database, error)) from error
-    except OSError as error:
-        raise StoreError(
-            f"{error.filename} can't be created ({error.strerror}); check ROUTESPARSE_HOME"
-        ) from error
+def _with_key(rows: pa.Table, key: int, bundle_id: str | None) -> pa.Table:
+    """A bundle's rows as the store's tables hold them; bundle_id: of the table with one row a bundle."""
+    if bundle_id is not None:
+        rows = rows.append_column("bundle_id", pa.array([bundle_id] * len(rows), pa.string()))
+    elif "run_id" in rows.schema.names:
+        rows = rows.drop_columns(["run_id"])
+    return rows.append_column("run_key", pa.array([key] * len(rows), pa.int32()))
 
 
-def _version(connection: duckdb.DuckDBPyConnection) -> int:
-    sql = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration'"
-    if not (connection.execute(sql).fetchone() or (0,))[0]:
-        return 0
-    return int(
-        (connection.execute("SELECT coalesce(max(version), 0) FROM schema_migration").fetchone() or (0,))[0]
+def _list_bundle(cursor: duckdb.DuckDBPyConnection, manifest: bundle.Manifest, origin: Origin) -> None:
+    """One row a bundle, also of one that was deleted and comes back; DuckLake knows no ON CONFLICT."""
+    if cursor.execute("SELECT 1 FROM ingested_bundle WHERE bundle_id = ?", [manifest.digest]).fetchone():
+        sql = "UPDATE ingested_bundle SET deleted_at = NULL WHERE bundle_id = ?"
+        cursor.execute(sql, [manifest.digest])
+        return
+    cursor.execute(
+        "INSERT INTO ingested_bundle VALUES (?, ?, ?, ?, ?, now() AT TIME ZONE 'UTC', NULL)",
+        [manifest.digest, manifest.run_id, origin, manifest.schema_version, manifest.size_bytes],
     )
-
-
-def _migrate(connection: duckdb.DuckDBPyConnection, pending: list[tuple[int, str, str]]) -> None:
-    version = _version(connection)
-    for number, name, sql in pending:
-        if number <= version:
-            continue
-        connection.begin()
-        try:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS schema_migration "
-                "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TIMESTAMP NOT NULL)"
-            )
-            connection.execute(sql)
-            connection.execute(
-                "INSERT INTO schema_migration VALUES (?, ?, now() AT TIME ZONE 'UTC')", [number, name]
-            )
-            connection.commit()
-        except duckdb.Error as error:
-            _roll_back(connection)
-            raise StoreError(f"migration {name} failed ({error}); the store is as it was before") from error
-
-
-def _create_owner_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Schema ``visible``: a view of each table that narrows it to one owner's runs and the samples.
-
-    Made anew at every start, from the tables that are there: a table that a migration adds or changes is in it too.
-    """
-    connection.begin()
-    connection.execute("CREATE SCHEMA IF NOT EXISTS visible")
-    connection.execute(schema.sql("definitions.sql"))
-    for table in _HEADS:
-        connection.execute(
-            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
-            "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT "
-            "OR bundle_id IN (SELECT bundle_id FROM main.ingested_bundle WHERE origin = 'sample')"
-        )
-    for place in ("main", "visible"):  # what has a bundle, of either kind
-        columns = "run_key, run_id, bundle_id, owner, prompt_name, tokens, created_at"
-        both = " UNION ALL ".join(f"SELECT {columns} FROM {place}.{table}" for table in _HEADS)
-        connection.execute(f"CREATE OR REPLACE VIEW {place}.stored AS {both}")
-    keyed = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal "
-        "AND table_name NOT IN ('run', 'certificate', 'stored') AND column_name IN ('run_key', 'bundle_id')"
-    ).fetchall()
-    heads = {**dict.fromkeys(_OF_CERTIFICATES, "certificate"), "ingested_bundle": "stored"}
-    for table, key in keyed:
-        connection.execute(
-            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
-            f"WHERE {key} IN (SELECT {key} FROM visible.{heads.get(table, 'run')})"
-        )
-    for table in ("run_label", "trashed_run"):
-        connection.execute(
-            f"CREATE OR REPLACE VIEW visible.{table} AS SELECT * FROM main.{table} "
-            "WHERE owner IS NOT DISTINCT FROM getvariable('owner')::TEXT"
-        )
-    connection.execute(schema.sql("summaries.sql"))
-    connection.commit()
-
-
-def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
-    try:
-        cursor.rollback()
-    except (duckdb.TransactionException, duckdb.FatalException):
-        return  # the failed statement has already ended the transaction, or the whole database

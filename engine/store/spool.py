@@ -7,6 +7,7 @@ the pages list it. Folders whose name starts with a dot are still being written.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -55,13 +56,20 @@ def ingest_spool(store: Store, spool: Path | None = None, progress: Progress = n
     spool = spool or paths.spool()
     report = IngestReport()
     unlisted, arrived = list(store.unlisted.items()), _finished(spool)
+    if store.AT_ONCE > 1:  # there are other writers, which would all read the oldest bundles at the same time
+        random.shuffle(arrived)
     total = len(unlisted) + len(arrived)
     for done, (run_id, origin) in enumerate(unlisted):
         progress("store", done, total)
         _take_in(report, store, store.bundles / run_id, origin, spool)
-    for done, path in enumerate(arrived, start=len(unlisted)):
-        progress("store", done, total)
-        _take_in(report, store, path, "spool", spool, move=True)
+    for first in range(0, len(arrived), store.AT_ONCE):
+        progress("store", len(unlisted) + first, total)
+        together = arrived[first : first + store.AT_ONCE]
+        if len(together) > 1:
+            together = _take_in_together(report, store, together)
+        for path in together:
+            listed = store.unlisted.get(path.name, "spool")
+            _take_in(report, store, path, listed, spool, move=path.parent != store.bundles)
     return report
 
 
@@ -108,6 +116,8 @@ def _take_in(
         elif os.path.lexists(path):
             try:
                 report.rejected.append(reject(path, reason, spool))
+            except FileNotFoundError:
+                return  # another process has set it aside, or taken it in
             except OSError as error:
                 why = f"{reason} It could not be set aside ({error.strerror or error}); free space, or discard it"
                 report.waiting.append(Rejection(path.name, why, _now()))
@@ -130,6 +140,22 @@ def _take_in(
     else:
         if run_id:
             report.ingested.append(run_id)
+
+
+def _take_in_together(report: IngestReport, store: Store, paths: list[Path]) -> list[Path]:
+    """Take in what can be taken in at once; what is left, to be taken in one by one."""
+    try:
+        taken, left = store.adopt_together(paths)
+    except StoreError as error:
+        report.waiting += [
+            Rejection(path.name, str(error), _now()) for path in paths if os.path.lexists(path)
+        ]
+        return []
+    # The boundary of a bundle, as below: one by one each says what is wrong with it.
+    except Exception:  # noqa: BLE001
+        return [path for path in paths if os.path.lexists(path)]
+    report.ingested += taken
+    return left
 
 
 def reject(path: Path, reason: str, spool: Path) -> Rejection:

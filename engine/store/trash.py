@@ -33,12 +33,12 @@ def sweep(store: Store) -> None:
 
 def sync(store: Store) -> None:
     """List every bundle of the trash folder, and nothing else; words on runs that are gone for good go too."""
-    listed = {row[0] for row in store.rows("SELECT run_id FROM trashed_run")}
-    there = {path.name: path for path in store.trash.iterdir() if path.is_dir()}
-    missing = [(path, path.lstat().st_mtime) for name, path in there.items() if name not in listed]
-    labelled = {row[0] for row in store.rows("SELECT DISTINCT run_id FROM run_label")} - store.run_ids()
-    gone = [name for name in labelled - there.keys() if not (store.bundles / name).exists()]
-    with store.writing("the trash was not listed") as cursor:
+    with store.writing("the trash was not listed") as cursor:  # alone: nobody deletes a run between two looks
+        listed = {row[0] for row in store.rows("SELECT run_id FROM trashed_run")}
+        there = {path.name: path for path in store.trash.iterdir() if path.is_dir()}
+        missing = [(path, path.lstat().st_mtime) for name, path in there.items() if name not in listed]
+        labelled = {row[0] for row in store.rows("SELECT DISTINCT run_id FROM run_label")} - store.run_ids()
+        gone = [name for name in labelled - there.keys() if not (store.bundles / name).exists()]
         for run_id in listed - there.keys():
             cursor.execute("DELETE FROM trashed_run WHERE run_id = ?", [run_id])
         for run_id in gone:

@@ -1,5 +1,8 @@
 """What may be swept and published, and what not."""
 
+import errno
+import os
+
 import pytest
 
 from routesparse.engine.errors import StoreError
@@ -76,3 +79,38 @@ def test_a_bundle_that_can_t_be_moved_waits(queue, folder, home, monkeypatch):
     assert queue.unpublished() == [claim.run_id]
     staging.publish_finished(queue)
     assert (home / "spool" / claim.run_id).is_dir()
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A folder of all hosts that lies on another disk than the queue's home."""
+    folder, publish = tmp_path / "shared", bundle.publish
+
+    def across(source, target):
+        if source.parent.name == staging.STAGED != target.parent.name:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        publish(source, target)
+
+    monkeypatch.setattr(bundle, "publish", across)
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(folder))
+    return folder
+
+
+def test_a_finished_run_is_copied_into_the_spool_of_all_hosts(queue, folder, factory, shared):
+    shared.mkdir()
+    claim = claimed(queue)
+    record = factory.make_record(claim.run_id, layers=1, heads=2, segments=1, tokens=2048, probe=False)
+    bundle.write_bundle(record, folder)
+    queue.finish(claim, claim.run_id)
+    staging.publish_finished(queue)
+    bundle.verify_bundle(shared / "spool" / claim.run_id)
+    assert names(folder) == set() and queue.unpublished() == []
+
+
+def test_a_finished_run_waits_while_the_shared_folder_is_away(queue, folder, shared):
+    claim = claimed(queue)
+    leave(folder, claim.run_id)
+    queue.finish(claim, claim.run_id)
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        staging.publish_finished(queue)
+    assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]

@@ -11,7 +11,8 @@ import pytest
 
 from routesparse.engine.cli.main import main
 from routesparse.engine.store import bundle, spool
-from routesparse.engine.store.duckdb_store import Store, compact
+from routesparse.engine.store.compact import compact
+from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 from routesparse.engine.store.owner_view import OwnerView
 

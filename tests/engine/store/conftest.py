@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
+
 import pytest
 
+from routesparse.engine.evaluation.studies import own_postgres
+from routesparse.engine.store import ducklake
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.ducklake import PREFIX, LakeStore
+
+IN_BOTH = ("test_definitions", "test_queries", "test_store", "test_workbench")
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +34,55 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def postgres():
+    """PostgreSQL's words for a server of this session."""
+    if not ducklake.installed():
+        pytest.skip("DuckLake is not installed; `make ducklake` does it")
+    if own_postgres.programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with own_postgres.server() as words:
+        yield words
+
+
+@pytest.fixture(scope="session")
+def empty_lake(postgres, tmp_path_factory):
+    """The shared folder of a lake without runs, whose database ``empty`` a test may copy."""
+    shared = tmp_path_factory.mktemp("empty_lake")
+    words = own_postgres.new_database(postgres, "empty")
+    LakeStore(PREFIX + words, shared, shared).close()
+    return shared
+
+
 @pytest.fixture
-def store(home):
+def lake_address(postgres, empty_lake, home, monkeypatch):
+    """The address of an empty lake of this test's own; the environment names it, and the home as the shared folder."""
+    words = own_postgres.new_database(postgres, f"lake{secrets.token_hex(6)}", like="empty")
+    shutil.copytree(empty_lake / "lake", home / "lake")
+    monkeypatch.setenv("ROUTESPARSE_STORE", PREFIX + words)
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(home))
+    return PREFIX + words
+
+
+def pytest_generate_tests(metafunc):
+    """Tests of what both stores promise run on both; a lake takes a second to open."""
+    if "opened" in metafunc.fixturenames:
+        kinds = ["file", "lake"] if metafunc.module.__name__.rpartition(".")[2] in IN_BOTH else ["file"]
+        metafunc.parametrize("opened", kinds, indirect=True)
+
+
+@pytest.fixture
+def opened(request, home):
+    """Opens the store of this test, also a second time: in a DuckDB file, and in DuckLake on PostgreSQL."""
+    if request.param == "file":
+        return lambda: Store(home / "routesparse.duckdb")
+    address = request.getfixturevalue("lake_address")
+    return lambda: LakeStore(address, home, home)
+
+
+@pytest.fixture
+def store(opened):
     """An empty store."""
-    store = Store(home / "routesparse.duckdb")
+    store = opened()
     yield store
     store.close()

@@ -177,7 +177,7 @@ def test_no_query_answers_bob_otherwise_because_ann_is_there(stores, function, r
 
 
 def test_no_query_names_the_schema_of_everybody_s_rows():
-    """Only ``duckdb_store``, which makes the views, may say main."""
+    """Only what makes the views may say main."""
     for module in MODULES:
         assert not re.search(r"\bmain\.", inspect.getsource(module)), module.__name__
 

@@ -1,0 +1,333 @@
+"""The store for many processes on several hosts: DuckLake, its catalogue in PostgreSQL, its rows in a shared folder.
+
+A DuckDB in the memory of this process has the lake attached under the name ``lake``, and views of its tables under
+their own names, so that every query of the file's store is asked here too. The bundle stays what is kept: either store
+can be made anew from the bundles.
+
+DuckLake (format 1.0) has NOT NULL and no keys: that a run is stored once, and under a number of its own, is held by a
+lock. Whoever writes holds PostgreSQL's advisory lock from before the look whether the run is there until its rows are
+committed; a process that ends loses its connection, and with it the lock. Numbers come from a sequence in PostgreSQL.
+
+``make ducklake`` installs the extensions from .ci/ducklake.lock into a folder that only this module looks into. All
+hosts must run the same version: who brings the tables up to date stops those of the version before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from routesparse.engine.errors import BundleError, ConfigError, StoreError
+from routesparse.engine.store import bundle, bundle_moves, schema
+from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
+from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verified
+
+PREFIX = "ducklake:postgres:"
+FOLDER = Path(sys.prefix, "ducklake")
+EXTENSIONS = ("postgres_scanner", "ducklake")
+LOCK_S = 120
+_SCHEMA = "routesparse"  # in PostgreSQL
+_LOCK = 0x526F757465  # ours among the advisory locks of the database
+_SEQUENCE = f"{_SCHEMA}.run_key_sequence"
+_LOOK_S = 0.5  # how long a page may miss what another process wrote
+_INLINED_ROWS = 64  # as many rows of a table go into the catalogue instead of a file of their own
+_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']+)")
+_MOST_CHARACTERS = 300
+
+
+class LakeStore(Store):
+    """Runs, kept by several processes at once. Thread-safe."""
+
+    AT_ONCE = 16  # a transaction asks PostgreSQL some 300 questions, however many rows it brings
+
+    def __init__(self, address: str, shared: Path, folder: Path) -> None:
+        """Open or create the lake and bring its tables up to date.
+
+        address: ``ducklake:postgres:`` and PostgreSQL's key=value words; the password belongs into ~/.pgpass or
+        PGPASSWORD. shared: the folder that all hosts see, for rows, bundles and trash. folder: this process's own.
+        Errors: ConfigError for another address, StoreError where extensions, catalogue or folder can't be used or are
+        of a newer schema.
+        """
+        words = catalogue(address)
+        self.database, self.shared = folder / "routesparse.duckdb", shared
+        self._snapshot, self._looked_at = 0, float("-inf")
+        self._keeper: duckdb.DuckDBPyConnection | None = None
+        try:
+            (shared / "lake").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename} can't be made ({error.strerror}); check ROUTESPARSE_SHARED"
+            ) from error
+        try:
+            connection = _connected(words)
+            self._begin(connection, shared / "bundles", shared / "trash")
+            try:
+                with self._alone():
+                    self._open_lake(words)
+            except BaseException:
+                connection.close()
+                raise
+        except duckdb.Error as error:
+            raise StoreError(self._told("the store can't be opened", error, "nothing was changed")) from error
+
+    @property
+    def generation(self) -> int:
+        """The lake's last snapshot, which every change by any process makes; at most _LOOK_S old."""
+        if time.monotonic() - self._looked_at > _LOOK_S:
+            now = time.monotonic()
+            ((snapshot,),) = self.rows("SELECT id FROM lake.current_snapshot()")
+            self._snapshot, self._looked_at = max(self._snapshot, int(snapshot)), now
+        return self._snapshot
+
+    @property
+    def changes(self) -> int:
+        """As ``generation``: a snapshot does not say whether it brought a run or took one."""
+        return self.generation
+
+    def check_there(self) -> None:
+        """Errors: StoreError where the shared folder is gone: what is written here would be lost."""
+        if not (self.shared / "lake").is_dir():
+            raise StoreError(
+                f"{self.shared / 'lake'} is not there; is the shared folder mounted? See ROUTESPARSE_SHARED"
+            )
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        cursor = self._connection.cursor()
+        cursor.execute("SET search_path = 'lake.main,memory.main,memory.visible'")
+        return cursor
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Errors: StoreError, also where another process holds the lock for longer than LOCK_S."""
+        with self._write_lock:
+            if self._keeper is not None:
+                yield
+                return
+            with self._connection.cursor() as keeper:
+                try:
+                    keeper.begin()
+                    _asked(keeper, f"SELECT set_config('lock_timeout', '{LOCK_S}s', true)")
+                    _asked(keeper, f"SELECT pg_advisory_xact_lock({_LOCK})::text")
+                except duckdb.Error as error:
+                    roll_back(keeper)
+                    raise StoreError(
+                        self._told("the store could not be locked", error, "nothing was changed")
+                    ) from error
+                self._keeper = keeper
+                try:
+                    yield
+                finally:
+                    self._keeper, self._looked_at = None, float("-inf")
+                    roll_back(keeper)
+
+    def _commit(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        # The keeper's connection may have been cut, which gave the lock to somebody else: then this fails.
+        assert self._keeper is not None
+        _asked(self._keeper, "SELECT 1")
+        cursor.commit()
+
+    def _next_key(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        assert self._keeper is not None
+        return int(_asked(self._keeper, f"SELECT nextval('{_SEQUENCE}')"))
+
+    def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
+        """See ``Store``. What is wrong with a bundle ``adopt`` says, and it clears away one that is stored already."""
+        left, found = [], []
+        for path in paths:
+            try:
+                found.append((path, verified(path, whole=True)))
+                _check_texts(*found[-1][1])
+            except BundleError:
+                left.append(path)
+                found = [one for one in found if one[0] != path]
+        with self._alone():
+            asked = [manifest.run_id for _, (manifest, _) in found]
+            sql = "SELECT run_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
+            known = {run_id for (run_id,) in self.rows(sql, [asked])} if asked else set()
+            taken: list[Verified] = []
+            for path, (manifest, data) in found:
+                if manifest.run_id in known:
+                    left.append(path)
+                    continue
+                try:
+                    bundle_moves.bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
+                except StoreError:
+                    left.append(path)
+                    continue
+                known.add(manifest.run_id)
+                self.unlisted[manifest.run_id] = "spool"
+                taken.append((manifest, data))
+            if taken:
+                try:
+                    self._insert_all(taken, "spool")
+                except (BundleError, StoreError):
+                    return [], left + [self.bundles / manifest.run_id for manifest, _ in taken]
+            for manifest, _ in taken:
+                self.unlisted.pop(manifest.run_id)
+        return [manifest.run_id for manifest, _ in taken], left
+
+    def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
+        _check_texts(manifest, data)
+        super()._insert(manifest, data, origin)
+
+    def _told(self, what: str, error: duckdb.Error, kept: str) -> str:
+        lines = str(error).splitlines() or [type(error).__name__]
+        text = f"{what} ({lines[0][:_MOST_CHARACTERS]}); {kept}"
+        if any("Unable to connect to Postgres" in line for line in lines):
+            return f"{what}: PostgreSQL can't be reached; {kept}. Start it, or correct ROUTESPARSE_STORE"
+        if any("lock timeout" in line for line in lines):
+            return (
+                f"{what}: another process has been writing for {LOCK_S} s; {kept}. Try again, or end that one"
+            )
+        return text
+
+    def _open_lake(self, words: str) -> None:
+        """Attach the lake and bring it up to date, alone: two that begin an empty one would meet."""
+        place = _quoted(f"{self.shared / 'lake'}/")
+        self._connection.execute(
+            f"ATTACH {_quoted(PREFIX + words)} AS lake "
+            f"(DATA_PATH {place}, OVERRIDE_DATA_PATH true, METADATA_SCHEMA '{_SCHEMA}')"
+        )
+        for setting, value in (
+            ("allowed_directories", f"[{place}]"),
+            ("enable_external_access", "false"),  # SQL reads no other file
+            ("lock_configuration", "true"),
+        ):
+            self._connection.execute(f"SET {setting} = {value}")
+        pending = schema.migrations()
+        with self._cursor() as cursor:
+            version = version_of(cursor)
+            if version > pending[-1][0]:
+                raise StoreError(
+                    f"the lake has schema {version}, this version reads {pending[-1][0]}; upgrade RouteSparse. "
+                    "Nothing was changed"
+                )
+            if not version:
+                cursor.execute(f"CALL lake.set_option('data_inlining_row_limit', {_INLINED_ROWS})")
+                cursor.execute(
+                    f"CALL postgres_execute('catalogue', 'CREATE SEQUENCE IF NOT EXISTS {_SEQUENCE}')"
+                )
+            migrate(cursor, pending, schema.without_keys)
+        self._check_folder(new=not version)
+        self._define(pending[-1][0])
+
+    def _check_folder(self, *, new: bool) -> None:
+        """The folder and the catalogue must know each other: rows written into another folder nobody would find."""
+        file = self.shared / "lake" / "identity"
+        with self._cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS lake_identity (token TEXT NOT NULL)")
+            known = cursor.execute("SELECT token FROM lake_identity").fetchone()
+            if known is None:
+                token = secrets.token_hex(16)
+                file.write_text(token, "utf-8")
+                cursor.execute("INSERT INTO lake_identity VALUES (?)", [token])
+                return
+        if not file.is_file() or file.read_text("utf-8") != known[0]:
+            raise StoreError(
+                f"{self.shared} is not the shared folder of this catalogue; set ROUTESPARSE_SHARED to the one that it "
+                "was made with, wherever that is mounted here"
+            )
+
+    def _define(self, version: int) -> None:
+        """Views and macros of this process, and the table of summaries where its definition is another."""
+        sql = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'lake' AND schema_name = 'main'"
+        for (table,) in self._connection.execute(sql).fetchall():
+            if table != "run_summary":
+                self._connection.execute(f"CREATE VIEW main.{table} AS FROM lake.main.{table}")
+        schema.create_definitions(self._connection)
+        defined = f"{version} {hashlib.sha256(schema.sql('definitions.sql').encode()).hexdigest()}"
+        with self._cursor() as cursor:
+            cursor.begin()
+            cursor.execute("CREATE TABLE IF NOT EXISTS summary_definition (text TEXT NOT NULL)")
+            if cursor.execute("SELECT text FROM summary_definition").fetchall() != [(defined,)]:
+                cursor.execute("CREATE OR REPLACE TABLE run_summary AS FROM summaries_from(0)")
+                cursor.execute("DELETE FROM summary_definition")
+                cursor.execute("INSERT INTO summary_definition VALUES (?)", [defined])
+            cursor.commit()
+        self._connection.execute("CREATE VIEW main.run_summary AS FROM lake.main.run_summary")
+        schema.create_owner_views(self._connection, OF_CERTIFICATES, HEADS)
+
+
+def catalogue(address: str) -> str:
+    """PostgreSQL's words of a store's address. Errors: ConfigError, without what may be a password."""
+    if not address.startswith(PREFIX):
+        raise ConfigError(
+            f"ROUTESPARSE_STORE begins {address[:24]!r}; it must be {PREFIX}host=HOST dbname=NAME user=NAME, or not set"
+        )
+    words = address.removeprefix(PREFIX)
+    pairs = list(_PAIR.finditer(words))
+    if not pairs or _PAIR.sub("", words).strip():
+        raise ConfigError(
+            f"what follows {PREFIX} in ROUTESPARSE_STORE must be words such as host=HOST dbname=NAME user=NAME"
+        )
+    if any(pair[1] in ("password", "passfile_password", "sslpassword") for pair in pairs):
+        raise ConfigError(
+            "ROUTESPARSE_STORE holds a password, which messages could show; put it into ~/.pgpass or PGPASSWORD"
+        )
+    return words.strip()
+
+
+def installed() -> bool:
+    """Whether `make ducklake` has been run here."""
+    return all(_extension(name).is_file() for name in EXTENSIONS)
+
+
+def _extension(name: str) -> Path:
+    version = f"v{duckdb.__version__}"
+    return FOLDER / f"duckdb_extension_{name}" / "extensions" / version / f"{name}.duckdb_extension"
+
+
+def _connected(words: str) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory with PostgreSQL attached as ``catalogue``. Errors: StoreError, duckdb.Error."""
+    if not installed():
+        raise StoreError(
+            f"ROUTESPARSE_STORE needs DuckDB's extensions in {FOLDER}; run `make ducklake`, or unset it to keep runs "
+            "in a file of this machine"
+        )
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    )
+    try:
+        for name in EXTENSIONS:
+            connection.execute(f"LOAD {_quoted(str(_extension(name)))}")
+        connection.execute(f"ATTACH {_quoted(words)} AS catalogue (TYPE postgres)")
+        connection.execute("CREATE SCHEMA visible")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _asked(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The one value that PostgreSQL answers. Errors: duckdb.Error."""
+    found = cursor.execute(f"FROM postgres_query('catalogue', {_quoted(sql)})").fetchone()
+    return str(found[0]) if found else ""
+
+
+def _check_texts(manifest: bundle.Manifest, data: dict[str, pa.Table]) -> None:
+    """Errors: BundleError where a text holds what PostgreSQL can't."""
+    for table, rows in data.items():
+        for field in rows.schema:
+            if pa.types.is_string(field.type) and _has_nul(rows.column(field.name)):
+                raise BundleError(
+                    f"run {manifest.run_id} can't be stored: {table}.{field.name} holds a NUL character, which "
+                    "PostgreSQL has no place for; make the bundle again, or discard it"
+                )
+
+
+def _has_nul(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.match_substring(column, "\0")).as_py())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,138 @@
+"""Everything of one store copied into another: from the file of one machine to the lake of many, and back.
+
+The source stays as it is. What the target holds already stays, too; a run under the same id with other contents ends
+the copy before anything is written. Rows are copied, not made anew from bundles: a run whose bundle somebody deleted by
+hand is kept. It goes on where it was cut off when it is called again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from routesparse.engine.errors import StoreError
+from routesparse.engine.progress import Progress, no_progress
+from routesparse.engine.store import bundle
+from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES
+from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+
+_AT_ONCE = 16  # runs a transaction
+_OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")
+# Tables without run_key, and what makes a row of theirs the same in both stores.
+_BESIDE = {"ingested_bundle": ("bundle_id",), "run_label": ("run_id", "owner"), "trashed_run": ("run_id",)}
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was copied, and what was there."""
+
+    runs: int
+    already_there: int
+    trashed: int
+    without_bundle: tuple[str, ...]  # runs whose rows alone there are
+
+
+def copy_store(source: Store, target: Store, progress: Progress = no_progress) -> Copied:
+    """Copy all runs and certificates with their bundles, labels and trash, and compare. Nobody may write meanwhile.
+
+    Errors: StoreError, also where a run is in both with other contents, or the target then lacks a row.
+    """
+    wanted, there = _stored(source), _stored(target)
+    clash = sorted(run for run in wanted.keys() & there.keys() if wanted[run][1] != there[run][1])
+    if clash:
+        raise StoreError(
+            f"run {clash[0]} is in both stores with other contents ({len(clash)} of them); nothing was copied. Delete "
+            "it in one of them"
+        )
+    new = [run for run in wanted if run not in there]
+    lost = []
+    for first in range(0, len(new), _AT_ONCE):
+        progress("store", first, len(new))
+        some = new[first : first + _AT_ONCE]
+        lost += [run for run in some if not _copy_folder(source.bundles / run, target.bundles / run)]
+        _copy_rows(source, target, [wanted[run][0] for run in some])
+    trashed = [path for path in source.trash.iterdir() if path.is_dir() and path.name not in there]
+    for path in trashed:
+        _copy_folder(path, target.trash / path.name)
+    _copy_beside(source, target)
+    _compare(source, target, wanted)
+    return Copied(len(new), len(wanted) - len(new), len(trashed), tuple(lost))
+
+
+def _stored(store: Store) -> dict[str, tuple[int, str]]:
+    """Run id -> (run_key, bundle id), in the order in which they came in."""
+    sql = "SELECT run_id, run_key, bundle_id FROM stored ORDER BY run_key"
+    return {run_id: (int(key), digest) for run_id, key, digest in store.rows(sql)}
+
+
+def _copy_folder(source: Path, target: Path) -> bool:
+    """A bundle's folder, whole or not at all, with its age; whether there was one. Errors: StoreError."""
+    if not source.is_dir() or target.exists():
+        return source.is_dir()
+    hidden = target.with_name(f"{bundle.TEMPORARY_PREFIX}{target.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    try:
+        shutil.copytree(source, hidden, symlinks=True)
+        bundle.publish(hidden, target)
+    except OSError as error:
+        raise StoreError(
+            f"{source} was not copied to {target} ({error.strerror or error}); the source is as it was"
+        ) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    return True
+
+
+def _copy_rows(source: Store, target: Store, keys: Sequence[int]) -> None:
+    with target.writing("the runs were not copied") as cursor:
+        known = dict(zip(keys, target.new_keys(cursor, len(keys)), strict=True))
+        for table in _OF_RUNS:
+            rows = source.table(
+                f"SELECT * FROM {table} WHERE list_contains(?::INTEGER[], run_key)", [list(keys)]
+            )
+            if not rows.num_rows:
+                continue
+            place = rows.schema.get_field_index("run_key")
+            renumbered = pa.array([known[key] for key in rows.column(place).to_pylist()], pa.int32())
+            _insert(cursor, table, rows.set_column(place, "run_key", renumbered))
+
+
+def _copy_beside(source: Store, target: Store) -> None:
+    with target.writing("labels and trash were not copied") as cursor:
+        for table, key in _BESIDE.items():
+            names = ", ".join(key)
+            there = set(target.rows(f"SELECT {names} FROM {table}"))
+            if table == "trashed_run":
+                there |= set(target.rows("SELECT run_id FROM stored"))
+            rows = source.table(f"SELECT * FROM {table}")
+            mine = zip(*(rows.column(name).to_pylist() for name in key), strict=True)
+            new = pa.array([one not in there for one in mine], pa.bool_())
+            if new.true_count:
+                _insert(cursor, table, rows.filter(new))
+
+
+def _insert(cursor, table: str, rows: pa.Table) -> None:
+    cursor.register("incoming", rows)
+    try:
+        cursor.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+    finally:
+        cursor.unregister("incoming")
+
+
+def _compare(source: Store, target: Store, wanted: dict[str, tuple[int, str]]) -> None:
+    """Errors: StoreError where the target has fewer or more rows of a run than the source."""
+    there = _stored(target)
+    for table in _OF_RUNS:
+        sql = f"SELECT run_key, count(*) FROM {table} GROUP BY run_key"
+        before, after = dict(source.rows(sql)), dict(target.rows(sql))
+        for run, (key, _) in wanted.items():
+            if run not in there or before.get(key) != after.get(there[run][0]):
+                raise StoreError(
+                    f"run {run} has other rows of {table} in the target; keep the source, delete the run in the target "
+                    "and copy again"
+                )

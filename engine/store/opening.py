@@ -1,0 +1,25 @@
+"""The store that the environment names: the DuckDB file of this home, or the one of many writers."""
+
+from __future__ import annotations
+
+from routesparse.engine import paths
+from routesparse.engine.errors import ConfigError
+from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.ducklake import LakeStore
+
+
+def open_store() -> Store:
+    """Open or create it. Errors: ConfigError for a variable that is wrong or missing, StoreError."""
+    address = paths.store()
+    return Store(paths.database()) if address is None else open_lake(address)
+
+
+def open_lake(address: str) -> LakeStore:
+    """The store of many writers at this address. Errors as ``open_store``."""
+    shared = paths.shared()
+    if shared is None:
+        raise ConfigError(
+            "ROUTESPARSE_STORE is set and ROUTESPARSE_SHARED is not; set it to the folder that all hosts of this store "
+            "see"
+        )
+    return LakeStore(address, shared, paths.home())
