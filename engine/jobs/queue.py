@@ -160,6 +160,8 @@ class JobQueue(OwnerJobs):
         """Remove what dead workers left: first their rows, which without a lock's file would count as alive."""
         rows = self._database.rows("SELECT worker FROM job WHERE state = 'running'")
         dead = presence.dead(self.home, {row["worker"] for row in rows})
+        if not dead:
+            return
         with self._database.transaction() as connection:
             connection.executemany("DELETE FROM worker WHERE id = ?", [(worker,) for worker in dead])
         presence.forget(self.home, dead)

@@ -1,7 +1,7 @@
 """Memory ends within routed prefills, on the GPU if there is one: ``python tests/faults/out_of_memory.py``.
 
-Each round may take a share of what a prefill needs. Then: an error of its kind, no prompt kept, the model restored, no
-more memory held than after a prefill that ends, and that one like dense. The first round that is wrong ends the script.
+Each round may take a share of what a prefill needs. Then: an error of its kind, the model restored, no more
+memory held than after a prefill that ends, and that one like dense. The first round that is wrong ends the script.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def prefill(model, ids, config, more=None):
             out = model(ids, logits_to_keep=128, use_cache=False).logits.float().log_softmax(-1)
         assert (config is ROUTED) == any(unit.pattern != "dense" for unit in trace.decisions)
     except (RuntimeError, MemoryError) as error:
-        assert is_out_of_memory(error) and not trace.prompts, (repr(error), trace.prompts)
+        assert is_out_of_memory(error), repr(error)
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         out = [f"{Path(at.filename).name}:{at.lineno}" for at in frames]
     finally:
