@@ -101,7 +101,9 @@ def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_pa
         assert code == 0, err
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         measured = [
-            {k: v for k, v in line.items() if not k.endswith("_ms")} for line in lines if "kl" in line
+            {k: v for k, v in line.items() if not k.endswith("_ms") and k != "commit"}
+            for line in lines
+            if "kl" in line
         ]
         found[name] = sorted(measured, key=lambda row: (row["index"], row["document"], row["price"]))
     assert len(found["one"]) == 12 and found["one"] == found["two"]
