@@ -2,8 +2,8 @@
 
 A layer's keys are cut into segments of SEGMENT. Each segment gives a row its own softmax, output o_s and logarithm of
 its sum of exponentials l_s; the exact row is sum_s exp(l_s - l) o_s with l = log sum_s exp(l_s). So no matrix of all
-keys has to stand, the products are many small ones, and segments beyond a row are left out: at 131,072 tokens, 32 query
-and 8 KV heads and 64 rows a head, some 150 launches a layer instead of 200, on three fifths of the scores.
+keys has to stand, the products are many small ones, and segments beyond a row are left out. What it costs on a GPU
+stands in data/results/CERTIFY.md.
 
 Products of 16-bit Q and K are exact in float32, and tensor cores sum them there; the rest is float32 throughout.
 """
