@@ -22,6 +22,8 @@ class Trace:
     info: RunInfo = field(default_factory=RunInfo)
     # The last prefill continued keys of no prompt that is known here: it ran dense, and is in no prompt.
     continues_unknown: bool = False
+    # The last prefill has layers to come, or ended in an error outside of its attention.
+    unfinished: bool = False
     # Which of the model's heads this process serves; None: all.
     share: HeadShare | None = None
 
@@ -78,8 +80,8 @@ class Trace:
     def own_record(self, info: RunInfo | None = None) -> RunRecord:
         """The last prompt as records of the heads that are served here, numbered as in the whole model.
 
-        Errors: ValueError before the first prompt; PromptError where the last prefill continued a cache that is not one
-        of this block's prompts.
+        Errors: ValueError before the first prompt; PromptError where the last prefill did not come to its end, or
+        continued a cache that is not one of this block's prompts.
         """
         self._check_last()
         self.settle()
@@ -89,6 +91,10 @@ class Trace:
         return record if self.share is None else shifted(record, self.share.first_head)
 
     def _check_last(self) -> None:
+        if self.unfinished:
+            raise PromptError(
+                "the last prefill did not come to its end: it left no record; prefill the prompt again inside the block"
+            )
         if self.continues_unknown:
             raise PromptError(
                 "the last prefill continued a cache that is none of this block's prompts (cropped inside one, or "

@@ -50,7 +50,7 @@ class CurrentPrompt:
         self._current: PromptTrace | None = None
         self._prefilled: deque[_Prefilled] = deque(maxlen=2 * KEPT_PROMPTS)
         self._thread = 0  # that prefills the current prompt
-        self._in_forward = self._prefilling = False
+        self._in_forward = False
 
     def of_call(self, inputs: AttentionInputs, layer: int, windowed: bool = False) -> PromptTrace | None:
         """The prompt of this call: a new one where no earlier keys are cached and the layer comes again.
@@ -77,7 +77,7 @@ class CurrentPrompt:
             self._remember(inputs, layer)
         current.layers.add(layer)
         if n_q > 1:
-            self._prefilling = self._in_forward
+            self._trace.unfinished = self._in_forward
         return current
 
     def join(self, layer: int) -> bool:
@@ -97,17 +97,17 @@ class CurrentPrompt:
             self._trace.prompts.pop()
         for known in [known for known in self._prefilled if known.prompt is self._current]:
             self._prefilled.remove(known)
-        self._current = None
+        self._current, self._trace.unfinished = None, False
 
     def start_forward(self) -> None:
         """A prefill that ended in an error, wherever in the model, leaves no prompt behind."""
-        if self._prefilling:
+        if self._trace.unfinished:
             self.forget()
-        self._in_forward, self._prefilling = True, False
+        self._in_forward = True
 
     def finish_forward(self) -> None:
         """The forward pass ended without an error."""
-        self._in_forward = self._prefilling = False
+        self._in_forward = self._trace.unfinished = False
 
     def _begin(self, inputs: AttentionInputs) -> None:
         batch, heads, n_q, head_dim = inputs.q.shape

@@ -4,6 +4,7 @@ Each round may take a share of what a prefill needs. Then: an error of its kind,
 memory held than after a prefill that ends, and that one like dense. The first round that is wrong ends the script.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 
 from routesparse.engine import RouterConfig, paths, route
+from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
@@ -54,6 +56,8 @@ def prefill(model, ids, config, more=None):
         assert (config is ROUTED) == any(unit.pattern != "dense" for unit in trace.decisions)
     except (RuntimeError, MemoryError) as error:
         assert is_out_of_memory(error), repr(error)
+        with contextlib.suppress(PromptError):
+            assert trace.decisions == (), "half a prompt can be read"
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         out = [f"{Path(at.filename).name}:{at.lineno}" for at in frames]
     finally:

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from routesparse.engine import RouterConfig, route
-from routesparse.engine.errors import ModelError, UnsupportedModelError
+from routesparse.engine.errors import ModelError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.store.bundle import read_bundle
@@ -275,6 +275,23 @@ def test_a_forward_that_failed_outside_attention_leaves_no_prompt_for_a_chunk():
     (only,) = session.trace.prompts
     assert (kept.tokens, only.tokens) == (TOKENS, TOKENS + 200), "the chunk continues the prompt of its cache"
     assert (len(kept.passes), len(only.passes)) == (2, 4)
+
+
+def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
+    """Neither inside the block nor after it; the next prefill is one again."""
+    model = llama()
+    hook = model.model.layers[1].mlp.register_forward_pre_hook(no_memory)
+    with torch.no_grad(), route(model, CONFIG) as trace:
+        with pytest.raises(torch.OutOfMemoryError):
+            model(prompt(TOKENS), logits_to_keep=1)
+        hook.remove()
+        with pytest.raises(PromptError, match="did not come to its end"):
+            trace.to_bundle(tmp_path)
+        with pytest.raises(PromptError, match="did not come to its end"):
+            _ = trace.decisions
+        model(prompt(TOKENS), logits_to_keep=1)
+    assert list(tmp_path.iterdir()) == [] and len(trace.prompts) == 1
+    assert trace.to_bundle(tmp_path).exists() and {unit.layer for unit in trace.decisions} == {0, 1}
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
