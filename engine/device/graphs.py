@@ -79,9 +79,12 @@ class Graphs(Generic[T]):
         entry: _Entry[T] | None = self._entries.pop(key, None)
         fresh = entry is None
         if entry is None:
-            key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
-            table = torch.empty(2, dtype=torch.int64, device=device)
-            entry = _Entry[T](key_start, table, torch.empty(draws.shape, dtype=draws.dtype, device=device))
+            # What is made in inference mode could not be written to outside of it, by the next caller.
+            with torch.inference_mode(False):
+                key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
+                table = torch.empty(2, dtype=torch.int64, device=device)
+                own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
+            entry = _Entry[T](key_start, table, own_draws)
             while len(self._entries) >= KEPT:
                 self._evict()
         self._entries[key] = entry
