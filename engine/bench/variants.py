@@ -42,6 +42,7 @@ from routesparse.engine.method.retained_mass import candidate_mass
 from routesparse.engine.method.row_plan import head_density, lower
 from routesparse.engine.method.segments import split
 from routesparse.engine.progress import no_progress
+from routesparse.kernels import attention
 from routesparse.kernels.compile_ahead import compiler_of
 from routesparse.kernels.block_score import hopper_launch, launch, naive
 from routesparse.kernels.geometry import SegmentGeometry
@@ -141,35 +142,32 @@ def high_capture(inputs, draws, function):
     return graph, result
 
 
-VARIANTS: dict[str, tuple[bool, Callable[..., Any] | None, bool]] = {
-    # Hopper score?, compute, main stream of high priority?
-    "now": (False, None, False),
-    "hopper": (True, None, False),
-    "rows-beside": (False, branched(True, False, False), False),
-    "rows-beside-low": (False, branched(True, False, False), True),
-    "slash-beside": (False, branched(False, True, False), False),
-    "pictures-beside": (False, branched(False, False, True), False),
-    "all-beside": (False, branched(True, True, True), True),
-    "hopper-slash": (True, branched(False, True, False), False),
-    "hopper-all": (True, branched(True, True, True), True),
+VARIANTS: dict[str, tuple[str, Callable[..., Any] | None, bool]] = {
+    # Hopper score, compute, output side by side?
+    "now": ("", None, False),
+    "layout": ("", None, True),
+    "layout-slash": ("", branched(False, True, False), True),
+    "layout-slash-pictures": ("", branched(False, True, True), True),
+    "single": ("single", branched(False, True, True), True),
+    "pair": ("pair", branched(False, True, True), True),
+    "pair-no-pictures": ("pair", branched(False, True, False), True),
 }
-
-
 if os.environ.get("NO_HOPPER"):
     VARIANTS = {name: variant for name, variant in VARIANTS.items() if not variant[0]}
 
 
 @contextlib.contextmanager
 def variant_of(name: str) -> Iterator[None]:
-    hopper, compute, high = VARIANTS[name]
+    hopper, compute, layout = VARIANTS[name]
     hopper_launch.can_run = _can_run if hopper else OLD
+    hopper_launch.WAY = hopper or "pair"
     layer.compute = compute or _plain_compute
-    graphs_module._capture = high_capture if high else _plain_capture
+    attention.SIDE_BY_SIDE = layout
     try:
         yield
     finally:
-        hopper_launch.can_run, layer.compute = _can_run, _plain_compute
-        graphs_module._capture = _plain_capture
+        hopper_launch.can_run, layer.compute, hopper_launch.WAY = _can_run, _plain_compute, "pair"
+        attention.SIDE_BY_SIDE = True
 
 
 # ---------------------------------------------------------------- timing
@@ -231,7 +229,7 @@ CHECKS = {
     "padded": (20_000, 20_000, 4, 2, 128, [0, 7_777]),
     "padded-64": (20_000, 30_000, 4, 2, 64, [12_000, 5]),
     "short": (200, 200, 4, 2, 128, [0]),
-    "mostly-padded": (1_000, 9_000, 4, 1, 128, [8_700]),
+    "mostly-padded": (1_000, 9_000, 4, 2, 128, [8_700]),
     "sinks": (6_000, 6_000, 4, 2, 128, [0], True),
     "long": (70_000, 70_000, 4, 2, 128, [0]),
 }
@@ -239,17 +237,21 @@ CHECKS = {
 
 def check(result: dict[str, Any]) -> None:
     """The Hopper score against the Triton kernel and, where small, the naive twin."""
-    for name, (rows, keys, heads, kv_heads, dim, first_keys, *sinks) in CHECKS.items():
+    for case, (rows, keys, heads, kv_heads, dim, first_keys, *sinks), kind in (
+        (case, what, kind) for case, what in CHECKS.items() for kind in ((16, 1), (32, 2))
+    ):
+        name = f"{case} {kind[0]} rows {kind[1]} clusters"
         args, options = problem(rows, keys, heads, kv_heads, dim, first_keys, 1, bool(sinks))
+        options |= {"rows": kind[0], "clusters": kind[1]}
         hopper_launch.can_run = OLD
         old = launch.block_score(*args, **options)
         hopper_launch.can_run = _can_run
-        assert _can_run(args[0], args[3], 16, 1, None)
+        assert _can_run(args[0], args[1].shape[1], *kind, None)
         new = launch.block_score(*args, **options)
         torch.cuda.synchronize()
         again = launch.block_score(*args, **options)
         tabled = new
-        if name == "aligned-128":
+        if case == "aligned-128":
             table = torch.tensor([args[0].data_ptr(), args[1].data_ptr()], device="cuda")
             tabled = launch.block_score(*args, **options, table=table)
         torch.cuda.synchronize()
@@ -272,42 +274,43 @@ def check(result: dict[str, Any]) -> None:
 
 def kernels(result: dict[str, Any]) -> None:
     """Scores alone, old and new in turn, and with other stages and registers."""
-    for name in ("8b-131072", "demo-131000"):
-        tokens, shape = SHAPES[name]
+    for name, (tokens, shape) in SHAPES.items():
         inputs = draw(tokens, shape, torch.device("cuda"), 0)
-        config = RouterConfig(segment_tokens=131_072)
-        segment = split(tokens, tokens, config)[0]
+        segment = split(tokens, tokens, RouterConfig(segment_tokens=131_072))[0]
         geometry = segment.geometry(inputs.first_keys())
-        chosen = _plain_rows(inputs.q, 0, geometry, 16, None)
-        described = _plain_descriptions(inputs.k, geometry, 1, None)
-        launch.scored_rows, launch.descriptions = (lambda *_: chosen), (lambda *_: described)
-        options = {"rows": 16, "clusters": 1, "scale": inputs.scale, "softcap": None}
+        clusters, rows = (1, 16) if tokens > 65_536 else (2, 32)
+        chosen = _plain_rows(inputs.q, 0, geometry, rows, None)
+        described = _plain_descriptions(inputs.k, geometry, clusters, None)
+        launch.scored_rows, launch.descriptions = (lambda *_: chosen), (lambda *_: described)  # noqa: B023
+        options = {"rows": rows, "clusters": clusters, "scale": inputs.scale, "softcap": None}
         found: dict[str, Any] = defaultdict(list)
         plain_settings = hopper_launch.settings
         try:
-            for _ in range(3):
-                for way in ("old", "hopper", "hopper-232-40", "hopper-240-24", "hopper-stages-1"):
+            for _ in range(2):
+                for way in ("old", "single", "pair", "pair-240-24", "pair-stages-1"):
+                    if way == "single" and clusters == 2:
+                        continue
                     hopper_launch.can_run = OLD if way == "old" else _can_run
-                    registers = {"hopper-232-40": (232, 40), "hopper-240-24": (240, 24)}.get(way)
+                    hopper_launch.WAY = "single" if way == "single" else "pair"
 
-                    def settings(head_size, registers=registers, way=way):
+                    def settings(head_size, way=way):
                         base = plain_settings(head_size)
-                        if registers:
-                            base |= {"CONSUMER_REGISTERS": registers[0], "PRODUCER_REGISTERS": registers[1]}
+                        if way == "pair-240-24":
+                            base |= {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24}
                         if way.endswith("stages-1"):
                             base["STAGES"] = max(1, base["STAGES"] - 1)
                         return base
 
                     hopper_launch.settings = settings
+                    run = lambda: launch.block_score(inputs.q, inputs.k, 0, geometry, **options)  # noqa: B023, E731
                     try:
-                        found[way].append(
-                            sustained(lambda: launch.block_score(inputs.q, inputs.k, 0, geometry, **options))
-                        )
+                        found[way].append(sustained(run, 0.3))
                     except Exception as error:  # noqa: BLE001
                         found[way].append(repr(error)[:200])
         finally:
             launch.scored_rows, launch.descriptions = _plain_rows, _plain_descriptions
             hopper_launch.settings, hopper_launch.can_run = plain_settings, _can_run
+            hopper_launch.WAY = "pair"
         result[name] = dict(found)
         print(name, dict(found), flush=True)
 
@@ -381,6 +384,38 @@ def sweep(result: dict[str, Any]) -> None:
         result[name] = found
 
 
+def attend(result: dict[str, Any]) -> None:
+    """The attention kernel at the demo model's shape with other stages, slots and registers; output layouts."""
+    from routesparse.engine.bench.problems import Shape, random_plan
+    from routesparse.kernels.attention import hopper_launch as attention_launch
+    from routesparse.kernels.interface import sparse_attention
+
+    plain = attention_launch.settings
+    for tokens, shape in ((65_536, (8, 4, 64)), (131_072, (8, 4, 64)), (131_072, (32, 8, 128))):
+        inputs = draw(tokens, shape, torch.device("cuda"), 0)
+        plan = random_plan(Shape(tokens, *shape), 0.1, 0)
+        found: dict[str, Any] = defaultdict(list)
+        d = shape[2]
+        options = {
+            "now": {}, "contiguous": {}, "stages+1": {"STAGES": 256 // d + 1}, "stages-1": {"STAGES": 256 // d - 1},
+            "slots-3": {"Q_SLOTS": 3}, "240-24": {"CONSUMER_REGISTERS": 240, "PRODUCER_REGISTERS": 24},
+            "232-40": {"CONSUMER_REGISTERS": 232, "PRODUCER_REGISTERS": 40}, "stages+2": {"STAGES": 256 // d + 2},
+        }  # fmt: skip
+        for _ in range(2):
+            for way, changed in options.items():
+                attention_launch.settings = lambda size, changed=changed: plain(size) | changed
+                attention.SIDE_BY_SIDE = way != "contiguous"
+                try:
+                    found[way].append(
+                        sustained(lambda: sparse_attention(inputs.q, inputs.k, inputs.v, plan, inputs.scale), 0.2)
+                    )
+                except Exception as error:  # noqa: BLE001
+                    found[way].append(repr(error)[:120])
+        attention_launch.settings, attention.SIDE_BY_SIDE = plain, True
+        result[f"{tokens} {shape}"] = dict(found)
+        print(tokens, shape, dict(found), flush=True)
+
+
 def by_kernel(run: Callable[[], object], runs: int) -> dict[str, Any]:
     """Device microseconds and launches of each kernel in a run, by the profiler; the span of one run."""
     from torch.profiler import ProfilerActivity, profile
@@ -428,7 +463,7 @@ def profile_part(result: dict[str, Any]) -> None:
     """Each shape's decision kernel by kernel, replayed as a graph and launched."""
     for name in SHAPES:
         inputs, segment, settings = decider(name)
-        for variant in ("now", "hopper") if "131" in name and "hopper" in VARIANTS else ("now",):
+        for variant in ("now", "pair") if "pair" in VARIANTS else ("now",):
             with variant_of(variant):
                 kept: Graphs[Any] = Graphs()
                 for way, graphs in (("graph", kept), ("launched", None)):
@@ -527,7 +562,7 @@ def prefill_part(result: dict[str, Any], data: str) -> None:
         kept = {variant: Graphs() for variant in VARIANTS}
         times: dict[str, list[float]] = defaultdict(list)
         parts: dict[str, list[Any]] = defaultdict(list)
-        for repeat in range(14):
+        for repeat in range(18):
             names = list(VARIANTS)
             names = names[repeat % len(names) :] + names[: repeat % len(names)]
             times["dense"].append(prefill(loaded.model, ids).total_ms)
@@ -609,6 +644,7 @@ def main() -> None:
         "check": lambda: check(result),
         "kernels": lambda: kernels(result),
         "sweep": lambda: sweep(result),
+        "attend": lambda: attend(result),
         "profile": lambda: profile_part(result),
         "deciding": lambda: deciding(result),
         "prefill": lambda: prefill_part(result, arguments.data),

@@ -44,9 +44,9 @@ def block_score(
     picked = chosen.shape[-1]
     features, counts = descriptions(k, geometry, clusters, table)
     out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
-    if knows_ptx() and hopper_launch.can_run(q, geometry, picked, clusters, softcap):
+    if knows_ptx() and hopper_launch.can_run(q, k.shape[1], picked, clusters, softcap):
         hopper_launch.launch(
-            q, chosen, features, counts, out, first, geometry, scale=scale, sinks=sinks, table=table
+            q, chosen, features, counts, out, first, geometry, clusters=clusters, scale=scale, sinks=sinks, table=table
         )
         return out
     at_once, width, warps, stages = LAUNCH
