@@ -72,6 +72,9 @@ def compute(
     # 2. Candidate indices, retained mass and uncertainty.
     joined()
     indices = build_indices(inputs, segment, probe, candidates, unprobed)
+    # What people look at is drawn beside the rest.
+    with beside(inputs.q.device) as drawn:
+        drawing = draw(probe, segment, indices)
     masses = candidate_mass(inputs, segment, probe, indices, candidates)
     described = describe(probe)
     stamps.lap()
@@ -81,10 +84,11 @@ def compute(
         segment, candidates, probe, masses, described, settings, kernel_limit_us, stamps
     )
 
-    # 6. The row plan, and what people look at.
-    drawing = draw(probe, segment, indices)
+    # 6. The row plan.
     plan = lower(inputs, segment, indices, candidates, choice)
-    return Computed(candidates, choice, packed, probe, indices, drawing, plan, head_density(plan))
+    density = head_density(plan)
+    drawn()
+    return Computed(candidates, choice, packed, probe, indices, drawing, plan, density)
 
 
 def plan_of(decision: Decision | Pending, inputs: AttentionInputs) -> RowPlan:

@@ -33,7 +33,6 @@ Backend = Literal["auto", "triton", "torch"]
 
 # Bytes of one padded head vector; larger tiles do not fit the shared memory of any GPU.
 _MAX_HEAD_BYTES = 512
-SIDE_BY_SIDE = True
 
 
 def sparse_attention(
@@ -102,10 +101,10 @@ def attend_in_triton(
 
     ways = possible if loads is None else [loads]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    if ways[0] == "producer" and SIDE_BY_SIDE:
-        # The heads of a token side by side, as the model's next product reads them.
+    if ways[0] == "producer":
+        # The heads of a token side by side, as the model's next product reads them: it needs no copy.
         batch, heads, rows, size = q.shape
-        out = torch.empty(batch, rows, heads, size, dtype=q.dtype, device=q.device).transpose(1, 2)
+        out = out.view(batch, rows, heads, size).transpose(1, 2)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     operands = Operands(q, k, v, plan, scale, row_order(plan, q.shape[1] // k.shape[1]), out, lse)
     if ways[0] == "producer":

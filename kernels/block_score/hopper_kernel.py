@@ -181,7 +181,7 @@ def _consume(q_tiles, square_tiles, both, full, empty, q_ptr, table_ptr, picked_
     """A consumer: scored rows of the query blocks 4 HALF to 4 HALF + 3 of every item."""
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     L: gl.constexpr = gl.BlockedLayout([1, 8], [256 // HEAD, HEAD // 8], [4, 1], [1, 0])
-    O: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
+    OUT: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
     s_rows: gl.constexpr = gl.SliceLayout(1, S)
     dtype: gl.constexpr = q_tiles.dtype
     MOST_ABOVE: gl.constexpr = 110.0
@@ -254,7 +254,7 @@ def _consume(q_tiles, square_tiles, both, full, empty, q_ptr, table_ptr, picked_
         q = _queries(q_ptr, picked_ptr, item + gl.num_programs(0), items, heads, units, tiles, first, rows,
             query_blocks, stride_qb, stride_qh, stride_qn, stride_qd, L, HEAD, HALF)
         twice = gl.expand_dims(2.0 * whole, 1)
-        m = tile * 8 + HALF * 4 + gl.arange(0, 4, gl.SliceLayout(1, O))
+        m = tile * 8 + HALF * 4 + gl.arange(0, 4, gl.SliceLayout(1, OUT))
         out = out_ptr + (unit.to(gl.int64) * query_blocks + gl.expand_dims(m.to(gl.int64), 1)) * key_blocks
         for window in range(begin // 2, (end + 1) // 2):
             logits = _products(queries, squares, both, full, empty, it, S, STAGES)
@@ -264,10 +264,10 @@ def _consume(q_tiles, square_tiles, both, full, empty, q_ptr, table_ptr, picked_
             # Squares of the shares, which a sampled normaliser may put above 1.
             squared = gl.exp2(gl.minimum(logits * (2.0 * scale2) - twice, 0.0))
             mean = gl.sum(gl.reshape(squared, [4, 16, 128]), 1)
-            mean = gl.convert_layout(mean, O) * (1.0 / 16)
+            mean = gl.convert_layout(mean, OUT) * (1.0 / 16)
             score = gl.log2(gl.maximum(mean, 1e-30)) * (0.5 * 0.6931471805599453)
             score = gl.maximum(score, LEAST).to(gl.float16)
-            n = gl.expand_dims(window * 128 + gl.arange(0, 128, gl.SliceLayout(0, O)), 0)
+            n = gl.expand_dims(window * 128 + gl.arange(0, 128, gl.SliceLayout(0, OUT)), 0)
             gl.store(out + n, score, mask=gl.expand_dims(m < query_blocks, 1) & (n < key_blocks))
 
 

@@ -7,7 +7,7 @@ import torch
 from routesparse.kernels.block_score import hopper_launch
 from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
-from routesparse.kernels.launching import knows_ptx, power_of_two, product_constants, variant
+from routesparse.kernels.launching import power_of_two, product_constants, variant
 from routesparse.kernels.rules import NORMALISER_STEP, VARIANCE_WEIGHT
 
 # Rows and descriptions of a product, warps, stages; as measured on an H200. Heads of at most SMALL_HEAD leave room in
@@ -44,9 +44,9 @@ def block_score(
     picked = chosen.shape[-1]
     features, counts = descriptions(k, geometry, clusters, table)
     out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
-    if knows_ptx() and hopper_launch.can_run(q, k.shape[1], picked, clusters, softcap):
+    if hopper_launch.can_run(q, picked, clusters, softcap):
         hopper_launch.launch(
-            q, chosen, features, counts, out, first, geometry, clusters=clusters, scale=scale, sinks=sinks, table=table
+            q, chosen, features, counts, out, first, geometry, scale=scale, sinks=sinks, table=table
         )
         return out
     at_once, width, warps, stages = LAUNCH
