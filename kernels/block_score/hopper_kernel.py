@@ -13,8 +13,8 @@ producer copies descriptions by TMA ahead of the consumers, across tiles of rows
 row sees. A consumer loads its next queries while it computes its second pass.
 
 880 us at 131,072 tokens, 32 heads of 128 and 16 rows, where ``kernel`` takes 1,237 (H200). The products alone would
-take some 370; at 8 heads of 64 both kernels take 192. What binds it is not known: two heads a tile, with half the copies from
-the L2 cache but narrower products, took 920.
+take some 370; at 8 heads of 64 both kernels take 192. What binds it is not
+known: two heads a tile, with half the copies from the L2 cache but narrower products, took 920.
 """
 
 from triton.experimental import gluon
