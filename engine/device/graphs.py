@@ -79,9 +79,12 @@ class Graphs(Generic[T]):
         entry: _Entry[T] | None = self._entries.pop(key, None)
         fresh = entry is None
         if entry is None:
-            key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
-            table = torch.empty(2, dtype=torch.int64, device=device)
-            entry = _Entry[T](key_start, table, torch.empty(draws.shape, dtype=draws.dtype, device=device))
+            # What is made in inference mode could not be written to outside of it, by the next caller.
+            with torch.inference_mode(False):
+                key_start = None if inputs.key_start is None else torch.empty_like(inputs.key_start)
+                table = torch.empty(2, dtype=torch.int64, device=device)
+                own_draws = torch.empty(draws.shape, dtype=draws.dtype, device=device)
+            entry = _Entry[T](key_start, table, own_draws)
             while len(self._entries) >= KEPT:
                 self._evict()
         self._entries[key] = entry
@@ -120,9 +123,9 @@ class Graphs(Generic[T]):
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[Callable[[], None]]:
+def beside(device: torch.device, urgent: bool = False) -> Iterator[Callable[[], None]]:
     """Where a graph is captured, what is queued inside becomes a branch beside what follows, until the function yielded
-    joins it; elsewhere, nothing changes.
+    joins it; elsewhere, nothing changes. urgent: its programs start before those of what follows.
 
     In a graph alone: what a branch makes is freed into its own stream, and the constants that it shares with others
     are there since the key's first call.
@@ -130,7 +133,7 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         yield lambda: None
         return
-    current, branch = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    current, branch = torch.cuda.current_stream(device), torch.cuda.Stream(device, -int(urgent))
     branch.wait_stream(current)
     with torch.cuda.stream(branch):
         yield lambda: current.wait_stream(branch)

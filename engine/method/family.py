@@ -61,6 +61,7 @@ class Family:
     reads: Callable[[Context, Candidate, tuple[int, int], int], Iterable[int]]
     stamp: tuple[object, ...]
     needs_probe: bool = False  # without, a GPU builds the index while the probe runs
+    beside_others: bool = False  # a GPU builds the index while it builds those of the families behind it
 
 
 @dataclass(frozen=True)

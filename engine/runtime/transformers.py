@@ -228,9 +228,8 @@ def attention(
     if router is None:
         router = _default_router(module)
     n_k, head_dim = key.shape[2:]
-    # The routed path has no backward pass: keep autograd out of it, and refuse a later backward(). Nor may it run in
-    # inference mode, which the threads of the CPU's kernel do not inherit.
-    with torch.inference_mode(False), torch.no_grad():
+    # The routed path has no backward pass: keep autograd out of it, and refuse a later backward().
+    with torch.no_grad():
         inputs = AttentionInputs(
             query,
             key,

@@ -99,10 +99,14 @@ def attend_in_triton(
     if loads is not None and loads not in possible:
         raise ValueError(f"loads {loads!r} are not possible here; pass one of {', '.join(possible)}")
 
+    ways = possible if loads is None else [loads]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if ways[0] == "producer":
+        # The heads of a token side by side, as the model's next product reads them: it needs no copy.
+        batch, heads, rows, size = q.shape
+        out = out.view(batch, rows, heads, size).transpose(1, 2)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     operands = Operands(q, k, v, plan, scale, row_order(plan, q.shape[1] // k.shape[1]), out, lse)
-    ways = possible if loads is None else [loads]
     if ways[0] == "producer":
         hopper_launch.launch(operands)
     else:

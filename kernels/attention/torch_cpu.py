@@ -21,6 +21,9 @@ from routesparse.kernels.plan import RowPlan
 _SPANS_PER_THREAD = 8
 _SPAN_ROWS = 4096
 
+# Not torch's own name: vLLM's worker puts a warning in its place.
+_set_num_threads = torch._C.set_num_threads
+
 
 @torch.no_grad()
 def attend(
@@ -77,20 +80,22 @@ def _span_ranges(plan: RowPlan, lists: HostLists, threads: int) -> list[SpanRang
 
 def _run_all(run: Callable[[SpanRange], None], ranges: Sequence[SpanRange], threads: int) -> None:
     """Run every span, on ``threads`` Python threads of one torch thread each."""
-
-    def without_gradient(span_range: SpanRange) -> None:
-        # A new thread starts with gradients on.
-        with torch.no_grad():
-            run(span_range)
-
     if threads == 1 or len(ranges) == 1:
         for span_range in ranges:
             run(span_range)
         return
+    inference = torch.is_inference_mode_enabled()
+
+    def as_the_caller(span_range: SpanRange) -> None:
+        # A new thread starts with gradients on and outside of inference mode, where it may not write what the caller
+        # made inside. inference_mode(False) alone would turn gradients on.
+        with torch.inference_mode(inference), torch.no_grad():
+            run(span_range)
+
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(without_gradient, ranges):
+        with ThreadPoolExecutor(threads, initializer=_set_num_threads, initargs=(1,)) as pool:
+            for _ in pool.map(as_the_caller, ranges):
                 pass
     finally:
         # set_num_threads in a worker binds that worker, but also every thread that is started after it.
-        torch.set_num_threads(threads)
+        _set_num_threads(threads)

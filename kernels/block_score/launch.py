@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from routesparse.kernels.block_score import hopper_launch
 from routesparse.kernels.block_score.naive import ALIGNED_QUERY_BLOCKS, LEAST_SCORE, TILE
 from routesparse.kernels.geometry import SegmentGeometry
 from routesparse.kernels.launching import power_of_two, product_constants, variant
@@ -43,6 +44,11 @@ def block_score(
     picked = chosen.shape[-1]
     features, counts = descriptions(k, geometry, clusters, table)
     out = torch.empty(batch, heads, query_blocks, key_blocks, dtype=torch.float16, device=q.device)
+    if hopper_launch.can_run(q, picked, clusters, softcap):
+        hopper_launch.launch(
+            q, chosen, features, counts, out, first, geometry, scale=scale, sinks=sinks, table=table
+        )
+        return out
     at_once, width, warps, stages = LAUNCH
     if head_size <= SMALL_HEAD:
         warps = min(warps, SMALL_HEAD_WARPS)

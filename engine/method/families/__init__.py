@@ -116,4 +116,18 @@ def build_indices(
 
 def _build(context: Context, needs_probe: bool) -> dict[str, FamilyIndex]:
     chosen = [family for family in _registered if family.needs_probe == needs_probe]
-    return {family.name: family.build(context, context.budgets(family.name)) for family in chosen}
+    found, joins = {}, []
+    for family in chosen:
+        if family.beside_others:
+            from routesparse.engine.device.graphs import beside
+
+            with beside(context.inputs.q.device, urgent=True) as joined:
+                index = family.build(context, context.budgets(family.name))
+                _ = index.ranked_columns  # kept: so that they are ranked in the branch
+            joins.append(joined)
+        else:
+            index = family.build(context, context.budgets(family.name))
+        found[family.name] = index
+    for joined in joins:
+        joined()
+    return found

@@ -70,4 +70,5 @@ FAMILY = Family(
     reads=reads,
     stamp=(DENSITIES, MAX_COLUMNS, COLUMN_SHARE, COLUMN_LIMIT),
     needs_probe=True,
+    beside_others=True,  # many short steps that keep few multiprocessors busy
 )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,8 +114,7 @@ class Requests:
         known = self._open[row.request]
         if not known.failed:
             try:
-                with _kernels_own_threads():
-                    return known.session.attend(inputs, layer=layer)
+                return known.session.attend(inputs, layer=layer)
             except InputError as error:
                 self._fail(row.request, error)
         return dense_attention(inputs, None)
@@ -150,9 +148,7 @@ class Requests:
 
     def _is_worth(self, known: _Open, row: Row) -> bool:
         try:
-            # A latency profile that is measured here runs the kernel, too.
-            with _kernels_own_threads():
-                worth = known.session.routes(self.model.blank(row.tokens, row.keys))
+            worth = known.session.routes(self.model.blank(row.tokens, row.keys))
         except InputError as error:
             self._fail(row.request, error)
             return False
@@ -191,19 +187,3 @@ class Requests:
 def prompt_digest(tokens: Sequence[int]) -> str:
     """Of a request's token ids, as int64: places its random rows, and stands for its text in the record."""
     return hashlib.sha256(np.asarray(tokens, dtype="<i8").tobytes()).hexdigest()
-
-
-@contextmanager
-def _kernels_own_threads() -> Iterator[None]:
-    """What the CPU kernel's threads need and vLLM's worker takes away.
-
-    They do not inherit the inference mode that vLLM runs in. And vLLM replaces ``torch.set_num_threads`` by a warning,
-    so that each of them would start a team of its own; the kernel sets the number back when it has ended.
-    """
-    replaced = torch.set_num_threads
-    torch.set_num_threads = torch._C.set_num_threads
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            yield
-    finally:
-        torch.set_num_threads = replaced

@@ -13,7 +13,6 @@ from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelE
 from routesparse.engine.method.attend import dense_attention
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
-from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.vllm import batch, refusals, steps
@@ -21,6 +20,7 @@ from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
 from routesparse.engine.store.bundle import verified_tables
+from routesparse.kernels.attention import torch_cpu
 
 HEADS, KV_HEADS, DIM, LAYERS = 4, 2, 16, 2
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 10, 0, 0, 0, 0)
@@ -351,14 +351,20 @@ def test_layers_with_more_than_causal_attention_are_not_routed(extra):
     assert not refusals.is_plain(extra)
 
 
-def test_a_latency_profile_is_measured_outside_vllms_inference_mode(tmp_path, monkeypatch):
-    """The kernel's threads can't write what inference mode made."""
-    seen = []
-    monkeypatch.setattr(
-        NamedProfile, "on", lambda *_, **__: seen.append(torch.is_inference_mode_enabled()) or PROFILE
-    )
-    requests = requests_into(tmp_path, replace(CONFIG, break_even_tokens=None))
-    requests.profile = None
-    with torch.inference_mode():
-        requests.choose([Row("a", 0, 0, TOKENS, 0, TOKENS)], prompt_of)
-    assert seen == [False]
+def test_a_prompt_is_routed_in_vllms_inference_mode_by_several_threads(tmp_path, monkeypatch):
+    """vLLM's worker also replaces set_num_threads, by a warning."""
+    monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 64)
+    row, inputs, before = Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1), torch.get_num_threads()
+    wanted = prefill(requests_into(tmp_path / "alone"), row, inputs)
+    torch.set_num_threads(2)
+    try:
+        with monkeypatch.context() as patched, torch.inference_mode():
+            patched.setattr(
+                torch, "set_num_threads", lambda _: pytest.fail("the worker's warning was called")
+            )
+            found = prefill(requests_into(tmp_path / "inside"), row, inputs)
+    finally:
+        torch.set_num_threads(before)
+    assert len(wanted) == LAYERS
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)

@@ -298,6 +298,25 @@ def test_any_number_of_threads_gives_the_same_and_is_kept(threads: int, monkeypa
     assert_same(actual, reference.plan_attention(q, k, v, case.plan()), 1e-5)
 
 
+def test_two_threads_write_what_inference_mode_made(monkeypatch) -> None:
+    """Also while somebody, as vLLM's worker does, holds torch.set_num_threads."""
+    monkeypatch.setattr(torch_cpu, "_SPAN_ROWS", 128)
+    case = Case("threads", 700, 900, heads=4, kv_heads=2, columns=30, dense=0.2)
+    q, k, v = case.tensors()
+    wanted = sparse_attention(q, k, v, case.plan())
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with monkeypatch.context() as patched, torch.inference_mode():
+            patched.setattr(torch, "set_num_threads", lambda _: pytest.fail("set_num_threads was called"))
+            out, lse = sparse_attention(q + 0, k + 0, v + 0, case.plan())
+        assert out.is_inference() and torch.get_num_threads() == 2
+        assert not sparse_attention(q, k, v, case.plan())[0].requires_grad
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(out, wanted[0]) and torch.equal(lse, wanted[1])
+
+
 def test_inputs_that_require_gradients_give_outputs_without() -> None:
     case = CASES[0]
     q, k, v = (tensor.requires_grad_() for tensor in case.tensors())
