@@ -61,7 +61,7 @@ def evaluate(
     processes: Annotated[
         int | None,
         typer.Option(
-            help="Processes that predict, GPUs in turn; default: one, on a cluster one a GPU or node."
+            help="Processes that prepare and predict, GPUs in turn; default: one, on a cluster one a GPU or node."
         ),
     ] = None,
     ray: RayAddress = None,
@@ -96,7 +96,7 @@ def evaluate(
         from routesparse.engine.evaluation.runner.prepare import prepare
 
         with report.bars():
-            made = prepare(job, report)
+            made = prepare(job, report, crew)
         report.line(f"{made} prompts in {job.out}")
     if stage in (Stage.all, Stage.predict):
         from routesparse.engine.evaluation.runner.predict import predict
