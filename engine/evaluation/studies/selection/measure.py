@@ -46,7 +46,7 @@ SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
-HELD_SHARE, HELD_BYTES = 0.05, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
+HELD_SHARE, HELD_BYTES = 0.025, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
 
 
