@@ -98,7 +98,11 @@ class _Predicting:
             for turn in usable
             for one in turn
         }
-        self._device = device_name(torch.device(loaded.device))
+        self._by = {
+            "device": device_name(torch.device(loaded.device)),
+            "weights": loaded.revision,
+            "torch": torch.__version__,
+        }
 
     def __call__(self, asking: Asking) -> list[Row] | None:
         prepared, named = asking
@@ -114,7 +118,7 @@ class _Predicting:
             self._bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
         )
         return [
-            {**label(self._job, method, prepared, code), "device": self._device, **numbers}
+            {**label(self._job, method, prepared, code), **self._by, **numbers}
             for (method, code), numbers in zip(missing, found, strict=True)
         ]
 
