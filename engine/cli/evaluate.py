@@ -25,6 +25,7 @@ class Stage(StrEnum):
     predict = "predict"
     time = "time"
     score = "score"
+    keep = "keep"
 
 
 def evaluate(
@@ -55,7 +56,8 @@ def evaluate(
     stage: Annotated[
         Stage,
         typer.Option(
-            help="One stage alone, or all but time: that one times prefills and wants the device to itself."
+            help="One stage alone, or all but time, which times prefills and wants the device to itself, and keep, "
+            "which packs predictions and times for a repository."
         ),
     ] = Stage.all,
     processes: Annotated[
@@ -109,6 +111,11 @@ def evaluate(
 
         measure_times(job, Bench, float("inf") if limit_s is None else limit_s)
         report.line(f"times in {job.times}")
+    if stage is Stage.keep:
+        from routesparse.engine.evaluation.runner.kept import keep
+
+        predictions, times = keep(job)
+        report.line(f"{job.kept} keeps {predictions} predictions, {job.kept_times.name} {times} times")
     if stage in (Stage.all, Stage.score):
         from routesparse.engine.evaluation.runner.score import score
 

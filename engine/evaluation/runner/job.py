@@ -5,6 +5,7 @@ prompts/<length>/<task>.jsonl     prepared prompts: a header, then one line each
 predictions.jsonl                 one line per configuration and prompt, appended by one process alone
 times.jsonl                       times of prefills, by one process alone (timing.py)
 scores.json                       scores, intervals, and where they come from
+kept.jsonl.gz, kept_times.jsonl.gz   predictions and times that a repository keeps (kept.py)
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ class Job:
         return self.out / "times.jsonl"
 
     @property
+    def kept(self) -> Path:
+        return self.out / "kept.jsonl.gz"
+
+    @property
+    def kept_times(self) -> Path:
+        return self.out / "kept_times.jsonl.gz"
+
+    @property
     def scores(self) -> Path:
         return self.out / "scores.json"
 
@@ -95,5 +104,9 @@ class Job:
             ) from None
 
     def save(self) -> None:
+        self.save_in(self.out)
+
+    def save_in(self, folder: Path) -> None:
+        """Write job.json, as it stands, into a folder."""
         values = dataclasses.asdict(self) | {"data": str(self.data), "out": str(self.out)}
-        paths.write_json(self.out / "job.json", values)
+        paths.write_json(folder / "job.json", values)

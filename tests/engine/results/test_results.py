@@ -136,7 +136,7 @@ def test_lengths_asked_for_that_hold_no_prompts_are_named(tmp_path):
     content = values.scores()
     content["about"]["command"] = "routesparse evaluate ruler --lengths 16384,32768,65536 --n 24"
     ((found,), _) = read(tmp_path, content)
-    assert "length asked for; 65,536 tokens: not run, seed 23" in tables.main_table(found).caption
+    assert "run of 24 asked for; 65,536 tokens: not run, seed 23" in tables.main_table(found).caption
     content["about"]["command"] = "routesparse evaluate ruler --lengths ²,x --n 24"
     assert read(tmp_path, content)[0][0].not_run == []
 

@@ -116,9 +116,13 @@ def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scor
     assert min(row["area"] for row in first[1] if row["method"] == "random_blocks") < 1
 
 
-def test_several_processes_share_one_job(job):
+def test_several_processes_share_one_job(job, tmp_path):
+    made = job(tasks=("passkey",), n=5)
+    assert prepare(dataclasses.replace(made, out=tmp_path / "alone"), no_progress) == 5
+    alone = (tmp_path / "alone" / "prompts" / str(LENGTH) / "passkey.jsonl").read_text()
+    assert prepare(made, no_progress, Processes(2)) == 5, "in chunks of four, in any order"
+    assert made.prompts(LENGTH, "passkey").read_text() == alone
     made = job(tasks=("passkey",))
-    prepare(made, no_progress)
     predicting.predict(made, Bench, Processes(2))
     files = sorted(path.name for path in made.out.glob("predictions*"))
     assert files == ["predictions.jsonl"]
@@ -437,8 +441,8 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
     }
     assert config.segment_tokens == SEGMENTS.get(name, usual.segment_tokens)
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
-    assert config_hash(method, loaded, True, 1) != config_hash(
-        methods.find("routesparse", 0.5), loaded, True, 1
+    assert config_hash(method, loaded, True, SEGMENT_TOKENS) != config_hash(
+        methods.find("routesparse", 0.5), loaded, True, SEGMENT_TOKENS
     )
 
 
@@ -465,7 +469,7 @@ def test_a_wrong_job_ends_in_one_line(run, tmp_path, arguments, said):
 
 
 @pytest.mark.parametrize("held", [1, 1 << 30], ids=["one by one", "all at once"])
-@pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "vt")])
+@pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "niah_single_1")])
 def test_prompts_decoded_together_answer_as_each_alone(job, loaded, suite, task, held, monkeypatch):
     """A cell both ways: one method at a time on caches of their own, and all of a prompt in one batch."""
     monkeypatch.setattr(measure, "HELD_BYTES", held)
