@@ -127,6 +127,8 @@ class Evaluation:
     command: str | None
     processes: int | None  # that predicted at once
     timed_alone: bool  # whether the times are of a stage of its own
+    cells: int | None  # tasks at one length
+    timed_cells: int | None  # that this stage has timed
     devices: tuple[str, ...]
     commits: tuple[str, ...]  # of the code that predicted
     rows: tuple[MethodRow, ...]
@@ -152,13 +154,22 @@ class Evaluation:
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
         if (self.processes or 1) > 1:
             devices += f", {self.processes} processes at once"
-            devices += "; times of one alone" if self.timed_alone else " (their times compare nothing)"
+            devices += (
+                f"; times of one alone{self._timed}" if self.timed_alone else " (their times compare nothing)"
+            )
         missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
             f"{self.run} prompts a task and length run of {self.n} asked for"
             f"{f'; {missing} tokens: not run' if missing else ''}, "
             f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
         )
+
+    @property
+    def _timed(self) -> str:
+        """Where a stage of times was cut off: how far it came."""
+        if self.cells is None or self.timed_cells == self.cells:
+            return ""
+        return f", in {self.timed_cells} of {self.cells} cells of a task and length"
 
     @property
     def run(self) -> str:
@@ -240,6 +251,8 @@ def _evaluation(values: Mapping[str, Any]) -> Evaluation:
         command=about.get("command"),
         processes=about.get("processes"),
         timed_alone=about.get("timed_alone", False),
+        cells=about.get("cells"),
+        timed_cells=about.get("timed_cells"),
         devices=tuple(about.get("devices", ())),
         commits=tuple(about.get("predicted_by_commits", ())),
         rows=tuple(map(_row, values["suite"])),

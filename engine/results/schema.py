@@ -80,6 +80,8 @@ _ABOUT = fields.record(
         "command": fields.text,
         "processes": fields.whole(1),
         "timed_alone": fields.flag,
+        "cells": fields.whole(),
+        "timed_cells": fields.whole(),
         "devices": fields.items(fields.text),
         "predicted_by_commits": fields.items(fields.text),
     },

@@ -64,6 +64,14 @@ def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     found["about"]["timed_alone"] = bool(times)
     timed_at = time_commits(job)
+    # Of dense, which every cell has: a stage that was cut off has times of some cells alone.
+    dense = {
+        _where(row)
+        for points in by_length.values()
+        for r in points.get(DENSE, {}).values()
+        for row in r.values()
+    }
+    found["about"] |= {"cells": len(dense), "timed_cells": len(dense & set(times))}
     for length in job.lengths:
         points = by_length.get(length, {})
         if not points and any(by_length.values()):
