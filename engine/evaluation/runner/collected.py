@@ -11,20 +11,22 @@ from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.conclude import Point
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished
-from routesparse.engine.evaluation.runner.prepare import all_prepared
 
 Row = dict[str, Any]
 Rows = dict[str, dict[str, Row]]  # by task, then by sample
 
 
-def collected(job: Job) -> dict[int, dict[Point, Rows]]:
+def collected(job: Job, prepared: Mapping[str, str] | None) -> dict[int, dict[Point, Rows]]:
     """Predictions of the job's prompts, by length and method; of a method's configurations the last one made.
 
-    What is left out for another configuration (other weights, rules or kernels) is noted. Prompts are those that are
-    prepared; a folder with kept predictions needs none, there a sample's predictions must agree on its prompt.
+    What is left out for another configuration (other weights, rules or kernels) is noted.
+    prepared: the hash of each sample's prompt; None for a folder with kept predictions, which needs no prompts: there a
+    sample's predictions must agree on it.
     Errors: InputError for a prediction of another prompt, or of several models' weights.
     """
-    mine = [row for row in _of_prompts(job) if row["seed"] == job.seed and row["suite"] == job.suite]
+    mine = [
+        row for row in _of_prompts(job, prepared) if row["seed"] == job.seed and row["suite"] == job.suite
+    ]
     last = {(row["length"], _point(row)): row["config_hash"] for row in mine}
     kept = [row for row in mine if last[row["length"], _point(row)] == row["config_hash"]]
     _note_left_out([row for row in mine if last[row["length"], _point(row)] != row["config_hash"]])
@@ -44,15 +46,14 @@ def _point(row: Mapping[str, Any]) -> Point:
     return row["method"], row["setting"], row["extras"]
 
 
-def _of_prompts(job: Job) -> list[Row]:
+def _of_prompts(job: Job, prepared: Mapping[str, str] | None) -> list[Row]:
     """Errors: InputError."""
-    if job.kept.exists():
+    prompts = dict(prepared or {})
+    if prepared is None:
         made = [row for row in finished(job) if _asked_for(job, row)]
-        prompts: dict[str, str] = {}
         for row in made:
             prompts.setdefault(row["sample_id"], row["prompt_sha256"])
     else:
-        prompts = {prepared.sample_id: prepared.sha256 for prepared in all_prepared(job)}
         made = [row for row in finished(job) if row["sample_id"] in prompts]
     other = next(
         (

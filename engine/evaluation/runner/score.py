@@ -30,6 +30,7 @@ from routesparse.engine.evaluation.runner.predictions import (
     read_times,
     time_commits,
 )
+from routesparse.engine.evaluation.runner.prepare import all_prepared
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
@@ -48,7 +49,7 @@ def score(job: Job) -> dict[str, Any]:
 
     Errors: InputError where dense was not run, nothing was predicted, or a prompt changed since.
     """
-    by_length = collected(job)
+    by_length = _collected(job)
     found = _scored(job, by_length)
     for length, points in by_length.items():
         for point, rows in points.items():
@@ -57,6 +58,11 @@ def score(job: Job) -> dict[str, Any]:
                     _write_rows(job, length, point, task, rows[task])
     paths.write_json(job.scores, found)
     return found
+
+
+def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
+    kept = job.kept.exists()
+    return collected(job, None if kept else {one.sample_id: one.sha256 for one in all_prepared(job)})
 
 
 def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
             scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
             continue
         job = Job.load(folder)
-        by_length = collected(job)
+        by_length = _collected(job)
         scores.append(_scored(job, by_length))
         weights |= dict.fromkeys(_dense_hashes(by_length), folder)
         prompts += _cells(job, by_length, read_times(job))
