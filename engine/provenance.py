@@ -48,12 +48,12 @@ def kernels_sha256(folder: Path | None = None) -> str:
     folder = paths.REPOSITORY / "kernels" if folder is None else folder
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
-        text = "\n".join(_without_docstrings(path.read_text("utf-8")))
+        text = "\n".join(without_docstrings(path.read_text("utf-8")))
         digest.update(f"{path.relative_to(folder).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()[:16]
 
 
-def _without_docstrings(code: str) -> list[str]:
+def without_docstrings(code: str) -> list[str]:
     """The lines of a Python file that are not part of a docstring."""
     lines = code.splitlines()
     described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

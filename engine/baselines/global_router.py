@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from routesparse.engine.baselines.minference import HeadBudget, MInference
@@ -45,24 +46,28 @@ class GlobalRouter:
         generator = torch.Generator().manual_seed(stable_seed("global router", view.salt, view.layer))
         rows = torch.randint(view.segment.body, (self.rows,), generator=generator).to(view.device)
         mass = view.row_softmax(rows)
-        cheapest, price = None, float("inf")
-        for rule in self.grid:
-            found = rule(view)
-            if found is None or kept_mass(view, found, rows, mass) < self.tau:
-                continue
-            area = float(view.plan(found, extras=True).head_density().mean())
-            if area < price:
-                cheapest, price = found, area
-        return cheapest
+        found = [selection for rule in self.grid if (selection := rule(view)) is not None]
+        if not found:
+            return None
+        # The device is asked twice a layer, not twice a rule.
+        held = torch.stack([kept_mass(view, selection, rows, mass) for selection in found]).tolist()
+        enough = [selection for selection, share in zip(found, held, strict=True) if share >= self.tau]
+        if not enough:
+            return None
+        areas = [view.plan(selection, extras=True).head_density().mean() for selection in enough]
+        return enough[int(np.argmin(torch.stack(areas).tolist()))]
 
 
-def kept_mass(view: View, selection: Selection, rows: torch.Tensor, mass: torch.Tensor) -> float:
-    """Mean over heads and rows int64 [R] of the attention [1, H, R, n] that a selection and the forced blocks hold."""
+def kept_mass(view: View, selection: Selection, rows: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
+    """Mean over heads and rows int64 [R] of the attention [1, H, R, n] that a selection and the forced blocks hold.
+
+    Returns a scalar on the device.
+    """
     blocks = selection.blocks | view.forced_and_causal[0]
     kept = blocks[:, :, rows // view.block_q].repeat_interleave(view.block_k, -1)[..., : view.tokens]
     if selection.columns is not None:
         kept = kept | _marked(view, selection).unsqueeze(2)
-    return float((mass * kept).sum(-1).mean())
+    return (mass * kept).sum(-1).mean()
 
 
 def _marked(view: View, selection: Selection) -> torch.Tensor:

@@ -28,6 +28,7 @@ class Stage(StrEnum):
     predict = "predict"
     time = "time"
     score = "score"
+    keep = "keep"
 
 
 def evaluate(
@@ -58,7 +59,8 @@ def evaluate(
     stage: Annotated[
         Stage,
         typer.Option(
-            help="One stage alone, or all but time: that one times prefills and wants the device to itself."
+            help="One stage alone, or all but time, which times prefills and wants the device to itself, and keep, "
+            "which packs predictions and times for a repository."
         ),
     ] = Stage.all,
     processes: ProcessCount = None,
@@ -105,7 +107,7 @@ def _run(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Report
         from routesparse.engine.evaluation.runner.prepare import prepare
 
         with report.bars():
-            made = prepare(job, report)
+            made = prepare(job, report, crew)
         report.line(f"{made} prompts in {job.out}")
     if stage in (Stage.all, Stage.predict):
         from routesparse.engine.evaluation.runner.predict import predict
@@ -118,6 +120,11 @@ def _run(job: Job, stage: Stage, crew: Processes, limit_s: float, report: Report
 
         measure_times(job, Bench, limit_s)
         report.line(f"times in {job.times}")
+    if stage is Stage.keep:
+        from routesparse.engine.evaluation.runner.kept import keep
+
+        predictions, times = keep(job)
+        report.line(f"{job.kept} keeps {predictions} predictions, {job.kept_times.name} {times} times")
     if stage not in (Stage.all, Stage.score):
         return None
     from routesparse.engine.evaluation.runner.score import score

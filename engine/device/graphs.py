@@ -122,6 +122,24 @@ class Graphs(Generic[T]):
         self._evicted[key] = self._calls
 
 
+class Uncaptured(Graphs[T]):
+    """Launches everything at each call, with the same results.
+
+    For prompts of all lengths, whose graphs no other prompt would replay, and for several processes on one GPU:
+    capturing takes memory from the driver, which waits for all of them.
+    """
+
+    def run(
+        self,
+        key: Hashable,
+        inputs: AttentionInputs,
+        draws: torch.Tensor,
+        function: Callable[[AttentionInputs, torch.Tensor], T],
+    ) -> T:
+        """See ``Graphs.run``."""
+        return function(inputs, to_device(draws, inputs.q.device))
+
+
 @contextmanager
 def beside(device: torch.device, urgent: bool = False) -> Iterator[Callable[[], None]]:
     """Where a graph is captured, what is queued inside becomes a branch beside what follows, until the function yielded

@@ -16,6 +16,7 @@ from typing import Any
 from routesparse.engine import fields, paths
 from routesparse.engine.config import DEFAULT_PRICE
 from routesparse.engine.errors import ResultsError
+from routesparse.engine.results.schema import FILE, MEDIANS, SCORES
 
 MOST_BYTES = 64 << 20
 SHIPPED = "evaluations*.json"
@@ -69,6 +70,8 @@ class MethodRow:
     prefill_ms: float | None
     attention_ms: float | None
     fallback: float | None
+    predicted_by: tuple[str, ...]  # commits; () where not recorded
+    timed_by: tuple[str, ...]  # commits of the stage of times
     good_tasks: tuple[str, ...] | None  # where dense reaches 80
     tasks: tuple[TaskRow, ...]
 
@@ -124,6 +127,8 @@ class Evaluation:
     command: str | None
     processes: int | None  # that predicted at once
     timed_alone: bool  # whether the times are of a stage of its own
+    cells: int | None  # tasks at one length
+    timed_cells: int | None  # that this stage has timed
     devices: tuple[str, ...]
     commits: tuple[str, ...]  # of the code that predicted
     rows: tuple[MethodRow, ...]
@@ -149,12 +154,29 @@ class Evaluation:
         commits = ", ".join(commit[:7] for commit in self.commits) or "not recorded"
         if (self.processes or 1) > 1:
             devices += f", {self.processes} processes at once"
-            devices += "; times of one alone" if self.timed_alone else " (their times compare nothing)"
+            devices += (
+                f"; times of one alone{self._timed}" if self.timed_alone else " (their times compare nothing)"
+            )
         missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
-            f"{self.n} prompts a task and length asked for{f'; {missing} tokens: not run' if missing else ''}, "
+            f"{self.run} prompts a task and length run of {self.n} asked for"
+            f"{f'; {missing} tokens: not run' if missing else ''}, "
             f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
         )
+
+    @property
+    def _timed(self) -> str:
+        """Where a stage of times was cut off: how far it came."""
+        if self.cells is None or self.timed_cells == self.cells:
+            return ""
+        return f", in {self.timed_cells} of {self.cells} cells of a task and length"
+
+    @property
+    def run(self) -> str:
+        """The fewest and the most prompts of a task and length that dense has."""
+        dense = [row for row in self.rows if row.method == "dense" and row.n]
+        counts = [task.n for row in dense for task in row.tasks] or [row.n for row in dense] or [0]
+        return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
     @property
     def not_run(self) -> list[int]:
@@ -209,102 +231,13 @@ def of_text(text: str) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
 def _parsed(values: Any) -> tuple[list[Evaluation], tuple[Verdict, ...]]:
     """Errors: FieldError."""
     if isinstance(values, dict) and "evaluations" in values:
-        _FILE(values, "")
+        FILE(values, "")
         return [_evaluation(one) for one in values["evaluations"]], tuple(
             map(_verdict, values.get("together", ()))
         )
-    _SCORES(values, "")
+    SCORES(values, "")
     only = _evaluation(values)
     return [only], only.verdicts
-
-
-_NUMBER = fields.number()
-_ESTIMATE = fields.record({"value": _NUMBER, "low": _NUMBER, "high": _NUMBER}, more=fields.plain)
-_MEDIANS = ("select_ms", "prefill_ms", "attention_ms", "fallback")
-_TASK = fields.record(
-    {
-        "task": fields.text,
-        "n": fields.whole(1),
-        "few_clusters": fields.flag,
-        "score": _NUMBER,
-        "dense": _NUMBER,
-        "difference": _ESTIMATE,
-        "harmed": fields.whole(),
-    },
-    more=fields.plain,
-)
-_ROW = fields.record(
-    {
-        "length": fields.whole(1),
-        "method": fields.text,
-        "setting": _NUMBER,
-        "extras": fields.flag,
-        "n": fields.whole(),
-    },
-    {
-        "clusters": fields.whole(1),
-        "few_clusters": fields.flag,
-        "score": _NUMBER,
-        "difference": _ESTIMATE,
-        "word_perplexity_ratio": _ESTIMATE,
-        "worst_decile": _ESTIMATE,
-        "harmed": fields.whole(),
-        "gained": fields.whole(),
-        "few_discordant": fields.flag,
-        "newcombe": fields.optional(fields.items(_NUMBER, 2)),
-        "area": fields.number(0, 1.001),
-        "measures": fields.record({"word_perplexity": _NUMBER}, more=fields.plain),
-        "medians": fields.record({}, {name: fields.optional(fields.number(0)) for name in _MEDIANS}),
-        "by_task": fields.items(_TASK),
-        "tasks_where_dense_reaches_80": fields.items(fields.text),
-    },
-    more=fields.plain,
-)
-_VERDICT = fields.record(
-    {
-        "test": fields.text,
-        "verdict": fields.one_of("supported", "rejected", "not resolved", "not tested"),
-    },
-    {
-        "p_holm": fields.number(0, 1),
-        "estimates": fields.items(_ESTIMATE, least=1),
-        "n": fields.whole(1),
-        "clusters": fields.whole(1),
-        "few_clusters": fields.flag,
-        "settings": fields.items(fields.items(fields.text)),
-        "suites": fields.items(fields.text),
-        "strata": fields.whole(1),
-        "dropped_strata": fields.whole(),
-        "time_ratios": fields.items(fields.items(fields.number(0))),
-        "unequal": fields.one_of("faster"),
-        "why": fields.text,
-    },
-)
-_ABOUT = fields.record(
-    {
-        "suite": fields.text,
-        "n": fields.whole(1),
-        "seed": fields.whole(),
-        "model": fields.text,
-        "created_at": fields.text,
-    },
-    {
-        "command": fields.text,
-        "processes": fields.whole(1),
-        "timed_alone": fields.flag,
-        "devices": fields.items(fields.text),
-        "predicted_by_commits": fields.items(fields.text),
-    },
-    more=fields.plain,
-)
-_SCORES = fields.record(
-    {"about": _ABOUT, "suite": fields.items(_ROW)},
-    {"hypotheses": fields.items(_VERDICT)},
-    more=fields.plain,
-)
-_FILE = fields.record(
-    {"command": fields.text, "evaluations": fields.items(_SCORES)}, {"together": fields.items(_VERDICT)}
-)
 
 
 def _evaluation(values: Mapping[str, Any]) -> Evaluation:
@@ -318,6 +251,8 @@ def _evaluation(values: Mapping[str, Any]) -> Evaluation:
         command=about.get("command"),
         processes=about.get("processes"),
         timed_alone=about.get("timed_alone", False),
+        cells=about.get("cells"),
+        timed_cells=about.get("timed_cells"),
         devices=tuple(about.get("devices", ())),
         commits=tuple(about.get("predicted_by_commits", ())),
         rows=tuple(map(_row, values["suite"])),
@@ -346,6 +281,8 @@ def _row(values: Mapping[str, Any]) -> MethodRow:
         newcombe=None if values.get("newcombe") is None else tuple(values["newcombe"]),
         few_discordant=values.get("few_discordant", False),
         area=values.get("area"),
+        predicted_by=tuple(values.get("predicted_by", ())),
+        timed_by=tuple(values.get("timed_by", ())),
         good_tasks=None if good is None else tuple(good),
         tasks=tuple(
             TaskRow(
@@ -359,7 +296,7 @@ def _row(values: Mapping[str, Any]) -> MethodRow:
             )
             for one in values.get("by_task", ())
         ),
-        **{name: medians.get(name) for name in _MEDIANS},
+        **{name: medians.get(name) for name in MEDIANS},
     )
 
 

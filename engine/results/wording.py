@@ -104,6 +104,13 @@ def good_tasks(row: MethodRow) -> str:
     return f"{len(row.good_tasks)} of {len(row.tasks)}"
 
 
+def timed_elsewhere(row: MethodRow) -> str:
+    """Which commits' code was timed, where it is not what predicted."""
+    if row.prefill_ms is None or not row.timed_by or row.timed_by == row.predicted_by:
+        return ""
+    return f" (timed at {', '.join(commit[:7] for commit in row.timed_by)})"
+
+
 def prompts(row: MethodRow) -> str:
     """n, and how many independent clusters it is."""
     return f"{row.n}" if row.clusters in (None, row.n) else f"{row.n} in {row.clusters}"

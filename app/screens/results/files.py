@@ -45,7 +45,7 @@ def offered() -> tuple[list[Offered], list[str]]:
             key += f"@{taken + 1}" if taken else ""
             where = f"{origin} ({folder})" if folder not in ("", one.suite) else origin
             lengths = ", ".join(f"{length:,}" for length in one.lengths) or "no"
-            label = f"{one.suite}, {where}: {lengths} tokens, n {one.n}, seed {one.seed}, model {one.model}"
+            label = f"{one.suite}, {where}: {lengths} tokens, n {one.run} a task, seed {one.seed}, model {one.model}"
             label += f" ({taken + 1})" if any(other.label == label for other in found) else ""
             found.append(Offered(key, label, file, one, verdicts, wording.tested_on(held, verdicts)))
     return found, problems

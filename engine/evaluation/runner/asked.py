@@ -7,7 +7,9 @@ import json
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation.runner.code_hash import code_hash
 from routesparse.engine.evaluation.studies.selection import methods, prompts
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.provenance import git_commit
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
 
 
 def config_hash(method: methods.Method, loaded: LoadedModel, extras: bool, segment_tokens: int) -> str:
-    """Sixteen hex digits of all that decides a prediction but the prompt."""
+    """Sixteen hex digits of all that decides a prediction but the prompt: settings, weights and code (code_hash.py)."""
+    config = None if method.rule else RouterConfig(**{"segment_tokens": segment_tokens, **method.options})
     described: dict[str, Any] = {
         "method": method.name,
         "setting": method.setting,
         "rule": repr(method.rule) if is_dataclass(method.rule) else None,
         "options": method.options,
+        "config": config and config.to_dict(),
+        "code": code_hash(method),
         "extras": extras or not methods.takes_extras(method.name),
         "segment_tokens": segment_tokens,
         "model": loaded.revision,

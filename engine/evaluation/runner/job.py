@@ -6,6 +6,7 @@ predictions.jsonl                 one line per configuration and prompt, appende
 times.jsonl                       times of prefills, by one process alone (timing.py)
 scores.json                       scores, intervals, and where they come from
 evaluate.lock                     held by the one evaluation that writes here (alone.py)
+kept.jsonl.gz, kept_times.jsonl.gz   predictions and times that a repository keeps (kept.py)
 """
 
 from __future__ import annotations
@@ -69,6 +70,14 @@ class Job:
         return self.out / "times.jsonl"
 
     @property
+    def kept(self) -> Path:
+        return self.out / "kept.jsonl.gz"
+
+    @property
+    def kept_times(self) -> Path:
+        return self.out / "kept_times.jsonl.gz"
+
+    @property
     def scores(self) -> Path:
         return self.out / "scores.json"
 
@@ -96,5 +105,9 @@ class Job:
             ) from None
 
     def save(self) -> None:
+        self.save_in(self.out)
+
+    def save_in(self, folder: Path) -> None:
+        """Write job.json, as it stands, into a folder."""
         values = dataclasses.asdict(self) | {"data": str(self.data), "out": str(self.out)}
-        paths.write_json(self.out / "job.json", values)
+        paths.write_json(folder / "job.json", values)

@@ -23,16 +23,29 @@ def key(row: dict[str, Any]) -> tuple[str, str, int]:
 
 
 def finished(job: Job) -> Iterable[dict[str, Any]]:
-    """The predictions made so far, without those that failed; of two for one key the later one counts."""
+    """The predictions made so far, kept ones first, without those that failed; of two for one key the kept one counts,
+    else the later one."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for path in rows.parts(job.predictions):
         found |= {key(row): row for row in rows.read_lines(path) if "failed" not in row}
-    return found.values()
+    kept = {key(row): row for row in rows.read_lines(job.kept)}
+    return (kept | {name: row for name, row in found.items() if name not in kept}).values()
 
 
 def timed(job: Job) -> Iterable[dict[str, Any]]:
     """The times measured so far (timing.py), without those that failed."""
-    return ({key(row): row for row in rows.read_lines(job.times) if "failed" not in row}).values()
+    kept = {key(row): row for row in rows.read_lines(job.kept_times)}
+    found = {key(row): row for row in rows.read_lines(job.times) if "failed" not in row}
+    return (kept | {name: row for name, row in found.items() if name not in kept}).values()
+
+
+def time_commits(job: Job) -> Mapping[Where, set[str]]:
+    """Which commits' code was timed, by configuration."""
+    found: dict[Where, set[str]] = defaultdict(set)
+    for row in timed(job):
+        if row["suite"] == job.suite and row["seed"] == job.seed and row.get("git_commit"):
+            found[row["length"], row["task"], row["config_hash"]].add(row["git_commit"])
+    return found
 
 
 def read_times(job: Job) -> Mapping[Where, dict[str, float]]:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from routesparse.engine.crew.crews import ONE, Processes
+from routesparse.engine.crew.share import failures, share
+from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.errors import InputError
+from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.evaluation.suites.source import Source
 from routesparse.engine.evaluation.suites.suite import Example, Request, read_rows
 from routesparse.engine.models.load import load_tokenizer
 from routesparse.engine.progress import Progress
+
+CHUNK = 4  # prompts that one of several processes makes at a time
 
 
 @dataclass(frozen=True)
@@ -39,25 +47,70 @@ class Prepared:
         return f"{self.length}/{self.example.task}/{self.example.index}"
 
 
-def prepare(job: Job, progress: Progress) -> int:
+def prepare(job: Job, progress: Progress, processes: Processes = ONE) -> int:
     """Write the prompts that are not there yet; returns how many prompts the job has.
 
+    processes: of this machine; on a cluster one prepares.
     Errors: InputError where the folder holds prompts of another seed or tokenizer, or a prompt cannot be made.
     """
-    loaded = load_tokenizer(job.model)
-    source, total = Source(job.data, loaded.tokenizer), 0
-    pairs = [(length, task) for length in job.lengths for task in job.tasks]
-    for place, (length, task) in enumerate(pairs):
-        progress("prepare", place, len(pairs))
-        header = _header(job, length, task, loaded.tokenizer_hash)
-        path = job.prompts(length, task)
-        known = _known(path, header, job.n)
-        if known is None:
-            made = find(job.suite).examples(Request(task, length, job.n, job.seed), source)
-            _write(path, header, [_prepared(example, length, source) for example in made])
-        total += len(list(read_prepared(job, length, task)))
-    progress("prepare", len(pairs), len(pairs))
-    return total
+    tokenizer = load_tokenizer(job.model).tokenizer_hash
+    headers = {
+        (length, task): _header(job, length, task, tokenizer) for length in job.lengths for task in job.tasks
+    }
+    missing = [pair for pair, header in headers.items() if _known(job.prompts(*pair), header, job.n) is None]
+    several = processes.ray is None and (processes.count or 1) > 1
+    chunk = CHUNK if several else job.n
+    # The longest first: the last ones to end should be short.
+    lots = [
+        [
+            Piece(
+                f"{task} at {length} tokens, from prompt {first} on",
+                (length, task, first, min(first + chunk, job.n)),
+            )
+        ]
+        for length, task in sorted(missing, reverse=True)
+        for first in range(0, job.n, chunk)
+    ]
+    made: dict[tuple[int, str], dict[int, list[dict[str, Any]]]] = defaultdict(dict)
+    done = 0
+
+    def keep(piece: Piece, rows: list[dict[str, Any]]) -> None:
+        nonlocal done
+        length, task, first, _ = piece.given
+        made[length, task][first] = rows
+        done += 1
+        progress("prepare", done, len(lots))
+        if len(made[length, task]) == -(-job.n // chunk):
+            parts = made.pop((length, task))
+            _write(
+                job.prompts(length, task),
+                headers[length, task],
+                [row for _, part in sorted(parts.items()) for row in part],
+            )
+
+    if several and lots:
+        crew, count = processes.crew(functools.partial(_opened, job))
+        outcome = share(Work("prepare", functools.partial(_opened, job), lots, keep), crew, count, study.note)
+        if outcome.failed:
+            raise InputError(failures(outcome, "prompts"))
+    elif lots:
+        make = _opened(job, 0)
+        for (piece,) in lots:
+            keep(piece, make(piece.given))
+    progress("prepare", len(lots), len(lots))
+    return sum(len(list(read_prepared(job, *pair))) for pair in headers)
+
+
+def _opened(job: Job, place: int) -> Callable[[tuple[int, str, int, int]], list[dict[str, Any]]]:
+    """A process's own tokenizer and texts: makes the prompts of one length and task from the first up to another."""
+    source = Source(job.data, load_tokenizer(job.model).tokenizer)
+
+    def make(wanted: tuple[int, str, int, int]) -> list[dict[str, Any]]:
+        length, task, first, end = wanted
+        examples = find(job.suite).examples(Request(task, length, end, job.seed, first), source)
+        return [_prepared(example, length, source) for example in examples]
+
+    return make
 
 
 def _header(job: Job, length: int, task: str, tokenizer: str) -> dict[str, Any]:
@@ -149,18 +202,17 @@ def read_prepared(job: Job, length: int, task: str) -> Iterator[Prepared]:
 
 
 def all_prepared(job: Job) -> list[Prepared]:
-    """Lengths outermost and tasks innermost, so that a run cut short has some of every task.
+    """A prompt of every task and length, then the next ones, so that a run cut short has as many of each.
 
-    Each round has its tasks in an order of its own, the same in every process: else processes that take prompts in
-    turn would keep to a few tasks each, and a run cut short would have least of the slowest.
+    Each round has its own order, the same in every process: else processes that take prompts in turn would keep to a
+    few tasks each, and a run cut short would have least of the slowest.
 
     Errors: InputError where prompts are not prepared.
     """
     check_prepared(job)
     found = []
-    for length in job.lengths:
-        by_task = [list(read_prepared(job, length, task)) for task in job.tasks]
-        for index in range(max(map(len, by_task), default=0)):
-            turn = [by_task[place] for place in np.random.default_rng(index).permutation(len(by_task))]
-            found += [prompts[index] for prompts in turn if index < len(prompts)]
+    cells = [list(read_prepared(job, length, task)) for length in job.lengths for task in job.tasks]
+    for index in range(max(map(len, cells), default=0)):
+        turn = [cells[place] for place in np.random.default_rng(index).permutation(len(cells))]
+        found += [prompts[index] for prompts in turn if index < len(prompts)]
     return found

@@ -10,7 +10,6 @@ task's own difference, and H1 to H3 (``conclude.py``).
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +20,16 @@ import numpy as np
 from routesparse.engine import fields, paths
 from routesparse.engine.errors import InputError, ResultsError
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.runner.collected import Rows, collected
 from routesparse.engine.evaluation.runner.conclude import DENSE, SEARCH_TOKENS, Cell, Point, Seen, conclude
 from routesparse.engine.evaluation.runner.job import Job
-from routesparse.engine.evaluation.runner.predictions import NUMBERS, Where, finished, read_times
+from routesparse.engine.evaluation.runner.predictions import (
+    NUMBERS,
+    Where,
+    finished,
+    read_times,
+    time_commits,
+)
 from routesparse.engine.evaluation.runner.prepare import all_prepared
 from routesparse.engine.evaluation.studies.selection import rows as row_files
 from routesparse.engine.evaluation.suites import pg19
@@ -36,7 +42,6 @@ from routesparse.engine.stats.coverage import FEWEST_CLUSTERS
 ENOUGH = 80.0  # a task on which dense scores less says nothing about sparse
 # Medians over the prompts of a length, where the predictions hold them: the first prompts compile kernels.
 MEDIANS = ("select_ms", "prefill_ms", "attention_ms", "fallback")
-Rows = dict[str, dict[str, dict[str, Any]]]  # by task, then by sample
 
 
 def score(job: Job) -> dict[str, Any]:
@@ -55,10 +60,24 @@ def score(job: Job) -> dict[str, Any]:
     return found
 
 
+def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
+    kept = job.kept.exists()
+    return collected(job, None if kept else {one.sample_id: one.sha256 for one in all_prepared(job)})
+
+
 def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str, Any]:
     times = read_times(job)
     found: dict[str, Any] = {"about": _about(job, by_length), "tasks": [], "suite": []}
     found["about"]["timed_alone"] = bool(times)
+    timed_at = time_commits(job)
+    # Of dense, which every cell has: a stage that was cut off has times of some cells alone.
+    dense = {
+        _where(row)
+        for points in by_length.values()
+        for r in points.get(DENSE, {}).values()
+        for row in r.values()
+    }
+    found["about"] |= {"cells": len(dense), "timed_cells": len(dense & set(times))}
     for length in job.lengths:
         points = by_length.get(length, {})
         if not points and any(by_length.values()):
@@ -72,7 +91,8 @@ def _scored(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str
             for task in job.tasks:
                 if task in rows:
                     found["tasks"].append(_task(job, length, point, task, rows[task]))
-            found["suite"].append(_compared(job, length, point, rows, points[DENSE], times))
+            compared = _compared(job, length, point, rows, points[DENSE], times)
+            found["suite"].append(compared | _commits(rows, timed_at))
     found["hypotheses"] = conclude(_cells(job, by_length, times), job.seed)
     return found
 
@@ -87,7 +107,7 @@ def gather(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
     scores, prompts, seed = [], [], 0
     weights: dict[str, Path] = {}  # the hash of dense's configuration, to its folder
     for folder in folders:
-        if not row_files.parts(folder / "predictions.jsonl"):
+        if not row_files.parts(folder / "predictions.jsonl") and not (folder / "kept.jsonl.gz").exists():
             read(folder / "scores.json")
             scores.append(fields.read_json(folder / "scores.json", MOST_BYTES))
             continue
@@ -177,6 +197,14 @@ def _cells(
     ]
 
 
+def _commits(rows: Rows, timed_at: Mapping[Where, set[str]]) -> dict[str, list[str]]:
+    """Of a method at one length: the code that predicted, and the code that was timed alone, which may differ."""
+    found = [row for by_sample in rows.values() for row in by_sample.values()]
+    timed = set().union(*(timed_at.get(_where(row), set()) for row in found))
+    predicted = {row["git_commit"] for row in found if row.get("git_commit")}
+    return {"predicted_by": sorted(predicted), "timed_by": sorted(timed)}
+
+
 def _where(row: Mapping[str, Any]) -> Where:
     return row["length"], row["task"], row["config_hash"]
 
@@ -210,29 +238,6 @@ def _about(job: Job, by_length: Mapping[int, Mapping[Point, Rows]]) -> dict[str,
         "versions": versions(),
         "resamples": paired.RESAMPLES,
     }
-
-
-def _collected(job: Job) -> dict[int, dict[Point, Rows]]:
-    """Predictions of the job's prompts, by length and method; of a method's configurations the last one made."""
-    prompts = {prepared.sample_id: prepared.sha256 for prepared in all_prepared(job)}
-    last: dict[tuple[int, Point], str] = {}
-    kept = []
-    for row in finished(job):
-        sha256 = prompts.get(row["sample_id"])
-        if sha256 is None or row["seed"] != job.seed or row["suite"] != job.suite:
-            continue
-        if row["prompt_sha256"] != sha256:
-            raise InputError(
-                f"{row['sample_id']} was predicted from another prompt than the prepared one; choose another --out"
-            )
-        point = (row["method"], row["setting"], row["extras"])
-        last[row["length"], point] = row["config_hash"]
-        kept.append((point, row))
-    found: dict[int, dict[Point, Rows]] = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for point, row in kept:
-        if last[row["length"], point] == row["config_hash"]:
-            found[row["length"]][point][row["task"]][row["sample_id"]] = row
-    return found
 
 
 def _in_order(rows: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -57,4 +57,4 @@ def indices(request: Request) -> Iterator[int]:
     """Errors: InputError for no prompts at all."""
     if request.n < 1:
         raise InputError(f"{request.n} prompts are none; pass --n of at least 1")
-    yield from range(request.n)
+    yield from range(request.first, request.n)

@@ -99,7 +99,7 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
             yield _generated(request, source, index)
         return
     path: Path = source.needed_file("infinitebench", f"{task}.jsonl")
-    for row in read_rows(path)[: request.n]:
+    for row in read_rows(path)[request.first : request.n]:
         yield _read(request, source, row)
 
 

@@ -39,7 +39,8 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
         for question, gold in zip(questions, golds, strict=True):
             if index >= request.n:
                 return
-            yield _example(request, source, index, place, row, question, str(gold))
+            if index >= request.first:
+                yield _example(request, source, index, place, row, question, str(gold))
             index += 1
 
 

@@ -110,7 +110,7 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
     """Errors: InputError for an unknown task, a missing file, or a length that is too short."""
     SUITE.check(request.task)
     path = source.needed_file("longbench", f"data/{request.task}.jsonl", f"{request.task}.jsonl")
-    for index, row in enumerate(read_rows(path)[: request.n]):
+    for index, row in enumerate(read_rows(path)[request.first : request.n], request.first):
         yield _example(request, source, index, row)
 
 

@@ -90,7 +90,7 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
     if not root.exists():
         root = source.data / "prose"
         split = {"validation": "calibration"}.get(split, split)
-    for index, book in enumerate(read_books(root, split)[: request.n]):
+    for index, book in enumerate(read_books(root, split)[request.first : request.n], request.first):
         text, _ = source.cut_end(book.text, request.length - source.special_tokens)
         yield Example(request.task, index, text, "", None, "", 0, book.name, {"title": book.title})
 

@@ -64,7 +64,7 @@ def examples(request: Request, source: Source) -> Iterator[Example]:
 
 def _read(path: Path, request: Request) -> Iterator[Example]:
     """RULER's own prompts; the input lacks the answer prefix, which stands beside it."""
-    for row in read_rows(path)[: request.n]:
+    for row in read_rows(path)[request.first : request.n]:
         gold = list(field_of(row, "outputs"))
         joined = gold[0] if request.task in READING else ", ".join(gold)
         yield Example(

@@ -64,12 +64,16 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Request:
-    """The prompts of one task: n of them, at most ``length`` tokens each with the answer's room."""
+    """The prompts of one task, ``first`` up to n: at most ``length`` tokens each with the answer's room.
+
+    A prompt does not depend on ``first`` or n, so that several processes can make one task's.
+    """
 
     task: str
     length: int
     n: int
     seed: int
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def test_shipped_suites_stand_beside_those_of_the_home(evaluated, open_page):
     text = evaluations.compact([values.scores(), other], values.scores()["hypotheses"], "routesparse report")
     paths.DATA.joinpath("results", "evaluations.json").write_text(text)
     page = open_page("results")
-    told = ": 16,384, 32,768 tokens, n 24, seed 23, model demo"
+    told = ": 16,384, 32,768 tokens, n 24 a task, seed 23, model demo"
     assert page.selectbox(key="set-choice").options == [
         f"{name}{told}" for name in ("ruler, shipped", "stories, shipped", "ruler, run here (first)")
     ]

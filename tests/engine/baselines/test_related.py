@@ -84,7 +84,7 @@ def mass_and_area(view, rule) -> tuple[float, float]:
     area = float(kept.sum() / causal.sum() / view.heads)
     if found.columns is not None:
         area += found.columns.shape[-1] / view.tokens
-    return kept_mass(view, found, rows, view.row_softmax(rows)), area
+    return float(kept_mass(view, found, rows, view.row_softmax(rows))), area
 
 
 @pytest.mark.parametrize("name", SCORERS)

@@ -136,9 +136,25 @@ def test_lengths_asked_for_that_hold_no_prompts_are_named(tmp_path):
     content = values.scores()
     content["about"]["command"] = "routesparse evaluate ruler --lengths 16384,32768,65536 --n 24"
     ((found,), _) = read(tmp_path, content)
-    assert "length asked for; 65,536 tokens: not run, seed 23" in tables.main_table(found).caption
+    assert "run of 24 asked for; 65,536 tokens: not run, seed 23" in tables.main_table(found).caption
     content["about"]["command"] = "routesparse evaluate ruler --lengths ²,x --n 24"
     assert read(tmp_path, content)[0][0].not_run == []
+
+
+def test_what_was_run_is_shown_not_what_was_asked_for(tmp_path):
+    """Also how far a stage of times came, and a method that was timed at another commit than it predicted."""
+    content = values.scores()
+    content["about"] |= {"n": 100, "processes": 6, "timed_alone": True, "cells": 4, "timed_cells": 3}
+    ours = next(row for row in content["suite"] if row["method"] == "routesparse" and row.get("medians"))
+    ours |= {"predicted_by": ["a" * 40], "timed_by": ["b" * 40]}
+    dense = next(row for row in content["suite"] if row["method"] == "dense" and row.get("by_task"))
+    dense["by_task"][0]["n"] = 7
+    ((found,), _) = read(tmp_path, content)
+    table = tables.main_table(found)
+    assert "7 to " in table.caption and "prompts a task and length run of 100 asked for" in table.caption
+    assert "times of one alone, in 3 of 4 cells" in table.caption
+    cells = [dict(zip(table.heads, row, strict=True))["prefill"] for row in table.rows]
+    assert sum("(timed at bbbbbbb)" in cell for cell in cells) == 1
 
 
 def test_a_control_that_does_not_lose_is_called_out(tmp_path):

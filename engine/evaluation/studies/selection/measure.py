@@ -24,12 +24,19 @@ from routesparse.engine.baselines.rule import RuleRouter, Selection, View
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.samples import score_all
-from routesparse.engine.device.graphs import Graphs
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.device.graphs import Graphs, Uncaptured
 from routesparse.engine.device.timing import Laps
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection.methods import Method, find
 from routesparse.engine.evaluation.studies.selection.prompts import DEVELOPMENT_SEED, Item, Prompt, Prompts
+from routesparse.engine.evaluation.studies.selection.together import (
+    Answered,
+    Asked,
+    Prefilled,
+    answers_together,
+)
 from routesparse.engine.models.load import LoadedModel
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.attention_router import AttentionRouter
@@ -40,6 +47,7 @@ SEGMENT_TOKENS = 131_072  # of the product: one segment a prompt
 CHUNK = 4_096  # positions whose logits exist at a time
 SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
+HELD_SHARE, HELD_BYTES = 0.025, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
 
 
@@ -123,12 +131,13 @@ class Bench:
     segment_tokens = SEGMENT_TOKENS
     _auditor: Auditor | None = None  # of our own policies' sessions
 
-    def __init__(self, loaded: LoadedModel, *, extras: bool = True) -> None:
+    def __init__(self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True) -> None:
+        """captured: decide by CUDA graphs, as the product does; False where several processes share a GPU."""
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
         self._device = torch.device(loaded.device)
         self._head = loaded.model.lm_head.weight.float().T
         self._references: dict[str, Tensor] = {}
-        self._graphs: Graphs[Computed] = Graphs()
+        self._graphs: Graphs[Computed] = Graphs() if captured else Uncaptured()
 
     def forget(self) -> None:
         """Drop the references: measuring a prompt again runs dense attention again."""
@@ -161,6 +170,62 @@ class Bench:
         limit = new_tokens if past_gold else min(new_tokens, len(prompt.answer) + SLACK)
         text = self._decoded(self._greedy(prompt, found, limit, past_gold=past_gold))
         return text, found.run | {"gold_nats": float(nats.sum()), "gold_tokens": len(prompt.answer)}
+
+    @torch.no_grad()
+    def answers(
+        self, prompt: Prompt, chosen: Sequence[Method], new_tokens: int, *, past_gold: bool
+    ) -> list[tuple[str, dict[str, float]] | Exception]:
+        """``answer`` of each method, decoded together as far as memory allows; what failed, in its place."""
+        limit = new_tokens if past_gold else min(new_tokens, len(prompt.answer) + SLACK)
+        end = self._tokenizer.eos_token_id
+        asked = Asked(len(prompt.ids), prompt.answer, limit, -1 if end is None else end, past_gold)
+        found: dict[int, tuple[str, dict[str, float]] | Exception] = {}
+        held: dict[int, tuple[Prefilled, dict[str, float]]] = {}
+        for place, method in enumerate(chosen):
+            try:
+                out, numbers = self._prefill(prompt, method)
+            except Exception as error:
+                if broken_device() is not None:
+                    raise
+                found[place] = error
+                self._give_back()
+                continue
+            held[place] = Prefilled(out.last_hidden_state[0, -1:].clone(), out.past_key_values), numbers
+            del out
+            if (len(held) + 1) * held[place][0].bytes > self._most_held():
+                found |= self._answered(held, asked)
+                held = {}
+        found |= self._answered(held, asked)
+        return [found[place] for place in range(len(chosen))]
+
+    def _answered(
+        self, held: dict[int, tuple[Prefilled, dict[str, float]]], asked: Asked
+    ) -> dict[int, tuple[str, dict[str, float]] | Exception]:
+        if not held:
+            return {}
+        try:
+            answered: list[Answered] = answers_together(
+                self._model.model, self._log_p, [one for one, _ in held.values()], asked
+            )
+        except Exception as error:
+            if broken_device() is not None:
+                raise
+            self._give_back()
+            return dict.fromkeys(held, error)
+        return {
+            place: (self._decoded(a.ids), numbers | {"gold_nats": a.nats, "gold_tokens": len(asked.gold)})
+            for (place, (_, numbers)), a in zip(held.items(), answered, strict=True)
+        }
+
+    def _most_held(self) -> float:
+        if self._device.type != "cuda":
+            return HELD_BYTES
+        return HELD_SHARE * torch.cuda.get_device_properties(self._device).total_memory
+
+    def _give_back(self) -> None:
+        """After an error, which may have been for want of memory."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @torch.no_grad()
     def losses(self, prompt: Prompt, method: Method) -> tuple[Tensor, dict[str, float]]:

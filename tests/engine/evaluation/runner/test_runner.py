@@ -17,7 +17,7 @@ from routesparse.engine.evaluation.runner.asked import config_hash
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.prepare import all_prepared, prepare
 from routesparse.engine.evaluation.runner.score import gather, score
-from routesparse.engine.evaluation.studies.selection import methods
+from routesparse.engine.evaluation.studies.selection import measure, methods
 from routesparse.engine.evaluation.studies.selection.measure import SEGMENT_TOKENS, Bench
 from routesparse.engine.evaluation.studies.selection.rows import read_lines
 from routesparse.engine.evaluation.suites.registry import find
@@ -116,9 +116,13 @@ def test_one_cell_run_twice_from_nothing_gives_the_same_prompts_answers_and_scor
     assert min(row["area"] for row in first[1] if row["method"] == "random_blocks") < 1
 
 
-def test_several_processes_share_one_job(job):
+def test_several_processes_share_one_job(job, tmp_path):
+    made = job(tasks=("passkey",), n=5)
+    assert prepare(dataclasses.replace(made, out=tmp_path / "alone"), no_progress) == 5
+    alone = (tmp_path / "alone" / "prompts" / str(LENGTH) / "passkey.jsonl").read_text()
+    assert prepare(made, no_progress, Processes(2)) == 5, "in chunks of four, in any order"
+    assert made.prompts(LENGTH, "passkey").read_text() == alone
     made = job(tasks=("passkey",))
-    prepare(made, no_progress)
     predicting.predict(made, Bench, Processes(2))
     files = sorted(path.name for path in made.out.glob("predictions*"))
     assert files == ["predictions.jsonl"]
@@ -278,7 +282,8 @@ def test_the_answer_is_that_of_a_routed_prefill_and_dense_decoding_token_by_toke
     prepare(made, no_progress)
     (prepared,) = all_prepared(made)
     prompt = asked.prompt_of(made, prepared, loaded)
-    found = predicting._measured(Bench(loaded), find(suite), method, prepared, prompt)
+    found, other = predicting._measured(Bench(loaded), find(suite), [method, DENSE], prepared, prompt)
+    assert other["gold_tokens"] == found["gold_tokens"]
     answer = asked._ids(loaded, prepared.example.answer)
     with torch.no_grad():
         bench = Bench(loaded)
@@ -436,8 +441,8 @@ def test_an_ablation_is_our_own_policy_with_one_option_changed(name, loaded):
     }
     assert config.segment_tokens == SEGMENTS.get(name, usual.segment_tokens)
     assert changed == {**one, "no_uncertainty": {"alpha"}}.get(name, set())
-    assert config_hash(method, loaded, True, 1) != config_hash(
-        methods.find("routesparse", 0.5), loaded, True, 1
+    assert config_hash(method, loaded, True, SEGMENT_TOKENS) != config_hash(
+        methods.find("routesparse", 0.5), loaded, True, SEGMENT_TOKENS
     )
 
 
@@ -461,3 +466,26 @@ def test_every_variant_of_the_ablation_table_that_names_segments_is_a_method(nam
 def test_a_wrong_job_ends_in_one_line(run, tmp_path, arguments, said):
     code, out, err = run("evaluate", *arguments, "--out", tmp_path / "o")
     assert (code, out) == (2, "") and said in err
+
+
+@pytest.mark.parametrize("held", [1, 1 << 30], ids=["one by one", "all at once"])
+@pytest.mark.parametrize(("suite", "task"), [("infinitebench", "kv_retrieval"), ("ruler", "niah_single_1")])
+def test_prompts_decoded_together_answer_as_each_alone(job, loaded, suite, task, held, monkeypatch):
+    """A cell both ways: one method at a time on caches of their own, and all of a prompt in one batch."""
+    monkeypatch.setattr(measure, "HELD_BYTES", held)
+    made = job(suite, (task,), n=2)
+    prepare(made, no_progress)
+    chosen = [DENSE, WINDOW, methods.find("random_blocks", 0.2), methods.find("routesparse", 0.5)]
+    bench, past_gold = Bench(loaded), not find(suite).stops_at_gold
+    nats = set()
+    for prepared in all_prepared(made):
+        prompt = asked.prompt_of(made, prepared, loaded)
+        new_tokens = prepared.example.new_tokens
+        together = bench.answers(prompt, chosen, new_tokens, past_gold=past_gold)
+        for method, (text, numbers) in zip(chosen, together, strict=True):
+            alone, expected = bench.answer(prompt, method, new_tokens, past_gold=past_gold)
+            assert text == alone and numbers["area"] == expected["area"]
+            assert numbers["gold_nats"] == pytest.approx(expected["gold_nats"], rel=1e-5)
+            assert numbers["gold_tokens"] == expected["gold_tokens"]
+            nats.add(expected["gold_nats"])
+    assert len(nats) > 4, "the methods must differ for this to tell anything"
