@@ -336,13 +336,13 @@ def demo() -> list[str]:
     ]
     for run in result["runs"]:
         spent = sum(run[name] for name in ("probe_ms", "index_ms", "route_ms"))
-        decided = "dense, untouched | | "
+        decided, peak = "dense, untouched | | ", run["peak_memory_bytes"]
         if run["routed"]:
             decided = f"{spent:.1f} | {run['density']:.2f} | {run['planned_over_measured']:.2f}"
         lines.append(
             f"| {run['tokens']:,} | {run['dense_ms']:.1f} | {run['total_ms']:.1f} | {run['speed_up']:.2f} | "
             f"{run['paired_ratio']:.2f} (n {run['pairs']}) | {run['first_total_ms']:,.0f} | {decided} "
-            f"| {run['peak_memory_bytes'] / 2**20:.0f} |"
+            f"| {'' if peak is None else f'{peak / 2**20:.0f}'} |"
         )
     told = "; ".join(
         f"{row['task']} at {row['tokens']:,}: dense {row['dense']:.0f}, routed {row['routed']:.0f}, same text "

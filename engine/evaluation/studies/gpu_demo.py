@@ -118,6 +118,8 @@ def prompt_of(loaded: LoadedModel, texts: list[str], tokens: int) -> str:
 
 def timed(analyse: WarmAnalysis, request: RunRequest, text: str, repeats: int) -> dict[str, Any]:
     """Medians over the repeats of what the run records say."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()  # of this length, not of a longer one before
     first, *records = [
         analyse(request, decode_prompt(text.encode(), "documents"), f"run-{number}", lambda *_: None)
         for number in range(repeats + 1)
