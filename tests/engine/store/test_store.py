@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -258,11 +259,12 @@ def test_migrations_are_numbered_and_recorded(store):
     assert store.rows("SELECT max(version) FROM schema_migration") == [(numbers[-1],)]
 
 
-def test_second_process_is_told_that_the_file_is_held(store, home):
+def test_second_process_is_told_that_the_file_is_held(home):
     code = "from routesparse.engine.store.duckdb_store import Store; import sys; Store(sys.argv[1])"
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(home / "routesparse.duckdb")], capture_output=True, text=True
-    )
+    with contextlib.closing(Store(home / "routesparse.duckdb")):
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(home / "routesparse.duckdb")], capture_output=True, text=True
+        )
     assert "held by another process" in result.stderr
 
 
