@@ -66,8 +66,8 @@ def measured(loaded, data, out, suite, task, length, index, method, extras):
     prepare(job, no_progress)
     prepared = all_prepared(job)[index]
     prompt = prompt_of(job, prepared, loaded)
-    row = predicting._measured(Bench(loaded, extras=extras), find(suite), method, prepared, prompt)["row"]
-    return find(suite).score(task, [row]).score
+    (found,) = predicting._measured(Bench(loaded, extras=extras), find(suite), [method], prepared, prompt)
+    return find(suite).score(task, [found["row"]]).score
 
 
 @pytest.mark.parametrize(("suite", "task", "length", "index"), RETRIEVAL)
@@ -84,10 +84,8 @@ def test_the_whole_budget_equals_dense(loaded, data, tmp_path):
     prepare(job, no_progress)
     (prepared,) = all_prepared(job)
     prompt = prompt_of(job, prepared, loaded)
-    dense, *others = (
-        predicting._measured(Bench(loaded), find("ruler"), methods.find(*method), prepared, prompt)
-        for method in (("dense", 1), ("dense_kernel", 1), ("routesparse", 1e-6))
-    )
+    chosen = [methods.find(*one) for one in (("dense", 1), ("dense_kernel", 1), ("routesparse", 1e-6))]
+    dense, *others = predicting._measured(Bench(loaded), find("ruler"), chosen, prepared, prompt)
     for found in others:
         assert found["row"] == dense["row"] and found["area"] == 1
         assert found["gold_nats"] == pytest.approx(dense["gold_nats"], rel=1e-3, abs=1e-5)
