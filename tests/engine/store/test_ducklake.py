@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.evaluation.studies import many_writers
+from routesparse.engine.evaluation.studies import many_writers, own_postgres
 from routesparse.engine.store import bundle, bundle_moves, ducklake, spool, trash
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import PREFIX, LakeStore, catalogue
@@ -32,6 +32,9 @@ def lake(lake_address, home):
     "address, told",
     [
         ("/var/routesparse.duckdb", "must be ducklake:postgres:"),
+        ("postgresql://u:secret@db", "must be ducklake:postgres:"),
+        ("password=secret host=db", "must be ducklake:postgres:"),
+        ("ducklake:postgresql://u:secret@db", "must be ducklake:postgres:"),
         (PREFIX, "must be words"),
         (f"{PREFIX}postgresql://ann:secret@host/db", "must be words"),
         (f"{PREFIX}host=h password=secret", "~/.pgpass"),
@@ -68,6 +71,26 @@ def test_another_folder_than_the_lake_s_own_is_refused(lake, lake_address, home,
         LakeStore(lake_address, other, home)
     elsewhere = shutil.copytree(home / "lake", other / "moved" / "lake").parent
     LakeStore(lake_address, elsewhere, home).close()
+
+
+def test_an_identity_that_can_t_be_read_is_told(lake, lake_address, home):
+    file = home / "lake" / "identity"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match="it is no text"):
+        LakeStore(lake_address, home, home)
+    file.unlink()
+    file.mkdir()
+    with lake.writing("") as cursor:
+        cursor.execute("DELETE FROM lake_identity")
+    with pytest.raises(StoreError, match="identity can't be used"):
+        LakeStore(lake_address, home, home)
+
+
+def test_another_program_s_table_of_migrations_is_not_the_lake_s(postgres, home):
+    words = own_postgres.new_database(postgres, "others")
+    with ducklake._connected(words) as connection:
+        connection.execute("CREATE TABLE catalogue.public.schema_migration (version INTEGER)")
+    LakeStore(PREFIX + words, home, home).close()
 
 
 def test_another_process_s_run_is_seen_and_no_number_is_given_twice(
