@@ -112,10 +112,11 @@ def store(
 ) -> None:
     """Say which store the environment names, or copy one into the other; stop dashboards and workers before.
 
-    The source stays as it is, and a run that both hold with other contents ends the copy before it begins.
+    The source stays as it is. Runs that wait in its spool, and a run with other contents, other labels or a deletion in
+    one store only, end the copy before it begins.
     """
     from routesparse.engine.store.duckdb_store import Store
-    from routesparse.engine.store.moving import copy_store
+    from routesparse.engine.store.moving import check_settled, copy_store
     from routesparse.engine.store.opening import open_lake, open_store
 
     if to not in (None, "file", "lake"):
@@ -142,6 +143,7 @@ def store(
         file = opened.enter_context(contextlib.closing(Store(paths.database())))
         lake = opened.enter_context(contextlib.closing(open_lake(address)))
         source, target = (file, lake) if to == "lake" else (lake, file)
+        check_settled(source, (paths.home() if source is file else lake.shared) / "spool")
         copied = copy_store(source, target, Reporter())
     if json_output:
         print_json({"to": to, **dataclasses.asdict(copied)})

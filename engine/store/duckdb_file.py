@@ -58,7 +58,7 @@ def open_file(database: Path) -> duckdb.DuckDBPyConnection:
 
 
 def version_of(connection: duckdb.DuckDBPyConnection) -> int:
-    """Of a store's tables; 0 where there are none. A table of that name elsewhere in PostgreSQL is another program's."""
+    """Of a store's tables; 0 where there are none. A table of that name elsewhere in PostgreSQL is not ours."""
     sql = (
         "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration' "
         "AND table_catalog = current_catalog() AND table_schema = current_schema()"

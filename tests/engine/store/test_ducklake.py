@@ -277,7 +277,7 @@ def test_a_copy_that_lacks_a_row_is_told(lake, small, home, monkeypatch):
     file.close()
 
 
-def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, home, run, monkeypatch):
+def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, factory, home, run, monkeypatch):
     lake.adopt(bundle.write_bundle(small, home / "made"), "spool", move=True)
     code, said, _ = run("store")
     assert (code, said.split(",")[0]) == (0, "lake: 1 runs")
@@ -285,6 +285,10 @@ def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, home, run, m
         code, _, told = run(*command)
         assert code == 2 and "ROUTESPARSE_STORE is set" in told and "pg_dump" in told
     monkeypatch.setenv("ROUTESPARSE_HOME", str(home / "host"))
+    waiting = bundle.write_bundle(factory.rename(small, "waiting"), home / "spool")
+    code, _, told = run("store", "--to", "file")
+    assert code != 0 and "waiting" in told and "Start the dashboard" in told
+    shutil.rmtree(waiting)
     code, said, told = run("store", "--to", "file")
     assert code == 0 and said.startswith("1 runs copied and compared"), told
     monkeypatch.delenv("ROUTESPARSE_STORE")
