@@ -95,10 +95,15 @@ class LakeStore(Store):
         return self.generation
 
     def check_there(self) -> None:
-        """Errors: StoreError where the shared folder is gone: what is written here would be lost."""
-        if not (self.shared / "lake").is_dir():
+        """Errors: StoreError where the shared folder is gone or another: what is written here would be lost."""
+        file = self.shared / "lake" / "identity"
+        try:
+            same = file.read_text("utf-8") == self._token
+        except (OSError, UnicodeError):
+            same = False
+        if not same:
             raise StoreError(
-                f"{self.shared / 'lake'} is not there; is the shared folder mounted? See ROUTESPARSE_SHARED"
+                f"{file} is not there or another's; is the shared folder mounted? See ROUTESPARSE_SHARED"
             )
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -238,10 +243,11 @@ class LakeStore(Store):
             cursor.execute("CREATE TABLE IF NOT EXISTS lake_identity (token TEXT NOT NULL)")
             known = cursor.execute("SELECT token FROM lake_identity").fetchone()
             if known is None:
-                token = secrets.token_hex(16)
-                file.write_text(token, "utf-8")
-                cursor.execute("INSERT INTO lake_identity VALUES (?)", [token])
+                self._token = secrets.token_hex(16)
+                file.write_text(self._token, "utf-8")
+                cursor.execute("INSERT INTO lake_identity VALUES (?)", [self._token])
                 return
+        self._token = known[0]
         if not file.is_file() or file.read_text("utf-8") != known[0]:
             raise StoreError(
                 f"{self.shared} is not the shared folder of this catalogue; set ROUTESPARSE_SHARED to the one that it "

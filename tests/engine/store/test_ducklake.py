@@ -73,6 +73,17 @@ def test_another_folder_than_the_lake_s_own_is_refused(lake, lake_address, home,
     LakeStore(lake_address, elsewhere, home).close()
 
 
+def test_an_empty_mount_point_is_not_the_lake_s_folder(lake, home):
+    lake.check_there()
+    (home / "lake" / "identity").write_text("another", "utf-8")
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
+    shutil.rmtree(home / "lake")
+    (home / "lake").mkdir()
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
+
+
 def test_an_identity_that_can_t_be_read_is_told(lake, lake_address, home):
     file = home / "lake" / "identity"
     file.write_bytes(b"\xff\xfe")
