@@ -25,6 +25,7 @@ def backup(
     from routesparse.engine.operations.backup import back_up
 
     _need_file("a backup")
+    _need_own_spool("a backup")
     made = back_up(paths.home(), out)
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
@@ -101,6 +102,15 @@ def _need_file(what: str) -> None:
             f"{what} is for runs in the file of a home, and ROUTESPARSE_STORE is set: these lie in PostgreSQL and in "
             f"{paths.shared()}. Back both up with pg_dump and a copy of the folder, in this order; delete runs on page "
             "Runs; or unset the variable to mean the file"
+        )
+
+
+def _need_own_spool(what: str) -> None:
+    """Errors: InputError where finished runs wait in a folder that lies outside the home."""
+    if paths.shared() is not None:
+        raise InputError(
+            f"{what} copies the home alone, and ROUTESPARSE_SHARED is set: finished runs wait in {paths.spool()}. Let "
+            "the dashboard take them in, copy that folder too, and unset the variable to back up the home"
         )
 
 
