@@ -21,6 +21,7 @@ from routesparse.engine.store.opening import open_store
 from routesparse.engine.store.owner_view import OwnerView
 
 _SPOOL_SECONDS = 1.0
+_RECOVER_SECONDS = 60.0  # where other dashboards may end between a bundle's move and its rows
 _SWEEP_SECONDS = 24 * 3600.0  # a dashboard may run for months
 _LOOK_PATIENCE_S = 2.0  # for many bundles; for a few, a page that waits is better than one that lacks its run
 _FEW = 20
@@ -52,7 +53,8 @@ class Access:
         self._samples = spool.ingest_samples(self._store)
         self._counted: int | None = None  # the store's generation when its runs were last counted
         self._counted_at = float("-inf")
-        self._recovered = self._closing = False
+        self._closing = False
+        self._recovered_at: float | None = None
         self._swept_at = float("-inf")
         self._look: _Look | None = None
         self._look_lock = threading.Lock()
@@ -132,9 +134,9 @@ class Access:
                 raise _Closed
 
         try:
-            if not self._recovered:
+            if self._may_recover():
                 spool.recover(self._store, progress)
-                self._recovered = True
+                self._recovered_at = time.monotonic()
             if time.monotonic() - self._swept_at > _SWEEP_SECONDS:
                 spool.sweep(self._store)
                 self._swept_at = time.monotonic()
@@ -149,6 +151,13 @@ class Access:
             look.error = error
         finally:
             look.over.set()
+
+    def _may_recover(self) -> bool:
+        """At the first look; a store of several writers then every minute, since another of them may have crashed."""
+        if self._recovered_at is None:
+            return True
+        several = self._store.AT_ONCE > 1
+        return several and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
 
     def _count(self) -> None:
         """Write the numbers that ``routesparse metrics`` serves, when runs have changed."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from routesparse.engine import paths
+from routesparse.engine import shared_folder
 from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
 from routesparse.engine.cli.analysis_text import print_folder, print_summary, tell, warn
@@ -125,7 +125,7 @@ def analyze(
         beta=beta,
         seed=seed,
     )
-    target = writable_folder(out or paths.spool())
+    target = writable_folder(out or shared_folder.check())
     asked = _checked(
         Asked(
             model,

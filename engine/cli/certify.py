@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from routesparse.engine import paths
+from routesparse.engine import paths, shared_folder
 from routesparse.engine.certification.rounding import all_digits, at_least, at_most
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName
@@ -105,7 +105,7 @@ def certify(
 
     read_names(rows_at or ())
     plan = _plan(mask, block_q, block_k, minference, method)
-    target = writable_folder(out or paths.spool())
+    target = writable_folder(out or shared_folder.check())
     from routesparse.engine.models.token_count import refuse_before_loading
 
     refuse_before_loading(model, text)

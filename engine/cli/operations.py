@@ -25,6 +25,7 @@ def backup(
     from routesparse.engine.operations.backup import back_up
 
     _need_file("a backup")
+    _need_own_spool("a backup")
     made = back_up(paths.home(), out)
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
@@ -104,6 +105,15 @@ def _need_file(what: str) -> None:
         )
 
 
+def _need_own_spool(what: str) -> None:
+    """Errors: InputError where finished runs wait in a folder that lies outside the home."""
+    if paths.shared() is not None:
+        raise InputError(
+            f"{what} copies the home alone, and ROUTESPARSE_SHARED is set: finished runs wait in {paths.spool()}. Let "
+            "the dashboard take them in, copy that folder too, and unset the variable to back up the home"
+        )
+
+
 def store(
     to: Annotated[
         str | None, typer.Option(help="Copy everything there: lake, from the file; file, from the lake.")
@@ -112,10 +122,11 @@ def store(
 ) -> None:
     """Say which store the environment names, or copy one into the other; stop dashboards and workers before.
 
-    The source stays as it is, and a run that both hold with other contents ends the copy before it begins.
+    The source stays as it is. Runs that wait in its spool, and a run with other contents, other labels or a deletion in
+    one store only, end the copy before it begins.
     """
     from routesparse.engine.store.duckdb_store import Store
-    from routesparse.engine.store.moving import copy_store
+    from routesparse.engine.store.moving import check_settled, copy_store
     from routesparse.engine.store.opening import open_lake, open_store
 
     if to not in (None, "file", "lake"):
@@ -142,6 +153,7 @@ def store(
         file = opened.enter_context(contextlib.closing(Store(paths.database())))
         lake = opened.enter_context(contextlib.closing(open_lake(address)))
         source, target = (file, lake) if to == "lake" else (lake, file)
+        check_settled(source, (paths.home() if source is file else lake.shared) / "spool")
         copied = copy_store(source, target, Reporter())
     if json_output:
         print_json({"to": to, **dataclasses.asdict(copied)})

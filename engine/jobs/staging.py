@@ -19,7 +19,7 @@ import os
 import shutil
 from pathlib import Path
 
-from routesparse.engine import paths
+from routesparse.engine import paths, shared_folder
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.rows import RunRecord
@@ -83,7 +83,11 @@ def publish(queue: JobQueue, run_id: str) -> None:
             shutil.rmtree(staged, ignore_errors=True)
         else:
             _hand_over(staged, spool / run_id)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if staged.exists():  # what is gone is the shared folder, while the bundle was copied there
+            raise StoreError(
+                f"run {run_id} can't be moved into {spool} ({error.filename} is gone); it waits in {STAGED}"
+            ) from error
         # Somebody was faster: the bundle is in the spool, or the web process has taken it from there.
         queue.mark_published(run_id)
         return
@@ -95,11 +99,12 @@ def publish(queue: JobQueue, run_id: str) -> None:
 
 def _hand_over(staged: Path, target: Path) -> None:
     """Errors: FileNotFoundError where it is staged no more, StoreError, OSError, BundleError for a damaged one."""
+    shared_folder.check()
     try:
         target.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"{target.parent} can't be made ({error.strerror}); is the shared folder mounted? Check ROUTESPARSE_SHARED"
+            f"{target.parent} can't be made ({error.strerror}); check that its folder is there and writable"
         ) from error
     try:
         bundle.publish(staged, target)

@@ -96,8 +96,17 @@ def _queue(home: Path) -> Iterator[Metric]:
     yield total
 
 
+def _places(home: Path) -> dict[str, Path]:
+    """The folders of FOLDERS: where all hosts share them, those."""
+    places = {name: home / name for name in FOLDERS}
+    if home.resolve() == paths.home():
+        places |= {"spool": paths.spool(), "bundles": paths.bundles(), "trash": paths.trash()}
+    return places
+
+
 def _folders(home: Path) -> Iterator[Metric]:
-    spool = home / "spool"
+    named = _places(home)
+    spool = named["spool"]
     waiting = [path for path in spool.glob("*") if not path.name.startswith(".") and path.name != REJECTED]
     yield _gauge("spool_bundles", "Finished bundles that the dashboard has not taken in", len(waiting))
     refused = [path for path in (spool / REJECTED).glob("*") if path.suffix != ".txt"]
@@ -105,7 +114,7 @@ def _folders(home: Path) -> Iterator[Metric]:
     sizes = GaugeMetricFamily("routesparse_bytes", "Bytes on disk, by part of the home", labels=["part"])
     sizes.add_metric(["database"], sum(path.stat().st_size for path in home.glob("routesparse.duckdb*")))
     for name in FOLDERS:
-        sizes.add_metric([name], size_bytes(home / name))
+        sizes.add_metric([name], size_bytes(named[name]))
     yield sizes
     yield _gauge("disk_free_bytes", "Bytes free on the disk of the home", shutil.disk_usage(home).free)
 

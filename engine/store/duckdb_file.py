@@ -58,8 +58,11 @@ def open_file(database: Path) -> duckdb.DuckDBPyConnection:
 
 
 def version_of(connection: duckdb.DuckDBPyConnection) -> int:
-    """Of a store's tables; 0 where there are none."""
-    sql = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration'"
+    """Of a store's tables; 0 where there are none. A table of that name elsewhere in PostgreSQL is not ours."""
+    sql = (
+        "SELECT count(*) FROM information_schema.tables WHERE table_name = 'schema_migration' "
+        "AND table_catalog = current_catalog() AND table_schema = current_schema()"
+    )
     if not (connection.execute(sql).fetchone() or (0,))[0]:
         return 0
     return int(

@@ -151,7 +151,11 @@ class Store:
             place = self.bundles / manifest.run_id
             if path != place:
                 bundle_moves.bring(path, manifest, place, move=move, keep=bool(known))
+            elif not place.is_dir():  # another process has deleted the run since the bundle was read
+                self.unlisted.pop(manifest.run_id, None)
+                return None
             if known:
+                self.unlisted.pop(manifest.run_id, None)
                 return None
             self.unlisted[manifest.run_id] = origin
             try:

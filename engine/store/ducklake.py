@@ -95,10 +95,15 @@ class LakeStore(Store):
         return self.generation
 
     def check_there(self) -> None:
-        """Errors: StoreError where the shared folder is gone: what is written here would be lost."""
-        if not (self.shared / "lake").is_dir():
+        """Errors: StoreError where the shared folder is gone or another: what is written here would be lost."""
+        file = self.shared / "lake" / "identity"
+        try:
+            same = file.read_text("utf-8") == self._token
+        except (OSError, UnicodeError):
+            same = False
+        if not same:
             raise StoreError(
-                f"{self.shared / 'lake'} is not there; is the shared folder mounted? See ROUTESPARSE_SHARED"
+                f"{file} is not there or another's; is the shared folder mounted? See ROUTESPARSE_SHARED"
             )
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
@@ -218,20 +223,31 @@ class LakeStore(Store):
                     f"CALL postgres_execute('catalogue', 'CREATE SEQUENCE IF NOT EXISTS {_SEQUENCE}')"
                 )
             migrate(cursor, pending, schema.without_keys)
-        self._check_folder(new=not version)
+        self._check_folder()
         self._define(pending[-1][0])
 
-    def _check_folder(self, *, new: bool) -> None:
+    def _check_folder(self) -> None:
         """The folder and the catalogue must know each other: rows written into another folder nobody would find."""
         file = self.shared / "lake" / "identity"
+        try:
+            self._know(file)
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise StoreError(
+                f"{file} can't be used ({why}); mount the folder that the lake was made with, or check its permissions"
+            ) from error
+
+    def _know(self, file: Path) -> None:
+        """Errors: StoreError for another lake's folder, OSError, UnicodeError."""
         with self._cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS lake_identity (token TEXT NOT NULL)")
             known = cursor.execute("SELECT token FROM lake_identity").fetchone()
             if known is None:
-                token = secrets.token_hex(16)
-                file.write_text(token, "utf-8")
-                cursor.execute("INSERT INTO lake_identity VALUES (?)", [token])
+                self._token = secrets.token_hex(16)
+                file.write_text(self._token, "utf-8")
+                cursor.execute("INSERT INTO lake_identity VALUES (?)", [self._token])
                 return
+        self._token = known[0]
         if not file.is_file() or file.read_text("utf-8") != known[0]:
             raise StoreError(
                 f"{self.shared} is not the shared folder of this catalogue; set ROUTESPARSE_SHARED to the one that it "
@@ -262,7 +278,7 @@ def catalogue(address: str) -> str:
     """PostgreSQL's words of a store's address. Errors: ConfigError, without what may be a password."""
     if not address.startswith(PREFIX):
         raise ConfigError(
-            f"ROUTESPARSE_STORE begins {address[:24]!r}; it must be {PREFIX}host=HOST dbname=NAME user=NAME, or not set"
+            f"ROUTESPARSE_STORE must be {PREFIX}host=HOST dbname=NAME user=NAME, or not set; it begins otherwise"
         )
     words = address.removeprefix(PREFIX)
     pairs = list(_PAIR.finditer(words))

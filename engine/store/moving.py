@@ -1,8 +1,9 @@
 """Everything of one store copied into another: from the file of one machine to the lake of many, and back.
 
-The source stays as it is. What the target holds already stays, too; a run under the same id with other contents ends
-the copy before anything is written. Rows are copied, not made anew from bundles: a run whose bundle somebody deleted by
-hand is kept. It goes on where it was cut off when it is called again.
+The source stays as it is. What the target holds already stays, too; a run under the same id with other contents, one
+that is deleted in only one of them, or other labels of the same run end the copy before anything is written. A label
+of a run that has none in the target is copied. Rows are copied, not made anew from bundles: a run whose bundle somebody
+deleted by hand is kept. It goes on where it was cut off when it is called again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES
 from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
+from routesparse.engine.store.spool import REJECTED
 
 _AT_ONCE = 16  # runs a transaction
 _OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")
 # Tables without run_key, and what makes a row of theirs the same in both stores.
+_NAMED = 5  # of what differs, in a message
+_LABEL = "run_id, owner, name, notes, tags, pinned"
 _BESIDE = {"ingested_bundle": ("bundle_id",), "run_label": ("run_id", "owner"), "trashed_run": ("run_id",)}
 
 
@@ -41,7 +45,7 @@ class Copied:
 def copy_store(source: Store, target: Store, progress: Progress = no_progress) -> Copied:
     """Copy all runs and certificates with their bundles, labels and trash, and compare. Nobody may write meanwhile.
 
-    Errors: StoreError, also where a run is in both with other contents, or the target then lacks a row.
+    Errors: StoreError, also where the stores differ in a run, a label or a deletion, or the target then lacks a row.
     """
     wanted, there = _stored(source), _stored(target)
     clash = sorted(run for run in wanted.keys() & there.keys() if wanted[run][1] != there[run][1])
@@ -50,6 +54,7 @@ def copy_store(source: Store, target: Store, progress: Progress = no_progress) -
             f"run {clash[0]} is in both stores with other contents ({len(clash)} of them); nothing was copied. Delete "
             "it in one of them"
         )
+    _check_same(source, target)
     new = [run for run in wanted if run not in there]
     lost = []
     for first in range(0, len(new), _AT_ONCE):
@@ -57,12 +62,81 @@ def copy_store(source: Store, target: Store, progress: Progress = no_progress) -
         some = new[first : first + _AT_ONCE]
         lost += [run for run in some if not _copy_folder(source.bundles / run, target.bundles / run)]
         _copy_rows(source, target, [wanted[run][0] for run in some])
-    trashed = [path for path in source.trash.iterdir() if path.is_dir() and path.name not in there]
+    trashed = [path for path in source.trash.iterdir() if path.is_dir()]
     for path in trashed:
         _copy_folder(path, target.trash / path.name)
     _copy_beside(source, target)
     _compare(source, target, wanted)
     return Copied(len(new), len(wanted) - len(new), len(trashed), tuple(lost))
+
+
+def check_settled(source: Store, spool: Path) -> None:
+    """Errors: StoreError where finished runs are not in the tables yet: a copy would leave them behind."""
+    rejected = spool / REJECTED
+    waiting = [path.name for path in _visible(spool) if path.name != REJECTED]
+    refused = [path.name for path in _visible(rejected) if path.suffix != ".txt"]
+    known = source.run_ids()
+    unlisted = [path.name for path in _visible(source.bundles) if path.name not in known]
+    for names, place, what in (
+        (waiting, spool, "start the dashboard of this store once"),
+        (unlisted, source.bundles, "start the dashboard of this store once"),
+        (refused, rejected, "discard them on its page Runs, or move them elsewhere"),
+    ):
+        if names:
+            raise StoreError(
+                f"{place} holds {len(names)} that the store has no rows of ({_some(names)}); nothing was copied. "
+                f"{what[0].upper()}{what[1:]}, then copy again"
+            )
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*") if not path.name.startswith(".")]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _check_same(source: Store, target: Store) -> None:
+    """Errors: StoreError for what a person changed in one store only: which of the two counts nobody here can know."""
+    differ = [f"run {run} (deleted in one of them)" for run in sorted(_half_deleted(source, target))]
+    mine, theirs = _labels(source), _labels(target)
+    known = source.run_ids()
+    differ += [
+        f"run {key[0]} (name, notes, tags or pin)"
+        for key in sorted(theirs, key=str)
+        if theirs[key] != mine.get(key) and (key in mine or key[0] in known)
+    ]
+    pinned = {key[1]: key[0] for key, values in mine.items() if values[-1]}
+    differ += [
+        f"run {key[0]} (pinned, and so is {pinned[key[1]]})"
+        for key in sorted(theirs, key=str)
+        if theirs[key][-1] and pinned.get(key[1], key[0]) != key[0]
+    ]
+    if differ:
+        raise StoreError(
+            f"the stores differ in {len(differ)}: {_some(differ)}; nothing was copied. Make them the same on page Runs "
+            "of either store, or copy into an empty one (a new ROUTESPARSE_HOME)"
+        )
+
+
+def _half_deleted(source: Store, target: Store) -> set[str]:
+    """Runs that one store holds and somebody deleted in the other."""
+    found = set()
+    for one, other in ((source, target), (target, source)):
+        there = {digest: run for run, (_, digest) in _stored(other).items()}
+        sql = "SELECT bundle_id FROM ingested_bundle WHERE deleted_at IS NOT NULL"
+        found |= {there[digest] for (digest,) in one.rows(sql) if digest in there}
+        found |= {run for (run,) in one.rows("SELECT run_id FROM trashed_run")} & set(there.values())
+    return found
+
+
+def _labels(store: Store) -> dict[tuple[str, str | None], tuple]:
+    """(run id, owner) -> name, notes, tags and whether it is pinned."""
+    rows = store.rows(f"SELECT {_LABEL} FROM run_label")
+    return {
+        (run, owner): (name, notes, tuple(tags), pinned) for run, owner, name, notes, tags, pinned in rows
+    }
 
 
 def _stored(store: Store) -> dict[str, tuple[int, str]]:
@@ -107,8 +181,6 @@ def _copy_beside(source: Store, target: Store) -> None:
         for table, key in _BESIDE.items():
             names = ", ".join(key)
             there = set(target.rows(f"SELECT {names} FROM {table}"))
-            if table == "trashed_run":
-                there |= set(target.rows("SELECT run_id FROM stored"))
             rows = source.table(f"SELECT * FROM {table}")
             mine = zip(*(rows.column(name).to_pylist() for name in key), strict=True)
             new = pa.array([one not in there for one in mine], pa.bool_())
@@ -125,8 +197,19 @@ def _insert(cursor, table: str, rows: pa.Table) -> None:
 
 
 def _compare(source: Store, target: Store, wanted: dict[str, tuple[int, str]]) -> None:
-    """Errors: StoreError where the target has fewer or more rows of a run than the source."""
+    """Errors: StoreError where the target has fewer or more rows of a run, or lacks what lies beside it."""
     there = _stored(target)
+    for table, key in _BESIDE.items():
+        sql = f"SELECT {', '.join(key)} FROM {table}"
+        if lacking := set(source.rows(sql)) - set(target.rows(sql)):
+            raise StoreError(
+                f"the target lacks {len(lacking)} rows of {table}; keep the source and copy again"
+            )
+    labels = _labels(target)
+    if any(labels[key] != values for key, values in _labels(source).items()):
+        raise StoreError("the target has other labels than the source; keep the source and copy again")
+    if lost := [path.name for path in _visible(source.trash) if not (target.trash / path.name).exists()]:
+        raise StoreError(f"the target's trash lacks {_some(lost)}; keep the source and copy again")
     for table in _OF_RUNS:
         sql = f"SELECT run_key, count(*) FROM {table} GROUP BY run_key"
         before, after = dict(source.rows(sql)), dict(target.rows(sql))

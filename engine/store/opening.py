@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from routesparse.engine import paths
-from routesparse.engine.errors import ConfigError
+from routesparse.engine import paths, shared_folder
+from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import LakeStore
 
@@ -11,7 +11,10 @@ from routesparse.engine.store.ducklake import LakeStore
 def open_store() -> Store:
     """Open or create it. Errors: ConfigError for a variable that is wrong or missing, StoreError."""
     address = paths.store()
-    return Store(paths.database()) if address is None else open_lake(address)
+    if address is not None:
+        return open_lake(address)
+    shared_folder.mark()
+    return Store(paths.database())
 
 
 def open_lake(address: str) -> LakeStore:
@@ -22,4 +25,10 @@ def open_lake(address: str) -> LakeStore:
             "ROUTESPARSE_STORE is set and ROUTESPARSE_SHARED is not; set it to the folder that all hosts of this store "
             "see"
         )
-    return LakeStore(address, shared, paths.home())
+    store = LakeStore(address, shared, paths.home())
+    try:
+        shared_folder.mark()
+    except StoreError:
+        store.close()
+        raise
+    return store

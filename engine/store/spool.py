@@ -187,18 +187,21 @@ def rejections(spool: Path | None = None) -> list[Rejection]:
     names = {path.name for path in folder.iterdir()}
     # What was set aside may itself be called .txt.
     bundles = [name for name in names if name.removesuffix(".txt") not in names - {name}]
-    found = [_rejection(folder, name) for name in bundles if os.path.lexists(folder / name)]
+    asked = [_rejection(folder, name) for name in bundles if os.path.lexists(folder / name)]
+    found = [rejection for rejection in asked if rejection is not None]
     return sorted(found, key=lambda rejection: rejection.rejected_at, reverse=True)
 
 
-def _rejection(folder: Path, name: str) -> Rejection:
+def _rejection(folder: Path, name: str) -> Rejection | None:
     note = folder / f"{name}.txt"
     try:
         reason = plain_files.read_bounded(note, _NOTE_BYTES).decode("utf-8", errors="replace").strip()
     except OSError:
         note, reason = folder / name, _NO_REASON
-    changed = datetime.fromtimestamp(note.lstat().st_mtime, UTC)
-    return Rejection(name, reason, changed.isoformat(timespec="seconds"))
+    changed = trash.changed_at(note)
+    if changed is None:
+        return None
+    return Rejection(name, reason, datetime.fromtimestamp(changed, UTC).isoformat(timespec="seconds"))
 
 
 def discard_rejection(name: str, spool: Path | None = None) -> None:
@@ -224,14 +227,16 @@ def _finished(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     entries = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != REJECTED]
-    return sorted(entries, key=lambda path: (path.lstat().st_mtime, path.name))
+    aged = [(changed, path.name, path) for path in entries if (changed := trash.changed_at(path)) is not None]
+    return [path for _, _, path in sorted(aged)]
 
 
 def _sweep(folder: Path, pattern: str, seconds: int) -> None:
     if not folder.is_dir():
         return
     for path in folder.glob(pattern):
-        if time.time() - path.lstat().st_mtime > seconds:
+        changed = trash.changed_at(path)
+        if changed is not None and time.time() - changed > seconds:
             shutil.rmtree(path, ignore_errors=True)
 
 

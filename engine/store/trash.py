@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from glob import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from routesparse.engine import paths
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
 KEPT_DAYS = 7
 
 
+def changed_at(path: Path) -> float | None:
+    """When an entry changed, s since the epoch; None where it is gone: another dashboard may have moved it."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
 def sweep(store: Store) -> None:
     """Delete for good what has been in the trash for KEPT_DAYS days, and bring the table in line with the folder."""
     old = time.time() - KEPT_DAYS * 24 * 3600
-    empty(store, [path.name for path in store.trash.iterdir() if path.lstat().st_mtime < old])
+    ages = {path.name: changed_at(path) for path in store.trash.iterdir()}
+    empty(store, [name for name, changed in ages.items() if changed is not None and changed < old])
     sync(store)
 
 
@@ -36,7 +46,7 @@ def sync(store: Store) -> None:
     with store.writing("the trash was not listed") as cursor:  # alone: nobody deletes a run between two looks
         listed = {row[0] for row in store.rows("SELECT run_id FROM trashed_run")}
         there = {path.name: path for path in store.trash.iterdir() if path.is_dir()}
-        missing = [(path, path.lstat().st_mtime) for name, path in there.items() if name not in listed]
+        missing = [(path, changed_at(path)) for name, path in there.items() if name not in listed]
         labelled = {row[0] for row in store.rows("SELECT DISTINCT run_id FROM run_label")} - store.run_ids()
         gone = [name for name in labelled - there.keys() if not (store.bundles / name).exists()]
         for run_id in listed - there.keys():
@@ -44,6 +54,8 @@ def sync(store: Store) -> None:
         for run_id in gone:
             cursor.execute("DELETE FROM run_label WHERE run_id = ?", [run_id])
         for path, changed in missing:
+            if changed is None:
+                continue
             try:
                 run = bundle.head_of(path)
             except BundleError:

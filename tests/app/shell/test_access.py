@@ -252,3 +252,20 @@ def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_pa
     kept, looked_at, more = map(int, result.stdout.split())
     assert kept > 10 * looked_at
     assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"
+
+
+def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):
+    """Only where there are several writers: the one of a file recovers at its start."""
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    opened.look_into_spool()
+    bundle.write_bundle(record, opened._store.bundles)
+    monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert record.run.run_id not in opened.store.run_ids()
+    monkeypatch.setattr(Store, "AT_ONCE", 16)
+    monkeypatch.setattr(module, "_RECOVER_SECONDS", 3600.0)
+    opened.look_into_spool()
+    assert record.run.run_id not in opened.store.run_ids()
+    monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert record.run.run_id in opened.store.run_ids()

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from routesparse.engine import shared_folder
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import staging
 from routesparse.engine.jobs.request import RunRequest
@@ -97,7 +98,7 @@ def shared(tmp_path, monkeypatch):
 
 
 def test_a_finished_run_is_copied_into_the_spool_of_all_hosts(queue, folder, factory, shared):
-    shared.mkdir()
+    shared_folder.mark()
     claim = claimed(queue)
     record = factory.make_record(claim.run_id, layers=1, heads=2, segments=1, tokens=2048, probe=False)
     bundle.write_bundle(record, folder)
@@ -114,3 +115,39 @@ def test_a_finished_run_waits_while_the_shared_folder_is_away(queue, folder, sha
     with pytest.raises(StoreError, match="is the shared folder mounted"):
         staging.publish_finished(queue)
     assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]
+
+
+def test_an_empty_mount_point_takes_no_finished_run(queue, folder, shared):
+    (shared / "spool").mkdir(parents=True)
+    claim = claimed(queue)
+    leave(folder, claim.run_id)
+    queue.finish(claim, claim.run_id)
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        staging.publish_finished(queue)
+    assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]
+    assert list((shared / "spool").iterdir()) == []
+
+
+def test_a_run_whose_copy_loses_its_folder_half_way_waits(queue, folder, shared, monkeypatch):
+    shared_folder.mark()
+    claim = claimed(queue)
+    leave(folder, claim.run_id)
+    queue.finish(claim, claim.run_id)
+
+    def vanish(*_):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(shared / "spool" / "x"))
+
+    monkeypatch.setattr(bundle, "verify_bundle", lambda path: None)
+    monkeypatch.setattr(bundle, "copy", vanish)
+    with pytest.raises(StoreError, match="it waits"):
+        staging.publish_finished(queue)
+    assert names(folder) == {claim.run_id} and queue.unpublished() == [claim.run_id]
+
+
+def test_a_spool_of_one_host_that_can_t_be_made_says_nothing_of_shared_folders(
+    queue, folder, home, monkeypatch
+):
+    monkeypatch.delenv("ROUTESPARSE_SHARED", raising=False)
+    (home / "file").write_text("")
+    with pytest.raises(StoreError, match="check that its folder is there and writable"):
+        staging._hand_over(folder / "x", home / "file" / "spool" / "x")

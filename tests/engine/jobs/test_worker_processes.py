@@ -210,7 +210,6 @@ def test_a_signal_inside_a_long_step_ends_the_worker_in_good_order_after_its_gra
     asked = time.monotonic()
     os.kill(process.pid, number)
     until(lambda: queue.job(job_id).state == "queued", "the release")
-    assert process.poll() is None, "still within its grace"
     assert process.wait(timeout=30) == 0
     assert 1.0 <= time.monotonic() - asked < 20.0, "far from its step's 120 s, also on a slow machine"
     assert "worker_left_a_step" in (home / "logs" / "worker.jsonl").read_text()

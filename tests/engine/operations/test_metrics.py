@@ -131,3 +131,18 @@ def test_a_port_in_use_is_the_user_s_to_mend(home):
 def test_once_prints_and_stops(home, capsys):
     assert main(["metrics", "--once"]) == 0
     assert samples(capsys.readouterr().out)["routesparse_jobs", "queued"] == 1
+
+
+def test_a_spool_that_hosts_share_is_counted_and_a_backup_of_the_home_alone_refused(
+    home, tmp_path, monkeypatch, capsys
+):
+    shared = tmp_path / "shared"
+    (shared / "spool" / "waits").mkdir(parents=True)
+    (shared / "spool" / "rejected" / "bad").mkdir(parents=True)
+    before = samples(metrics.text(home))
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(shared))
+    after = samples(metrics.text(home))
+    for name in ("routesparse_spool_bundles", "routesparse_rejected_bundles"):
+        assert (before[(name,)], after[(name,)]) == (0, 1)
+    assert main(["backup", str(tmp_path / "out")]) == 2
+    assert "ROUTESPARSE_SHARED is set" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.evaluation.studies import many_writers
+from routesparse.engine.evaluation.studies import many_writers, own_postgres
 from routesparse.engine.store import bundle, bundle_moves, ducklake, spool, trash
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import PREFIX, LakeStore, catalogue
@@ -32,6 +32,9 @@ def lake(lake_address, home):
     "address, told",
     [
         ("/var/routesparse.duckdb", "must be ducklake:postgres:"),
+        ("postgresql://u:secret@db", "must be ducklake:postgres:"),
+        ("password=secret host=db", "must be ducklake:postgres:"),
+        ("ducklake:postgresql://u:secret@db", "must be ducklake:postgres:"),
         (PREFIX, "must be words"),
         (f"{PREFIX}postgresql://ann:secret@host/db", "must be words"),
         (f"{PREFIX}host=h password=secret", "~/.pgpass"),
@@ -68,6 +71,37 @@ def test_another_folder_than_the_lake_s_own_is_refused(lake, lake_address, home,
         LakeStore(lake_address, other, home)
     elsewhere = shutil.copytree(home / "lake", other / "moved" / "lake").parent
     LakeStore(lake_address, elsewhere, home).close()
+
+
+def test_an_empty_mount_point_is_not_the_lake_s_folder(lake, home):
+    lake.check_there()
+    (home / "lake" / "identity").write_text("another", "utf-8")
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
+    shutil.rmtree(home / "lake")
+    (home / "lake").mkdir()
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        lake.check_there()
+
+
+def test_an_identity_that_can_t_be_read_is_told(lake, lake_address, home):
+    file = home / "lake" / "identity"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match="it is no text"):
+        LakeStore(lake_address, home, home)
+    file.unlink()
+    file.mkdir()
+    with lake.writing("") as cursor:
+        cursor.execute("DELETE FROM lake_identity")
+    with pytest.raises(StoreError, match="identity can't be used"):
+        LakeStore(lake_address, home, home)
+
+
+def test_another_program_s_table_of_migrations_is_not_the_lake_s(postgres, home):
+    words = own_postgres.new_database(postgres, "others")
+    with ducklake._connected(words) as connection:
+        connection.execute("CREATE TABLE catalogue.public.schema_migration (version INTEGER)")
+    LakeStore(PREFIX + words, home, home).close()
 
 
 def test_another_process_s_run_is_seen_and_no_number_is_given_twice(
@@ -254,7 +288,7 @@ def test_a_copy_that_lacks_a_row_is_told(lake, small, home, monkeypatch):
     file.close()
 
 
-def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, home, run, monkeypatch):
+def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, factory, home, run, monkeypatch):
     lake.adopt(bundle.write_bundle(small, home / "made"), "spool", move=True)
     code, said, _ = run("store")
     assert (code, said.split(",")[0]) == (0, "lake: 1 runs")
@@ -262,6 +296,10 @@ def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, home, run, m
         code, _, told = run(*command)
         assert code == 2 and "ROUTESPARSE_STORE is set" in told and "pg_dump" in told
     monkeypatch.setenv("ROUTESPARSE_HOME", str(home / "host"))
+    waiting = bundle.write_bundle(factory.rename(small, "waiting"), home / "spool")
+    code, _, told = run("store", "--to", "file")
+    assert code != 0 and "waiting" in told and "Start the dashboard" in told
+    shutil.rmtree(waiting)
     code, said, told = run("store", "--to", "file")
     assert code == 0 and said.startswith("1 runs copied and compared"), told
     monkeypatch.delenv("ROUTESPARSE_STORE")

@@ -33,7 +33,8 @@ ANNS_DELETED = "a3a3a3a3a3a3a3a3"
 MODULES = [
     import_module(f"{package.__name__}.{found.name}")
     for found in pkgutil.iter_modules(package.__path__)
-    if found.name not in ("duckdb_store", "spool")  # the process's own: they take the whole store
+    # They take the whole store, or make the views.
+    if found.name not in ("duckdb_store", "duckdb_file", "ducklake", "schema", "spool")
 ]
 # How a query is asked for a run; a parameter of another name has to be added here.
 ARGUMENTS = {
