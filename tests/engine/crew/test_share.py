@@ -294,6 +294,40 @@ def test_a_process_that_can_not_begin_where_others_could_is_replaced():
     assert len(kept) == 3 and outcome.failed == {} and crew.log.count("start 1") == 2
 
 
+@pytest.mark.parametrize("answer", [Refused(RouteSparseError("no GPU")), Lost("killed")])
+def test_a_place_where_none_can_begin_is_given_up_and_the_others_go_on(answer):
+    class OneDoesNot(Scripted):
+        """Place 1 is of no use once place 0 could begin; each of its processes ends before 0 has done a piece."""
+
+        def start(self, place):
+            super().start(place)
+            if place == 1:
+                self.answers.pop()
+                self.answers.insert(min(1, len(self.answers)), (1, answer))
+
+    crew = OneDoesNot()
+    outcome, kept, said = run(crew, [["a"], ["b"], ["c"], ["d"], ["e"], ["f"], ["g"], ["h"]])
+    assert len(kept) == 8 and outcome.failed == {} and crew.log.count("start 1") == 3
+    assert any(line.startswith("process 1 is given up, the others go on: 3 processes") for line in said)
+    kept = []
+    with Team(OneDoesNot(), 2, said.append) as team:
+        for names in ("abcdef", "gh"):
+            lots = [[Piece(name, name)] for name in names]
+            team.do(Work("test", lambda place: None, lots, lambda piece, found: kept.append(found)))
+    assert len(kept) == 8
+
+    class BothEnd(OneDoesNot):
+        """Place 0 too, after its first piece."""
+
+        def start(self, place):
+            super().start(place)
+            if place == 0 and self.log.count("start 0") > 1:
+                self.answers[-1] = (0, Lost("killed too"))
+
+    with pytest.raises(RouteSparseError, match="3 processes in a row ended before they had begun: "):
+        run(BothEnd(lose=["a", "b", "c"]), [["a"], ["b"], ["c"], ["d"], ["e"]])
+
+
 def test_of_a_whole_work_the_first_failure_is_raised_as_it_is():
     def opened(place):
         return do
