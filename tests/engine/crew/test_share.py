@@ -1,10 +1,12 @@
 """Who does which piece, and what is kept. No Ray; the pool's processes are real, in a script of its own."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections import deque
@@ -14,7 +16,7 @@ import pytest
 
 from routesparse.engine.crew import work
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.pool import Here
+from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.device.broken import broken_device
@@ -176,6 +178,27 @@ def test_a_process_of_the_pool_that_is_killed_costs_nothing_but_its_piece_twice(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[-3, 1, 2, 4, 5, 6, 7, 8], {}]
     assert "exit code -9); 3 is done again" in done.stderr
+
+
+def test_an_answer_that_ctrl_c_came_into_is_not_read_on():
+    """The rest of a message would be taken for the length of the next one, and waited for without end."""
+    pool = Pool(lambda place: None, 2)
+    theirs = []
+    for place in range(2):
+        ours, other = multiprocessing.Pipe()
+        theirs.append(other)
+        pool._children[place] = _Child(types.SimpleNamespace(kill=lambda: None, join=lambda: None), ours)
+    # The first of four bytes of a length, and then nothing more.
+    os.write(theirs[0].fileno(), b"\0")
+    timer = threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.answer()
+    theirs[1].send(Done("b"))
+    os.write(theirs[0].fileno(), b"\0\0\0\2ab")
+    assert pool.arrived() == (1, Done("b"))
+    assert pool.arrived() is None
+    pool.close()
 
 
 def test_an_idle_process_that_ends_is_not_asked_when_another_one_ends():
