@@ -82,7 +82,8 @@ class Team:
                     self._keep(self._busy[place][0], answer)
             raise
         self._outcome.left = sum(map(len, self._waiting))
-        if self._outcome.left:
+        # Of a whole work its caller says what else is left.
+        if self._outcome.left and not work.whole:
             self._say(f"out of time with {self._outcome.left} left; the same command goes on from here")
         return self._outcome
 

@@ -50,14 +50,13 @@ def share_benched(
 ) -> Outcome:
     """``share`` of a work whose ``opened`` is an ``opening``, by one profile. Errors: those of ``Team.do``."""
     found: list[Profiles] = []
-    total = sum(map(len, work.lots))
     with Team(crew, processes, say, deadline) as team:
-        if not total:
+        if not any(work.lots):
             return Outcome()
         first = [[Piece("profile", _Given(None))]]
         team.do(Work("profile", work.opened, first, lambda _, made: found.append(made), whole=True))
         if not found:
-            return Outcome(left=total)
+            return team.do(work)  # the time is up: nothing of it is begun
         lots = [[replace(piece, given=_Given(found[0], piece.given)) for piece in lot] for lot in work.lots]
         return team.do(replace(work, lots=lots))
 
