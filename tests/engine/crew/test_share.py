@@ -1,5 +1,6 @@
 """Who does which piece, and what is kept. No Ray; the pool's processes are real, in a script of its own."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -20,7 +21,8 @@ from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.errors import DiskFullError, InputError, OutOfMemoryError, RouteSparseError
+from routesparse.engine.jobs.failures import is_out_of_memory
 
 
 class Scripted:
@@ -367,6 +369,33 @@ def test_of_a_whole_work_the_first_failure_is_raised_as_it_is():
         whole = Work("test", opened, chosen, lambda piece, found: None, whole=True)
         with pytest.raises(kind, match=told):
             share(whole, Here(opened), 1, lambda text: None)
+
+
+@pytest.mark.parametrize("where", ["opening", "piece"])
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (MemoryError("no 9 GiB"), OutOfMemoryError, "MemoryError: no 9 GiB"),
+        (OSError(errno.ENOSPC, "full", "x.json"), DiskFullError, "the disk is full: x.json was not written"),
+    ],
+)
+def test_memory_and_disk_that_ran_out_are_told_as_such_from_any_process(where, error, kind, told):
+    """So that the command line says their cure; what a process of a pool answers is pickled."""
+
+    class Pickled(Here):
+        def answer(self):
+            ours, theirs = multiprocessing.Pipe()
+            theirs.send(super().answer())
+            return ours.recv()
+
+    def fail(given):
+        raise error
+
+    whole = Work("test", lambda place: fail, [[Piece("a", "a")]], lambda piece, found: None, whole=True)
+    with pytest.raises(kind, match=told) as raised:
+        share(whole, Pickled(fail if where == "opening" else lambda place: fail), 1, lambda text: None)
+    assert is_out_of_memory(raised.value) == (kind is OutOfMemoryError)
+    assert isinstance(raised.value, InputError) == (kind is DiskFullError), "exit code 2"
 
 
 def test_processes_stay_for_the_next_work_of_a_team():
