@@ -14,6 +14,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from routesparse.engine.crew.work import Answer, Do, Lost, Member, Refused
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.errors import RouteSparseError
 
 _LAST_S = 10.0  # that a process has to end by itself
 
@@ -31,8 +33,12 @@ class Here:
         self._answers.append((place, self._member.open(self._opened, place)))
 
     def ask(self, place: int, given: Any) -> None:
-        """See ``Crew``."""
-        self._answers.append((place, self._member.do(given)))
+        """See ``Crew``. Errors: RouteSparseError where this process's GPU answers no more."""
+        answer = self._member.do(given)
+        # Opening the work again here would find the same broken GPU.
+        if isinstance(answer, Lost) and broken_device() is not None:
+            raise RouteSparseError(f"{answer.why}; give the same command again")
+        self._answers.append((place, answer))
 
     def answer(self) -> tuple[int, Answer]:
         """See ``Crew``."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.crew import work
+from routesparse.engine.crew import pool, work
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
@@ -184,23 +184,23 @@ def test_a_process_of_the_pool_that_is_killed_costs_nothing_but_its_piece_twice(
 
 def test_an_answer_that_ctrl_c_came_into_is_not_read_on():
     """The rest of a message would be taken for the length of the next one, and waited for without end."""
-    pool = Pool(lambda place: None, 2)
+    crew = Pool(lambda place: None, 2)
     theirs = []
     for place in range(2):
         ours, other = multiprocessing.Pipe()
         theirs.append(other)
-        pool._children[place] = _Child(types.SimpleNamespace(kill=lambda: None, join=lambda: None), ours)
+        crew._children[place] = _Child(types.SimpleNamespace(kill=lambda: None, join=lambda: None), ours)
     # The first of four bytes of a length, and then nothing more.
     os.write(theirs[0].fileno(), b"\0")
     timer = threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        pool.answer()
+        crew.answer()
     theirs[1].send(Done("b"))
     os.write(theirs[0].fileno(), b"\0\0\0\2ab")
-    assert pool.arrived() == (1, Done("b"))
-    assert pool.arrived() is None
-    pool.close()
+    assert crew.arrived() == (1, Done("b"))
+    assert crew.arrived() is None
+    crew.close()
 
 
 def test_an_idle_process_that_ends_is_not_asked_when_another_one_ends():
@@ -254,6 +254,20 @@ def test_a_broken_gpu_ends_its_process_and_the_piece_is_done_by_another(monkeypa
     assert any(
         "its GPU answers no more: CUDA error: illegal address); c is done again" in line for line in said
     )
+
+
+def test_a_broken_gpu_of_this_process_alone_ends_the_command_with_what_to_do(monkeypatch):
+    """A fake of a broken GPU: opening the work again in the same process would not mend it."""
+    for module in (work, pool):
+        monkeypatch.setattr(module, "broken_device", lambda: "CUDA error: illegal address")
+    starts = []
+
+    def do(piece):
+        raise RuntimeError("CUDA error")
+
+    with pytest.raises(RouteSparseError, match="answers no more: CUDA error: illegal address; give the same"):
+        run(Here(lambda place: starts.append(place) or do), [["a", "b"]], processes=1)
+    assert starts == [0]
 
 
 def test_a_process_that_did_pieces_and_then_fails_all_of_them_is_replaced_and_one_that_never_did_is_not():
