@@ -57,6 +57,10 @@ class DiskFullError(StoreError, InputError):
     """No space left: what was being written is gone, everything finished is kept. Exit code 2: free some space."""
 
 
+class OutOfMemoryError(RouteSparseError):
+    """The memory of a GPU or of the machine ran out in a process that works for this one."""
+
+
 class PatternError(RouteSparseError):
     """A pattern family that was added in one place and not in another; treating it as a known one would be wrong."""
 

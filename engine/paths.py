@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,12 @@ def calibrations() -> Path:
 def write_json(path: Path, values: dict[str, Any]) -> Path:
     """Write a JSON file whole or not at all, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".json.partial")
-    partial.write_text(json.dumps(values, indent=1) + "\n")
-    partial.replace(path)
+    # A name of its own: others may write the same file at this moment.
+    partial = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.json.partial")
+    try:
+        partial.write_text(json.dumps(values, indent=1) + "\n")
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return path

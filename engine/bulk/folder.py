@@ -234,7 +234,7 @@ def _earlier(out: Path) -> dict[str, Path]:
     """The bundles that a folder's runs may be among, by what their names end in."""
     places = [out]
     if out.resolve() == paths.spool().resolve():
-        places.append(paths.home() / "bundles")
+        places.append(paths.bundles())
     return {
         path.name.rpartition("-")[2]: path
         for place in places
@@ -245,10 +245,13 @@ def _earlier(out: Path) -> dict[str, Path]:
 
 
 def _read(bundle: Path | None) -> tuple[Path, RunRecord] | None:
-    """An earlier run; None where there is none, or it is damaged and has to be made again."""
-    if bundle is None:
-        return None
-    try:
-        return bundle, read_bundle(bundle)
-    except BundleError:
-        return None
+    """An earlier run; None where there is none, or it is damaged and has to be made again.
+
+    One that is gone from the spool has been taken in by the dashboard meanwhile.
+    """
+    for path in () if bundle is None else (bundle, paths.bundles() / bundle.name):
+        try:
+            return path, read_bundle(path)
+        except BundleError:
+            continue
+    return None

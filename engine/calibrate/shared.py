@@ -78,7 +78,7 @@ def share_calibration(team: Team, opened: Open, folds: Folds, recipe: Recipe, ab
     def measure(windows: Sequence[Window], frozen: RouterConfig, errors: bool) -> list[PromptMeasure]:
         stage, error_rows = ("fold A", ERROR_ROWS) if errors else ("fold B", 0)
         found: dict[str, PromptMeasure] = {}
-        names = [f"prompt {place} of {window.document}" for place, window in enumerate(windows)]
+        names = [f"prompt {place} of document {window.document!r}" for place, window in enumerate(windows)]
         lots = [
             [Piece(name, _Measure(window, frozen, about.subject.profile, rows, error_rows))]
             for name, window in zip(names, windows, strict=True)

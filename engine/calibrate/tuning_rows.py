@@ -21,6 +21,7 @@ SAME = (
     "stamp",
     "tokens",
     "seed",
+    "profile",  # of routing, and a digest of its costs; older files have none
 )  # of all headers whose rows are used together
 WINDOW = ("domain", "cluster", "index", "sha256")  # of a row: what names its window
 MEASURED = ("kl", "agreement", "nats", "nats_dense", "area")  # a row's results, finite
@@ -87,7 +88,7 @@ def read_measured(
             f"{', '.join(str(path) for path in files) or 'no file'} holds no measured windows; pass --prompts first"
         )
     for name in SAME:
-        if any(header[name] != headers[0][name] for header in headers):
+        if any(header.get(name) != headers[0].get(name) for header in headers):
             raise CalibrationError(
                 f"these rows were measured with different {name}; pass files of one setting"
             )

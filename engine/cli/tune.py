@@ -221,6 +221,7 @@ def _measure(
     crew, count = wanted.processes.crew(opened)
     with Team(crew, count, report.line) as team:
         about = tuning_windows.ask(team, opened)
+        assert about is not None  # no time limit is set here
         if tokens > about.max_tokens:
             raise InputError(
                 f"windows of {tokens:,} tokens are longer than the model reads, {about.max_tokens:,}"
@@ -234,7 +235,7 @@ def _measure(
                 part, {d.name: f"{group}/{d.name}" for d in part}, tokens, windows, tokenizer, seed
             )
         ]
-        outcome = tuning_windows.append(team, opened, drawn, grid, about.header, file)
+        outcome = tuning_windows.append(team, opened, drawn, grid, about, file)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
     return {one.key for one in drawn}, grid

@@ -14,6 +14,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from routesparse.engine.crew.work import Answer, Do, Lost, Member, Refused
+from routesparse.engine.device.broken import broken_device
+from routesparse.engine.errors import RouteSparseError
 
 _LAST_S = 10.0  # that a process has to end by itself
 
@@ -31,8 +33,12 @@ class Here:
         self._answers.append((place, self._member.open(self._opened, place)))
 
     def ask(self, place: int, given: Any) -> None:
-        """See ``Crew``."""
-        self._answers.append((place, self._member.do(given)))
+        """See ``Crew``. Errors: RouteSparseError where this process's GPU answers no more."""
+        answer = self._member.do(given)
+        # Opening the work again here would find the same broken GPU.
+        if isinstance(answer, Lost) and broken_device() is not None:
+            raise RouteSparseError(f"{answer.why}; give the same command again")
+        self._answers.append((place, answer))
 
     def answer(self) -> tuple[int, Answer]:
         """See ``Crew``."""
@@ -60,6 +66,7 @@ class Pool:
         self._threads = max(1, (os.cpu_count() or 1) // processes)
         self._context = multiprocessing.get_context("spawn")
         self._children: dict[int, _Child] = {}
+        self._cut_off: set[int] = set()  # places whose answer Ctrl-C came into
 
     def start(self, place: int) -> None:
         """See ``Crew``."""
@@ -86,7 +93,7 @@ class Pool:
         return self._next(0.0)
 
     def _next(self, wait_s: float | None) -> tuple[int, Answer] | None:
-        places = {child.pipe: place for place, child in self._children.items()}
+        places = {child.pipe: place for place, child in self._children.items() if place not in self._cut_off}
         ready = wait(list(places), wait_s)
         if not ready:
             return None
@@ -95,6 +102,10 @@ class Pool:
         place = places[pipe]
         try:
             answer: Answer = pipe.recv()
+        except KeyboardInterrupt:
+            # What is left of a message that was read in part would be taken for another one.
+            self._cut_off.add(place)
+            raise
         except (EOFError, ConnectionError):
             return place, Lost(f"exit code {self._end(place)}")
         if isinstance(answer, Lost | Refused):
@@ -104,6 +115,7 @@ class Pool:
     def _end(self, place: int) -> int | None:
         """Let one process go; its exit code."""
         child = self._children.pop(place)
+        self._cut_off.discard(place)
         child.pipe.close()
         # One that said itself that it is of no use is about to end, but may hang on a broken GPU.
         child.process.join(_LAST_S)
@@ -119,6 +131,7 @@ class Pool:
             child.process.join()
             child.pipe.close()
         self._children.clear()
+        self._cut_off.clear()
 
     def _send(self, place: int, value: Any) -> None:
         try:

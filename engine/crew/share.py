@@ -19,7 +19,9 @@ from typing import Any
 from routesparse.engine.crew.work import Answer, Crew, Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.errors import RouteSparseError
 
-MOST_LOSSES = 3  # processes that one piece may cost, or that may end in a row before they have begun
+MOST_LOSSES = (
+    3  # processes that one piece may cost, or that may end in a row in one place before they have begun
+)
 SHOWN_EVERY_S = 5.0
 Say = Callable[[str], None]
 
@@ -49,7 +51,8 @@ class Team:
         self._crew, self._processes, self._say, self._deadline = crew, processes, say, deadline
         self._started: set[int] = set()
         self._idle: list[int] = []
-        self._lost_at_once = 0  # processes in a row that ended before they had begun
+        self._lost_at_once: Counter[int] = Counter()  # by place: in a row, ended before they had begun
+        self._given_up: set[int] = set()  # places
         self._began = False  # one of them could
 
     def __enter__(self) -> Team:
@@ -79,7 +82,8 @@ class Team:
                     self._keep(self._busy[place][0], answer)
             raise
         self._outcome.left = sum(map(len, self._waiting))
-        if self._outcome.left:
+        # Of a whole work its caller says what else is left.
+        if self._outcome.left and not work.whole:
             self._say(f"out of time with {self._outcome.left} left; the same command goes on from here")
         return self._outcome
 
@@ -87,7 +91,7 @@ class Team:
         if self._idle:
             self._shown.begin()
         for place in range(min(self._processes, len(self._waiting))):
-            if place not in self._started:
+            if place not in self._started | self._given_up:
                 self._start(place)
         self._hand_out()
         while self._waiting or self._busy:
@@ -109,7 +113,8 @@ class Team:
         elif isinstance(answer, Lost):
             self._lose(place, answer.why)
         elif isinstance(answer, Opened):
-            self._lost_at_once, self._began = 0, True
+            del self._lost_at_once[place]
+            self._began = True
             self._shown.begin()
             self._idle.append(place)
         else:
@@ -143,14 +148,24 @@ class Team:
         if place in self._idle:
             self._idle.remove(place)
         elif lot is None:
-            self._lost_at_once += 1
-            if self._lost_at_once >= MOST_LOSSES:
-                raise RouteSparseError(f"{MOST_LOSSES} processes in a row ended before they had begun: {why}")
+            self._lost_at_once[place] += 1
+            if self._lost_at_once[place] >= MOST_LOSSES:
+                self._give_up(place, why)
+                return
         else:
             self._lose_piece(place, lot, why)
         self._started.discard(place)
         if self._waiting:
             self._start(place)
+
+    def _give_up(self, place: int, why: str) -> None:
+        """Start nothing more in a place. Errors: RouteSparseError where no other one is left."""
+        told = f"{MOST_LOSSES} processes in a row ended before they had begun: {why}"
+        if self._started == {place}:
+            raise RouteSparseError(told)
+        self._say(f"process {place} is given up, the others go on: {told}")
+        self._started.discard(place)
+        self._given_up.add(place)
 
     def _lose_piece(self, place: int, lot: deque[Piece], why: str) -> None:
         piece = lot[0]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import RouteSparseError
+from routesparse.engine.errors import DiskFullError, OutOfMemoryError, RouteSparseError, shortened
+from routesparse.engine.jobs.failures import disk_is_full, is_out_of_memory
 
 Do = Callable[[Any], Any]  # does one piece
 WORN_AFTER = 3  # failures in a row, by a process that did pieces before: a new one may not have them
@@ -61,7 +62,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A piece raised; the process takes others. error: what it raised, where that is one of ours."""
+    """A piece raised; the process takes others. error: where it is one of ours, or memory or disk ran out."""
 
     why: str
     error: RouteSparseError | None = None
@@ -109,11 +110,9 @@ class Member:
         """Make ready for pieces."""
         try:
             self._do = opened(place)
-        except RouteSparseError as error:
-            return Refused(error)
         # The boundary of a process: whatever went wrong in it is told where it was started.
         except Exception as error:  # noqa: BLE001
-            return Refused(RouteSparseError(f"a process could not begin: {_told(error)}"))
+            return Refused(_ours(error) or RouteSparseError(f"a process could not begin: {_told(error)}"))
         return Opened()
 
     def do(self, given: Any) -> Answer:
@@ -137,7 +136,19 @@ class Member:
         self._failed += 1
         if self._worked and self._failed >= WORN_AFTER:
             return Lost(f"{self._failed} failures in a row, the last {_told(error)}")
-        return Failed(_told(error))
+        return Failed(_told(error), _ours(error))
+
+
+def _ours(error: Exception) -> RouteSparseError | None:
+    """Of our kinds, which pickling keeps: the command line knows a cure for these; None for others."""
+    if isinstance(error, RouteSparseError):
+        return error
+    if is_out_of_memory(error):
+        return OutOfMemoryError(_told(error))
+    if disk_is_full(error):
+        named = getattr(error, "filename", None) or "a file"
+        return DiskFullError(f"the disk is full: {shortened(named)} was not written; free space and retry")
+    return None
 
 
 def _told(error: Exception) -> str:

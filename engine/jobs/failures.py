@@ -27,7 +27,7 @@ _CPU_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enoug
 
 def classify(error: Exception, log_id: str) -> tuple[FailureKind, str]:
     """Kind and message of a failed analysis. An unexpected error's own message stays out: it may quote the prompt."""
-    if _disk_is_full(error):
+    if disk_is_full(error):
         if isinstance(error, errors.StoreError):
             return "disk_full", str(error)
         return "disk_full", "the disk is full; nothing half-written stays. Free space and submit again"
@@ -49,7 +49,9 @@ def classify(error: Exception, log_id: str) -> tuple[FailureKind, str]:
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a GPU's or the machine's memory ran out, at the root too; torch isn't imported to find out."""
     torch = sys.modules.get("torch")
-    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    kinds: tuple[type[BaseException], ...] = (MemoryError, errors.OutOfMemoryError)
+    if torch is not None:
+        kinds = (*kinds, torch.OutOfMemoryError)
     while error is not None:
         if isinstance(error, kinds):
             return True
@@ -59,7 +61,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def _disk_is_full(error: BaseException | None) -> bool:
+def disk_is_full(error: BaseException | None) -> bool:
     """Also where a full disk is the cause of the error that arrived."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _DISK_FULL:

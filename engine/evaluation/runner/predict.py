@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from routesparse.engine.crew.crews import ONE, Processes
-from routesparse.engine.crew.share import failures, share
+from routesparse.engine.crew.share import failures
 from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.device.names import device_name
@@ -29,6 +29,7 @@ from routesparse.engine.evaluation.runner.asked import check_lengths, config_has
 from routesparse.engine.evaluation.runner.job import Job
 from routesparse.engine.evaluation.runner.predictions import finished, key
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
+from routesparse.engine.evaluation.studies.one_profile import opening, share_benched
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
 from routesparse.engine.evaluation.suites import pg19
 from routesparse.engine.evaluation.suites.registry import find
@@ -54,9 +55,8 @@ def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: f
     prompts_of_job = all_prepared(job)  # what is missing is told before a model is loaded
     done = frozenset(key(row) for row in finished(job))
     count = 1 if processes.count is None else processes.count
-    opened = functools.partial(
-        _opened, job, functools.partial(bench, captured=count == 1), _longest(prompts_of_job), done
-    )
+    kind = functools.partial(bench, captured=count == 1)
+    opened = opening(functools.partial(_opened, job, kind, _longest(prompts_of_job), done))
     # Of all prompts every method's first setting before the second ones; all methods of a turn on one prompt together.
     lots = [
         [Piece(prepared.sample_id, (prepared, tuple(turn)))]
@@ -70,7 +70,7 @@ def predict(job: Job, bench: type[Bench], processes: Processes = ONE, limit_s: f
             for row in made or ():
                 out.write({**row, "processes": count})
 
-        outcome = share(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
+        outcome = share_benched(Work("predict", opened, lots, keep), crew, count, study.note, deadline)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'prompts')}; the same command tries again")
 
@@ -81,7 +81,7 @@ def _longest(prompts_of_job: Sequence[Prepared]) -> list[Prepared]:
 
 def _opened(
     job: Job, kind: Callable[..., Bench], longest: list[Prepared], done: frozenset[Any], place: int
-) -> Callable[[Asking], list[Row] | None]:
+) -> _Predicting:
     """A process's own model and methods. Errors: InputError for a prompt that the model can't read."""
     loaded = load_in_turn(job.model, place)
     check_lengths(longest, loaded)
@@ -92,7 +92,7 @@ class _Predicting:
     """Does one prompt by some methods; None where that is done already, or no method can be made."""
 
     def __init__(self, job: Job, bench: Bench, loaded: LoadedModel, done: frozenset[Any]) -> None:
-        self._job, self._bench, self._loaded, self._done = job, bench, loaded, done
+        self._job, self.bench, self._loaded, self._done = job, bench, loaded, done
         wanted = ["dense", *job.methods]
         usable = methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
         self._methods = {
@@ -106,6 +106,11 @@ class _Predicting:
             "torch": torch.__version__,
         }
 
+    @property
+    def chosen(self) -> Iterable[methods.Method]:
+        """The methods that can be made."""
+        return [method for method, _ in self._methods.values()]
+
     def __call__(self, asking: Asking) -> list[Row] | None:
         prepared, named = asking
         missing = [
@@ -117,7 +122,7 @@ class _Predicting:
             return None
         prompt = prompt_of(self._job, prepared, self._loaded)
         found = _measured(
-            self._bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
+            self.bench, find(self._job.suite), [method for method, _ in missing], prepared, prompt
         )
         return [
             {**label(self._job, method, prepared, code), **self._by, **numbers}

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.share import Outcome, failures, share
-from routesparse.engine.crew.work import Do, Piece, Work
+from routesparse.engine.crew.share import Outcome, failures
+from routesparse.engine.crew.work import Piece, Work
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies.one_profile import Benched, opening, share_benched
 from routesparse.engine.evaluation.studies.selection import rows
 
 Line = dict[str, Any]
@@ -17,20 +18,24 @@ Line = dict[str, Any]
 
 def append_lines(
     path: Path,
-    opened: Callable[[int], Do],
+    opened: Callable[[int], Benched],
     lots: Sequence[Sequence[Piece]],
     processes: Processes,
     deadline: float,
 ) -> None:
-    """Append what ``opened``'s pieces return, lists of lines. Errors: SystemExit where a piece failed."""
-    crew, count = processes.crew(opened)
+    """Append what ``opened``'s pieces return, lists of lines; all route by one profile.
+
+    Errors: SystemExit where a piece failed.
+    """
+    started = opening(opened)
+    crew, count = processes.crew(started)
     with rows.Appender(path) as out:
 
         def keep(piece: Piece, lines: Sequence[Line] | None) -> None:
             for line in lines or ():
                 out.write(line)
 
-        check(share(Work("measure", opened, lots, keep), crew, count, study.note, deadline))
+        check(share_benched(Work("measure", started, lots, keep), crew, count, study.note, deadline))
 
 
 def check(outcome: Outcome) -> None:

@@ -52,9 +52,12 @@ def main(argv: list[str] | None = None) -> None:
     crew, count = Processes(arguments.processes, arguments.ray).crew(opened)
     with Team(crew, count, study.note, deadline) as team:
         about = tuning_windows.ask(team, opened)
+        if about is None:
+            study.note("out of time before anything was measured; the same command goes on from here")
+            return
         # A domain's windows in turn with the others', so that a run that is cut short has some of each.
         windows = [drawn for lot in _in_turn(_drawn(arguments)) for drawn in lot]
-        outcome = tuning_windows.append(team, opened, windows, prices, about.header, arguments.out)
+        outcome = tuning_windows.append(team, opened, windows, prices, about, arguments.out)
     shared.check(outcome)
 
 

@@ -22,6 +22,7 @@ from routesparse.engine.device.broken import broken_device
 from routesparse.engine.errors import ConfigError, RouteSparseError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.plan import cluster, projects
+from routesparse.engine.evaluation.studies.one_profile import named
 from routesparse.engine.evaluation.studies.selection import rows
 from routesparse.engine.evaluation.studies.selection.methods import find
 from routesparse.engine.evaluation.studies.selection.prompts import TEXT, Item, Prompt
@@ -30,7 +31,7 @@ from routesparse.engine.models.load import LoadedModel, load_in_turn
 from routesparse.engine.models.rope import RopeScaling
 
 if TYPE_CHECKING:
-    from routesparse.engine.evaluation.studies.selection.measure import Bench
+    from routesparse.engine.evaluation.studies.selection.measure import Bench, Profiles
 
 GRID = (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
 KEY = ("split", "seed", *WINDOW, "price")
@@ -98,7 +99,7 @@ def check_prices(prices: Sequence[float]) -> list[float]:
 
 
 def header(
-    loaded: LoadedModel, bench: Bench, seed: int, split: str, tokens: int, command: str
+    loaded: LoadedModel, bench: Bench, seed: int, split: str, tokens: int, command: str, profiles: Profiles
 ) -> dict[str, Any]:
     """Where a file's rows come from: what must be the same for all of them, and what is told of each."""
     config = RouterConfig(break_even_tokens=0, segment_tokens=bench.segment_tokens)
@@ -112,6 +113,7 @@ def header(
         "stamp": json.loads(json.dumps(stamp)),  # as a file's reader finds it
         "split": split,
         "tokens": tokens,
+        "profile": named(profiles),
     }
 
 
@@ -119,7 +121,7 @@ def check_same(files: Sequence[Path], about: Mapping[str, Any]) -> None:
     """Errors: ConfigError where a file was measured with another model, library or setting."""
     for path in files:
         for line in rows.read_lines(path):
-            different = [name for name in SAME if "stamp" in line and line[name] != about[name]]
+            different = [name for name in SAME if "stamp" in line and line.get(name) != about[name]]
             if different:
                 raise ConfigError(
                     f"{path} was measured with another {different[0]}; pass another --out, or remove it"
@@ -190,9 +192,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class About:
-    """What only a process that has the model knows. header: of the file."""
+    """What only a process that has the model knows. header: of the file. profiles: that all processes route by."""
 
     header: dict[str, Any]
+    profiles: Profiles
     max_tokens: int
 
 
@@ -203,13 +206,17 @@ class _Measure:
     drawn: Drawn
     prices: tuple[float, ...]
     header: dict[str, Any]
+    profiles: Profiles
 
 
-def ask(team: Team, opened: Callable[[int], Do]) -> About:
-    """Load the model in one process and say what it is. Errors: ModelError."""
+def ask(team: Team, opened: Callable[[int], Do]) -> About | None:
+    """Load the model in one process, find or measure its latency profile while no other one works, and say so.
+
+    None where the time was up before. Errors: ModelError, ProfileError.
+    """
     found: list[About] = []
     team.do(Work("model", opened, [[Piece("model", None)]], lambda _, about: found.append(about), whole=True))
-    return found[0]
+    return found[0] if found else None
 
 
 def append(
@@ -217,14 +224,14 @@ def append(
     opened: Callable[[int], Do],
     windows: Sequence[Drawn],
     prices: Sequence[float],
-    header: Mapping[str, Any],
+    about: About,
     path: Path,
 ) -> Outcome:
     """Measure what the file does not hold yet, a window a piece, and append it.
 
     Errors: ConfigError where the file is of another setting.
     """
-    files = rows.parts(path)
+    files, header = rows.parts(path), about.header
     check_same(files, header)
     skip, lots = done(files), []
     for drawn in windows:
@@ -232,7 +239,7 @@ def append(
         left = tuple(price for price in prices if (*name, price) not in skip)
         if left:
             title = f"{drawn.window.domain} {drawn.cluster} {drawn.index}"
-            lots.append([Piece(title, _Measure(drawn, left, dict(header)))])
+            lots.append([Piece(title, _Measure(drawn, left, dict(header), about.profiles))])
     with rows.Appender(path) as out:
         out.write(dict(header))
 
@@ -250,6 +257,8 @@ def _opened(asked: Asked, bench: type[Bench], place: int) -> Do:
 
 def _done(asked: Asked, loaded: LoadedModel, bench: Bench, given: _Measure | None) -> Any:
     if given is not None:
+        bench.profiles = given.profiles
         return list(measure(bench, given.drawn, given.prices, given.header))
-    about = header(loaded, bench, asked.seed, asked.split, asked.tokens, asked.command)
-    return About(about, loaded.max_tokens)
+    profiles = bench.prepared([find("routesparse", 1.0)])
+    about = header(loaded, bench, asked.seed, asked.split, asked.tokens, asked.command, profiles)
+    return About(about, profiles, loaded.max_tokens)

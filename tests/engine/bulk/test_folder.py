@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine import analyze
+from routesparse.engine import analyze, paths
 from routesparse.engine.bulk import folder as bulk
 from routesparse.engine.bulk.asked import Asked
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import ModelError
 from routesparse.engine.store import spool
-from routesparse.engine.store.bundle import read_bundle
+from routesparse.engine.store.bundle import MANIFEST, read_bundle
 from routesparse.engine.store.duckdb_store import Store
 
 WORDS = "the quick brown fox jumps over the lazy dog. "
@@ -86,6 +86,34 @@ def test_what_the_dashboard_has_taken_in_is_not_made_again_and_what_is_damaged_i
     assert "3 runs (3 done before)" in run(*arguments(model, prompts))[1] and bundles(home) == []
     next((home / "bundles").iterdir()).joinpath("run.parquet").write_bytes(b"")
     assert "3 runs (2 done before)" in run(*arguments(model, prompts))[1] and len(bundles(home)) == 1
+
+
+def test_bundles_that_several_hosts_see_are_found(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path / "shared"))
+    for store, folder in (("postgresql://host/runs", tmp_path / "shared"), ("", home)):
+        monkeypatch.setenv("ROUTESPARSE_STORE", store)
+        bundle = folder / "bundles" / f"20261123-000000-{'a' * 16}"
+        bundle.mkdir(parents=True)
+        (bundle / MANIFEST).write_text("{}")
+        assert bulk._earlier(paths.spool()) == {"a" * 16: bundle}
+
+
+def test_a_bundle_that_is_taken_in_while_the_command_looks_is_not_made_again(
+    run, model, home, prompts, monkeypatch
+):
+    assert run(*arguments(model, prompts))[0] == 0
+    original = bulk._earlier
+
+    def taken_in_after(out):
+        found = original(out)
+        with closing(Store(home / "routesparse.duckdb")) as store:
+            assert len(spool.ingest_spool(store, home / "spool").ingested) == 3
+        return found
+
+    monkeypatch.setattr(bulk, "_earlier", taken_in_after)
+    code, out, err = run(*arguments(model, prompts))
+    assert code == 0 and "3 runs (3 done before)" in out, err
+    assert bundles(home) == []
 
 
 def test_a_prompt_that_fails_is_named_and_the_others_are_done(run, model, home, prompts, monkeypatch):

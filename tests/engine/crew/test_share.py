@@ -1,10 +1,13 @@
 """Who does which piece, and what is kept. No Ray; the pool's processes are real, in a script of its own."""
 
+import errno
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections import deque
@@ -12,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from routesparse.engine.crew import work
+from routesparse.engine.crew import pool, work
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.pool import Here
+from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import InputError, RouteSparseError
+from routesparse.engine.errors import DiskFullError, InputError, OutOfMemoryError, RouteSparseError
+from routesparse.engine.jobs.failures import is_out_of_memory
 
 
 class Scripted:
@@ -178,6 +182,27 @@ def test_a_process_of_the_pool_that_is_killed_costs_nothing_but_its_piece_twice(
     assert "exit code -9); 3 is done again" in done.stderr
 
 
+def test_an_answer_that_ctrl_c_came_into_is_not_read_on():
+    """The rest of a message would be taken for the length of the next one, and waited for without end."""
+    crew = Pool(lambda place: None, 2)
+    theirs = []
+    for place in range(2):
+        ours, other = multiprocessing.Pipe()
+        theirs.append(other)
+        crew._children[place] = _Child(types.SimpleNamespace(kill=lambda: None, join=lambda: None), ours)
+    # The first of four bytes of a length, and then nothing more.
+    os.write(theirs[0].fileno(), b"\0")
+    timer = threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        crew.answer()
+    theirs[1].send(Done("b"))
+    os.write(theirs[0].fileno(), b"\0\0\0\2ab")
+    assert crew.arrived() == (1, Done("b"))
+    assert crew.arrived() is None
+    crew.close()
+
+
 def test_an_idle_process_that_ends_is_not_asked_when_another_one_ends():
     class IdleEnds(Scripted):
         """Who did "a" ends with nothing to do; then who does "c" ends over it."""
@@ -229,6 +254,20 @@ def test_a_broken_gpu_ends_its_process_and_the_piece_is_done_by_another(monkeypa
     assert any(
         "its GPU answers no more: CUDA error: illegal address); c is done again" in line for line in said
     )
+
+
+def test_a_broken_gpu_of_this_process_alone_ends_the_command_with_what_to_do(monkeypatch):
+    """A fake of a broken GPU: opening the work again in the same process would not mend it."""
+    for module in (work, pool):
+        monkeypatch.setattr(module, "broken_device", lambda: "CUDA error: illegal address")
+    starts = []
+
+    def do(piece):
+        raise RuntimeError("CUDA error")
+
+    with pytest.raises(RouteSparseError, match="answers no more: CUDA error: illegal address; give the same"):
+        run(Here(lambda place: starts.append(place) or do), [["a", "b"]], processes=1)
+    assert starts == [0]
 
 
 def test_a_process_that_did_pieces_and_then_fails_all_of_them_is_replaced_and_one_that_never_did_is_not():
@@ -294,6 +333,40 @@ def test_a_process_that_can_not_begin_where_others_could_is_replaced():
     assert len(kept) == 3 and outcome.failed == {} and crew.log.count("start 1") == 2
 
 
+@pytest.mark.parametrize("answer", [Refused(RouteSparseError("no GPU")), Lost("killed")])
+def test_a_place_where_none_can_begin_is_given_up_and_the_others_go_on(answer):
+    class OneDoesNot(Scripted):
+        """Place 1 is of no use once place 0 could begin; each of its processes ends before 0 has done a piece."""
+
+        def start(self, place):
+            super().start(place)
+            if place == 1:
+                self.answers.pop()
+                self.answers.insert(min(1, len(self.answers)), (1, answer))
+
+    crew = OneDoesNot()
+    outcome, kept, said = run(crew, [["a"], ["b"], ["c"], ["d"], ["e"], ["f"], ["g"], ["h"]])
+    assert len(kept) == 8 and outcome.failed == {} and crew.log.count("start 1") == 3
+    assert any(line.startswith("process 1 is given up, the others go on: 3 processes") for line in said)
+    kept = []
+    with Team(OneDoesNot(), 2, said.append) as team:
+        for names in ("abcdef", "gh"):
+            lots = [[Piece(name, name)] for name in names]
+            team.do(Work("test", lambda place: None, lots, lambda piece, found: kept.append(found)))
+    assert len(kept) == 8
+
+    class BothEnd(OneDoesNot):
+        """Place 0 too, after its first piece."""
+
+        def start(self, place):
+            super().start(place)
+            if place == 0 and self.log.count("start 0") > 1:
+                self.answers[-1] = (0, Lost("killed too"))
+
+    with pytest.raises(RouteSparseError, match="3 processes in a row ended before they had begun: "):
+        run(BothEnd(lose=["a", "b", "c"]), [["a"], ["b"], ["c"], ["d"], ["e"]])
+
+
 def test_of_a_whole_work_the_first_failure_is_raised_as_it_is():
     def opened(place):
         return do
@@ -310,6 +383,33 @@ def test_of_a_whole_work_the_first_failure_is_raised_as_it_is():
         whole = Work("test", opened, chosen, lambda piece, found: None, whole=True)
         with pytest.raises(kind, match=told):
             share(whole, Here(opened), 1, lambda text: None)
+
+
+@pytest.mark.parametrize("where", ["opening", "piece"])
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (MemoryError("no 9 GiB"), OutOfMemoryError, "MemoryError: no 9 GiB"),
+        (OSError(errno.ENOSPC, "full", "x.json"), DiskFullError, "the disk is full: x.json was not written"),
+    ],
+)
+def test_memory_and_disk_that_ran_out_are_told_as_such_from_any_process(where, error, kind, told):
+    """So that the command line says their cure; what a process of a pool answers is pickled."""
+
+    class Pickled(Here):
+        def answer(self):
+            ours, theirs = multiprocessing.Pipe()
+            theirs.send(super().answer())
+            return ours.recv()
+
+    def fail(given):
+        raise error
+
+    whole = Work("test", lambda place: fail, [[Piece("a", "a")]], lambda piece, found: None, whole=True)
+    with pytest.raises(kind, match=told) as raised:
+        share(whole, Pickled(fail if where == "opening" else lambda place: fail), 1, lambda text: None)
+    assert is_out_of_memory(raised.value) == (kind is OutOfMemoryError)
+    assert isinstance(raised.value, InputError) == (kind is DiskFullError), "exit code 2"
 
 
 def test_processes_stay_for_the_next_work_of_a_team():

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from routesparse.engine.calibrate.prompts import Document, document_groups, draw
+from routesparse.engine.crew.crews import Processes
+from routesparse.engine.crew.share import Team
 from routesparse.engine.errors import CalibrationError, ConfigError
 from routesparse.engine.evaluation.studies import tuning, tuning_windows
+from routesparse.engine.evaluation.studies.one_profile import named
 from routesparse.engine.evaluation.studies.selection import rows
+from routesparse.engine.evaluation.studies.selection.measure import Bench
+from routesparse.engine.models.load import load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,35 @@ def test_measuring_goes_on_where_it_was_cut_off_and_refuses_another_setting(fold
         run(folder, data, out, "--tokens", "700")
 
 
+def test_all_processes_route_by_the_profile_that_the_first_one_measured(folder, data, tmp_path, monkeypatch):
+    """In a home without one; it is taken away again, so that a process that looks for its own would leave one."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    profiles, said = tmp_path / "home" / "profiles", []
+    documents, of = tuning_windows.read_split(
+        data, "code", "calibration", load_tokenizer(str(folder)).tokenizer
+    )
+    windows = tuning_windows.draw_windows(documents, of, 600, 4, load_tokenizer(str(folder)).tokenizer, 0)
+    opened = tuning_windows.Asked(str(folder), None, 0, "calibration", 600, "command").opening(Bench)
+    crew, count = Processes(2).crew(opened)
+    with Team(crew, count, said.append) as team:
+        about = tuning_windows.ask(team, opened)
+        (file,) = profiles.glob("*.json")
+        assert about.profiles["exact"].name == file.stem and file.stem in about.header["profile"]
+        file.unlink()
+        outcome = tuning_windows.append(team, opened, windows, [0.5], about, tmp_path / "rows.jsonl")
+    assert outcome.done == 4 and outcome.failed == {} and not list(profiles.glob("*.json"))
+    assert len(measured(tmp_path / "rows.jsonl")) == 4
+    other = replace(about.profiles["exact"], tile_us=1.0)
+    changed = {**about.header, "profile": named({"exact": other})}
+    with pytest.raises(ConfigError, match="measured with another profile"):
+        tuning_windows.check_same([tmp_path / "rows.jsonl"], changed)
+
+
+def test_a_limit_shorter_than_the_load_ends_in_words(folder, data, tmp_path, capsys):
+    run(folder, data, tmp_path / "rows.jsonl", "--limit-s", "0")
+    assert "out of time" in capsys.readouterr().err and not (tmp_path / "rows.jsonl").exists()
+
+
 def test_a_price_outside_its_range_ends_the_run_before_anything_is_loaded(tmp_path):
     with pytest.raises(ConfigError, match="price 0 must lie in"):
         tuning.main(["--out", str(tmp_path / "x.jsonl"), "--prices", "0"])
@@ -90,6 +124,7 @@ def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_fa
     documents, of = tuning_windows.read_split(data, "code", "calibration", loaded.tokenizer)
     drawn = tuning_windows.draw_windows(documents, of, 600, 2, loaded.tokenizer, 0)[0]
     about = {"model": "m", "split": "test", "seed": 0, "device": "cpu", "git_commit": None}
+    whole = tuning_windows.About(about, {}, 1_000)
 
     class Made:
         def measure(self, prompt, rule):
@@ -110,7 +145,7 @@ def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_fa
         def do(self, work):
             asked.extend(piece.given for lot in work.lots for piece in lot)
 
-    tuning_windows.append(Noted(), None, [drawn, edited], [0.25, 0.5], about, path)
+    tuning_windows.append(Noted(), None, [drawn, edited], [0.25, 0.5], whole, path)
     assert [(one.drawn, one.prices) for one in asked] == [(drawn, (0.5,)), (edited, (0.25, 0.5))]
 
 

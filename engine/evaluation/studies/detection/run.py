@@ -23,7 +23,6 @@ from dataclasses import replace
 
 from routesparse.engine.certification.rows import ROWS
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.work import Do
 from routesparse.engine.errors import InputError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.detection.looking import LookingBench
@@ -80,7 +79,7 @@ def _part(text: str) -> tuple[int, int]:
     return place, count
 
 
-def _opened(arguments: argparse.Namespace, command: str, place: int) -> Do:
+def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
     """A process's own model and methods."""
     loaded = load_in_turn(arguments.model, place)
     about = {**study.header(loaded, arguments), "command": command}
@@ -97,7 +96,7 @@ class _Looking(Measuring):
     """Keeps one prompt's references: all its methods come in a row."""
 
     def _forget(self) -> None:
-        self._bench.forget()
+        self.bench.forget()
         self._prompts.clear()
 
 

@@ -10,9 +10,10 @@ only hidden states are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -37,8 +38,9 @@ from routesparse.engine.evaluation.studies.selection.together import (
     Prefilled,
     answers_together,
 )
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import LoadedModel
-from routesparse.engine.profiles.measure import NamedProfile
+from routesparse.engine.profiles.measure import NamedProfile, prepare_profile
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
@@ -49,6 +51,7 @@ SEARCH_ROWS = 256  # of a calibration prompt
 SEARCH_TOKENS, SEARCH_WINDOWS = 32_768, 2  # of MInference's offline search
 HELD_SHARE, HELD_BYTES = 0.025, 1 << 30  # of a GPU's memory, or on a CPU: caches that are decoded together
 SLACK = 8  # greedy tokens past the gold answer's length that may still bring a gold string
+Profiles = Mapping[str, LatencyProfile]  # by the probe that they hold for
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Run:
         seed: int,
         graphs: Graphs[Computed],
         device: torch.device,
+        profile: LatencyProfile | NamedProfile,
         auditor: Auditor | None = None,
     ) -> None:
         self._laps: list[Laps] = []
@@ -87,7 +91,7 @@ class Run:
                 }
             )
             self.router: AttentionRouter = RoutingSession(
-                config, profile=NamedProfile(), auditor=auditor, salt=salt, graphs=graphs
+                config, profile=profile, auditor=auditor, salt=salt, graphs=graphs
             )
         else:
             self._rule = method.rule
@@ -130,14 +134,30 @@ class Bench:
 
     segment_tokens = SEGMENT_TOKENS
     _auditor: Auditor | None = None  # of our own policies' sessions
+    profiles: Profiles = MappingProxyType(
+        {}
+    )  # that our own policies route by; where one lacks: what the home holds
 
     def __init__(self, loaded: LoadedModel, *, extras: bool = True, captured: bool = True) -> None:
         """captured: decide by CUDA graphs, as the product does; False where several processes share a GPU."""
+        self._loaded = loaded
         self._model, self._tokenizer, self._extras = loaded.model, loaded.tokenizer, extras
         self._device = torch.device(loaded.device)
         self._head = loaded.model.lm_head.weight.float().T
         self._references: dict[str, Tensor] = {}
         self._graphs: Graphs[Computed] = Graphs() if captured else Uncaptured()
+
+    def prepared(self, chosen: Iterable[Method]) -> Profiles:
+        """The latency profile of each probe that our own of these methods use, measured here where none fits.
+
+        It is for ``profiles`` of every process that measures with this one: each would find or measure its own while
+        the others disturb it, and route otherwise. Errors: ProfileError.
+        """
+        probes = {method.options.get("probe", RouterConfig.probe) for method in chosen if method.rule is None}
+        return {
+            probe: prepare_profile("auto", self._loaded, RouterConfig(probe=probe))
+            for probe in sorted(probes)
+        }
 
     def forget(self) -> None:
         """Drop the references: measuring a prompt again runs dense attention again."""
@@ -279,6 +299,7 @@ class Bench:
             seed=prompt.item.seed,
             graphs=self._graphs,
             device=self._device,
+            profile=self.profiles.get(method.options.get("probe", RouterConfig.probe)) or NamedProfile(),
             auditor=self._auditor,
         )
         self._wait()

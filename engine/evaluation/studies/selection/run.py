@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from routesparse.engine.crew.crews import Processes
-from routesparse.engine.crew.work import Do, Piece
+from routesparse.engine.crew.work import Piece
 from routesparse.engine.device.broken import broken_device
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.selection import methods, prompts, rows
@@ -66,7 +66,7 @@ def lot_of(
     ]
 
 
-def _opened(arguments: argparse.Namespace, command: str, place: int) -> Do:
+def _opened(arguments: argparse.Namespace, command: str, place: int) -> Measuring:
     """A process's own model and methods."""
     loaded = load_in_turn(arguments.model, place)
     about = {**study.header(loaded, arguments), "command": command}
@@ -89,7 +89,7 @@ class Measuring:
         searched = bench.searched_for(arguments.methods, arguments.lengths, arguments.data)
         usable = methods.usable(arguments.methods, searched)
         self._methods = {(one.name, one.setting): one for turn in usable for one in turn}
-        self._bench, self._extras, self._make = bench, extras, make
+        self.bench, self._extras, self._make = bench, extras, make
         self._header = [about]
         self._prompts: dict[prompts.Item, prompts.Prompt] = {}
 
@@ -101,9 +101,14 @@ class Measuring:
         if item not in self._prompts:
             self._forget()
             self._prompts[item] = self._make(item)
-        row = label(*named, item, self._extras) | measured(self._bench, self._prompts[item], method)
+        row = label(*named, item, self._extras) | measured(self.bench, self._prompts[item], method)
         lines, self._header = [*self._header, row], []
         return lines
+
+    @property
+    def chosen(self) -> Iterable[methods.Method]:
+        """The methods that can be made."""
+        return self._methods.values()
 
     def _forget(self) -> None:
         """Before another prompt."""

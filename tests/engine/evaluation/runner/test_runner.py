@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -133,6 +134,24 @@ def test_several_processes_share_one_job(job, tmp_path):
     longer = job(tasks=("passkey",), lengths=(LENGTH, 800))
     prepare(longer, no_progress)
     assert score(longer)["suite"] == found["suite"]
+
+
+def test_several_processes_predict_by_one_profile(job, tmp_path, monkeypatch):
+    """What the first one measured is taken away, so that a process that looks for its own would leave one."""
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "home"))
+    profiles, taken = tmp_path / "home" / "profiles", []
+
+    def note(text):
+        if text.startswith("profile 1/1"):
+            taken.extend(file.name for file in profiles.glob("*.json"))
+            shutil.rmtree(profiles)
+
+    monkeypatch.setattr(predicting.study, "note", note)
+    made = job(tasks=("passkey",), methods=("routesparse=0.5",), n=4)
+    prepare(made, no_progress)
+    predicting.predict(made, Bench, Processes(2))
+    assert len(taken) == 1 and not profiles.exists()
+    assert sum("area" in row for row in lines(made)) == 8
 
 
 def test_times_of_one_process_alone_take_the_place_of_those_beside_the_predictions(job, monkeypatch, capsys):
