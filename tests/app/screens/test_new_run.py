@@ -344,7 +344,7 @@ def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, 
     size = prompt_size("demo", TEXT)
     monkeypatch.setattr(
         "routesparse.app.screens.new_run.page.prompt_size",
-        lambda model, text: replace(size, max_tokens=size.tokens - 5),
+        lambda model, text, scaling: replace(size, max_tokens=size.tokens - 5),
     )
     page = paste(open_page("new_run", source="Paste"))
     assert "shorten it by 5" in text_of(page)
