@@ -11,6 +11,7 @@ from routesparse.engine.evaluation import (
     report_contexts,
     report_cpu,
     report_gpu,
+    report_trust,
     result_files,
 )
 
@@ -167,3 +168,23 @@ def test_the_goal_of_certifys_cost_is_judged_by_the_figures(ms, told):
         {**ABOUT, "rows": rows, "kv_heads": 8, "size": 128, "density": 0.2, "named": "last:64"}
     )
     assert f"the goal of 1.5 ms a layer is {told}" in lines[0] and len(lines) == 4 + len(rows)
+    assert "seed 5, commit" in lines[0] and "are single medians, whose spread was not kept" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("highs", "told"),
+    [
+        ([0.002, 0.003], "None of them rules out a rate above the level."),
+        ([0.0005, 0.003], "In 1 of the 2 lines it does not rule out a rate above the level."),
+        ([0.0005, 0.0009], "All lie below the level."),
+    ],
+)
+def test_the_simulation_of_false_alarms_says_what_it_does_not_rule_out(copied, monkeypatch, highs, told):
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    result = result_files.read(report_trust.FLEET)
+    rows = [{**result["rows"][0], "high": high, "draws": 5_500} for high in highs]
+    replace(copied, report_trust.FLEET, {**result, "rows": rows, "command": "x --draws 50000 --limit-s 600"})
+    text = "\n".join(report_trust.fleet())
+    assert told in text and "5,500 of 50,000 asked draws of each line were done" in text
+    replace(copied, report_trust.FLEET, {**result, "rows": rows, "command": "x --draws 5500"})
+    assert "asked draws" not in "\n".join(report_trust.fleet())
