@@ -68,6 +68,7 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
     facts = [
         f"{run.tokens:,} tokens",
         run.model,
+        *setting_words.rope(setting_words.recorded_rope(run.config_json)).values(),
         numbers.device(run.device),
         f"{policy_words(run)}, {setting_words.time_limit(run.budget)}",
         *([] if run.tuned_price is None else [f"quality {run.tuned_price}"]),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from routesparse.app.ui import numbers
+from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.models.rope import RopeScaling
 
 # What ``parts`` looks at.
 NAMES = (
@@ -25,18 +28,20 @@ NAMES = (
         "calibration",
         "probe_mode",
     ),
-    *("audit_depth", "device", "domain"),
+    *("audit_depth", "device", "domain", "rope"),
 )
 
 
 def parts(values: Mapping[str, Any]) -> dict[str, str]:
     """Setting -> words, those that matter most first. values: the fields of a RunRow, or a row of queries.runs."""
+    scaling = values["rope"] if "rope" in values else recorded_rope(values["config_json"])
     price, layer = values["price"], values["tau_layer"]
     domain, calibration = values["domain"], values["calibration"]
     return {
         "prompt": values["prompt_name"],
         "tokens": f"{values['tokens']:,} tokens",
         "model": f"model {values['model']}",
+        **rope(scaling),
         **router(values["policy"], price, values["tau"], layer),
         **_target(values.get("tuned_price")),
         "limit": time_limit(values["budget"]),
@@ -58,7 +63,8 @@ def in_one_line(found: Mapping[str, str], budget: Any, probe_mode: str) -> str:
     target = [found["quality"]] if "quality" in found else []
     limit = [] if numbers.is_missing(budget) else [found["limit"]]
     probe = [] if probe_mode == "exact" else [found["probe"]]
-    return ", ".join([*_line(found), *target, *limit, *probe, found["audit"]])
+    rescaled = [found["rope"]] if "rope" in found else []
+    return ", ".join([*_line(found), *target, *limit, *probe, *rescaled, found["audit"]])
 
 
 def of_request(request: RunRequest) -> str:
@@ -72,6 +78,7 @@ def of_request(request: RunRequest) -> str:
             *_target(request.quality).values(),
             *limit,
             *probe,
+            *rope(request.rope).values(),
             f"calibration {request.calibration or 'none'}",
             f"audit {request.audit}",
         ]
@@ -122,6 +129,32 @@ def router_asked(request: RunRequest) -> dict[str, str]:
 def _target(name: Any) -> dict[str, str]:
     """The quality target that set the price, setting -> words; nothing where the price was chosen by hand."""
     return {} if numbers.is_missing(name) else {"quality": f"quality {name}"}
+
+
+def rope(scaling: Any) -> dict[str, str]:
+    """How positions were rescaled, setting -> words: "RoPE yarn ×4", with the original context where it is named, and
+    what else was set; nothing where they were not. scaling: the JSON of a RopeScaling, as records and requests hold it.
+    """
+    if numbers.is_missing(scaling):
+        return {}
+    try:
+        values = RopeScaling.parse(scaling).values
+    except ConfigError:  # a record from another version: as it stands there
+        return {"rope": f"RoPE {scaling}"}
+    kind, factor = values.pop("rope_type"), values.pop("factor")
+    original = values.pop("original_max_position_embeddings", None)
+    of = "" if original is None else f" of {original:,} tokens"
+    more = [
+        name.replace("_", " ") + ("" if isinstance(value, list) else f" {value:g}")
+        for name, value in sorted(values.items())
+    ]
+    own = f" ({', '.join(more)})" if more else ""
+    return {"rope": f"RoPE {kind} ×{factor:g}{of}{own}"}
+
+
+def recorded_rope(config_json: str) -> Any:
+    """The scaling that a run's record holds; None where its positions were the model's own."""
+    return json.loads(config_json).get("rope")
 
 
 def time_limit(budget: Any) -> str:

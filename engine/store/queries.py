@@ -120,6 +120,7 @@ def runs(store: OwnerView, limits: RunFilter | None = None) -> pd.DataFrame:
                dense_ms / total_ms AS speedup,
                dense_fallback_units / nullif(units, 0) AS fallback_share,
                (config_json->>'fallback_limit')::DOUBLE AS fallback_limit,
+               config_json->>'rope' AS rope,
                CASE WHEN units = 0 THEN 0 ELSE uncertified_units END AS uncertified_units,
                uncertified_layers, least_layer_mass, violations, executed_error, worst_unit_error,
                same_tokens, first_difference, origin = 'sample' AS is_sample,

@@ -21,7 +21,7 @@ from routesparse.engine.store.owner_view import OwnerView
 
 _SPANS = {"14": "14 days", "7": "7 days", "30": "30 days"}
 _MOST_ALARMS = 12
-_FIRST_YEAR = 2000
+_FIRST_DAY = "2000-01-01"  # what was recorded before it was by a wrong clock
 _SERVER = queries.SOURCES[1]
 
 
@@ -39,6 +39,7 @@ def render() -> None:
     oldest, newest = recorded
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     newest = min(newest, today)  # a wrong clock must not hide the others
+    oldest = min(max(oldest, _FIRST_DAY), newest)
     span = switch.chosen("days", _SPANS)
     last = _last_day(newest)
     found = fleet_queries.requests(store, last, int(span) + fleet_alarms.DAYS_BEFORE)
@@ -58,7 +59,7 @@ def render() -> None:
     tests = fleet_alarms.judge(found)
     tests = tests[tests["day"] >= columns[0]]
     days = fleet_queries.by_day(found[found["day"] >= columns[0]])
-    _alarms_card(tests[tests["figure"].map(figures.NAMES).isin(kinds)] if kinds else tests)
+    _alarms_card(tests[tests["figure"].map(figures.NAMES).isin(kinds)] if kinds else tests, today)
     for model, own in days.groupby("model"):
         _model_card(store, str(model), own, tests[tests["model"] == model], columns)
 
@@ -93,7 +94,7 @@ def _last_day(newest: str) -> str:
     text = st.query_params.get("until", "")
     try:
         asked = datetime.date.fromisoformat(text or newest)
-        if asked.year < _FIRST_YEAR:
+        if text and asked.isoformat() < _FIRST_DAY:
             raise ValueError(text)
         return min(asked.isoformat(), newest)
     except ValueError:
@@ -116,8 +117,8 @@ def _step_buttons(columns: list[str], oldest: str, newest: str) -> None:
             st.query_params.pop("until", None)
 
     steps = {
-        f"← {span} days before": (_shifted(last, -span), first <= oldest),
-        f"{span} days after →": (min(_shifted(last, span), newest), last >= newest),
+        f"← {span} days earlier": (_shifted(last, -span), first <= oldest),
+        f"{span} days later →": (min(_shifted(last, span), newest), last >= newest),
         "Newest": (newest, last >= newest),
     }
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="move-days"):
@@ -133,7 +134,7 @@ def _shifted(day: str, days: int) -> str:
     return (datetime.date.fromisoformat(day) + datetime.timedelta(days)).isoformat()
 
 
-def _alarms_card(tests: pd.DataFrame) -> None:
+def _alarms_card(tests: pd.DataFrame, today: str) -> None:
     alarms = tests[tests["state"] == "alarm"].sort_values(["day", "p"], ascending=[False, True])
     judged = tests[tests["state"].isin(["alarm", "no alarm"])].drop_duplicates(["model", "day"])
     every = tests.drop_duplicates(["model", "day"])
@@ -161,8 +162,7 @@ def _alarms_card(tests: pd.DataFrame) -> None:
             "fleet-alarms",
             f"n = {numbers.several(len(judged), 'judged day')} of a model, {len(every) - len(judged)} too few or with "
             f"nothing before · Fisher’s exact test against the {fleet_alarms.DAYS_BEFORE} days before · "
-            f"{_correction()}, so that {numbers.several(len(judged), 'judged day')} together are expected to raise at "
-            f"most {fleet_alarms.LEVEL * len(judged):.2g} false ones · source: run",
+            f"{_correction()}{_expected(judged, today)} · source: run",
             tests,
             "alarms",
         )
@@ -172,9 +172,23 @@ def _correction() -> str:
     """What the level of an alarm is kept over, and what not."""
     return (
         f"Holm’s correction over the {len(fleet_alarms.FIGURES)} figures of one day of one model, none over days or "
-        f"models: where nothing changed, at most 1 day of a model in {1 / fleet_alarms.LEVEL:,.0f} raises an alarm "
-        "once it is over, if requests are independent; until then it is judged at each look, and raises more; every "
-        "further day and model adds its own chance"
+        f"models: where nothing changed, at most 1 day of a model in {1 / fleet_alarms.LEVEL:,.0f} raises an alarm"
+    )
+
+
+def _expected(judged: pd.DataFrame, today: str) -> str:
+    """False alarms to expect of the judged days that are over; "" where none is.
+
+    A day that goes on is judged at each look, and raises more than the level.
+    """
+    over = int((judged["day"] < today).sum())
+    if not over:
+        return ""
+    left_out = "" if over == len(judged) else " (today left out)"
+    days = "this 1 judged day" if over == 1 else f"these {over:,} judged days"
+    return (
+        f" · Over {days}{left_out}, expect at most {fleet_alarms.LEVEL * over:.2g} false alarms if requests are "
+        "independent; a day that is not over counts more"
     )
 
 

@@ -149,6 +149,7 @@ def _settings(request: Request) -> list[str]:
     assert isinstance(request, RunRequest)
     return [
         f"model {Path(request.model).name}",
+        *setting_words.rope(request.rope).values(),
         *setting_words.router_asked(request).values(),
         setting_words.time_limit(request.budget),
         "segment by the device" if request.segment is None else f"segment {request.segment:,}",

@@ -88,7 +88,7 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     with two:
         calibration = st.selectbox(
             "Calibration",
-            _calibrations(wishes["model"], rope.typed() is not None),
+            _calibrations(wishes["model"], rope.typed() is not None, "calibration"),
             key="calibration",
             bind="query-params",
             help=TERMS["calibration"],
@@ -182,7 +182,9 @@ def _requests() -> tuple[str, list[RunRequest], vary.Varied | None, list[problem
     wishes["budget"] = limit.strip() or None
     if taken is not None:
         with row:
-            varied = vary.values(taken, _calibrations(wishes["model"], wishes["rope"] is not None))
+            varied = vary.values(
+                taken, _calibrations(wishes["model"], wishes["rope"] is not None, vary.CALIBRATIONS)
+            )
         requests, found = vary.requests(varied, wishes)
         if requests and target is not None and (text := problems.of_target(requests[0], target)):
             found = [*found, text]
@@ -214,10 +216,17 @@ def _policies() -> list[str]:
     return sorted(POLICIES, key=lambda policy: policy != RouterConfig.policy)
 
 
-def _calibrations(model: str, rescaled: bool) -> list[str]:
-    """The bundled ones, and those made here that are for this model, or that may be where positions are rescaled."""
+def _calibrations(model: str, rescaled: bool, key: str) -> list[str]:
+    """The bundled ones, and those made here that are for this model, or that may be where positions are rescaled.
+
+    key: of the field, whose choice stays offered when a scaling is entered or cleared, so that the page says that it
+    does not fit; a choice that is no longer offered would become none without a word.
+    """
     bundled = [file.stem for file in (paths.DATA / "calibrations").glob("*.json")]
-    return [problems.NO_CALIBRATION, *sorted({*bundled, *_made_for(model, rescaled)})]
+    chosen = st.session_state.get(key) or st.query_params.get_all(key)
+    kept = {chosen} if isinstance(chosen, str) else set(chosen)
+    others = kept.intersection(_made_for(model, not rescaled))
+    return [problems.NO_CALIBRATION, *sorted({*bundled, *_made_for(model, rescaled), *others})]
 
 
 def _made_for(model: str, rescaled: bool = False) -> list[str]:

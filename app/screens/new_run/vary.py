@@ -34,6 +34,7 @@ _KINDS = {
     "time limit": _Kind("budget", "limits", "Time limits Tℓ", "0.25, 0.5, none", problems.EXAMPLE_LIMIT),
     "calibration": _Kind("calibration", "calibrations", "Calibrations", "two or more", None),
 }
+CALIBRATIONS = _KINDS["calibration"].key
 
 
 @dataclass(frozen=True)

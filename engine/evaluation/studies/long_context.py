@@ -4,12 +4,14 @@
 
 The same RULER prompts are answered by the model as it is and under each scaling (models/rope.py), each with both
 prefills and dense decoding, and scored as RULER does. A scaling's factor is the longest length over the original
-context, at every length, so the shorter ones show what it costs where it is not needed.
+context, at every length. The default lengths lie beyond the 65,536 tokens that the bundled model was trained on, so
+neither shows what a scaling costs where it is not needed; a shorter one in --lengths does.
   none       the model as it is; beyond its context its angles are ones that it never saw
   linear     Position Interpolation
   yarn       YaRN with its default ramp and attention factor
   longrope   LongRoPE's form with factors s^(2i/(d-2)) for the pairs i (NTK-aware interpolation), the seed of that
-             paper's search: nobody searched factors for this model
+             paper's search: nobody searched factors for this model. Prompts within the original context take its
+             short list, here all 1.0, which leaves positions unscaled
 A low score of both prefills is the scaling's; one of the routed prefill alone is routing's. Greedy answers may be SLACK
 tokens longer than the gold one. For needle tasks the depth of every asked needle is kept, and whether it was found.
 Prompts are shared by --processes, on one GPU; where time runs out (--limit-s), rows hold what was answered.

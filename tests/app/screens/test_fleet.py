@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from html import unescape
 
+import pandas as pd
 import pytest
 
 from routesparse.app.screens.fleet import figures
+from routesparse.app.screens.fleet import page as page_module
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.stats import fleet_alarms
@@ -60,7 +63,8 @@ def test_an_alarm_names_model_day_figure_and_leads_to_its_runs(served, open_page
     assert "against 0 of 20 (0.0 %) in the 7 days before" in html
     assert "1 in 50 recorded" in html and "n = 1 judged day of a model, 2 too few" in html
     assert "4 figures of one day of one model, none over days or models" in html
-    assert "1 judged day together are expected to raise at most 0.001 false ones" in html
+    told = "Over this 1 judged day, expect at most 0.001 false alarms if requests are independent"
+    assert f"{told}; a day that is not over counts more" in html
     assert "day=2026-11-19" in html and "reason=drift+alarm" in html
     assert "<b>served</b>" not in " ".join(str(part.proto.body) for part in page.get("html"))
 
@@ -78,10 +82,10 @@ def test_the_days_before_and_after_are_a_click_away(served, open_page):
 
     page = open_page("fleet", days="7")
     assert "2026-11-14 to 2026-11-20" in text_of(page)
-    assert button(page, "← 7 days before").disabled and button(page, "Newest").disabled
+    assert button(page, "← 7 days earlier").disabled and button(page, "Newest").disabled
     page = open_page("fleet", until=BAD, days="7")
-    assert button(page, "← 7 days before").disabled
-    button(page, "7 days after →").click().run()
+    assert button(page, "← 7 days earlier").disabled
+    button(page, "7 days later →").click().run()
     assert "2026-11-14 to 2026-11-20" in text_of(page) and "until" not in page.query_params
     page = open_page("fleet", until="2026-11-26", days="7")
     assert "2026-11-14 to 2026-11-20" in text_of(page)
@@ -100,6 +104,49 @@ def test_days_before_those_shown_are_a_click_away(home, factory, open_page):
     assert "No request was recorded from 2026-10-31 to 2026-11-06" in text_of(page)
     page.button[0].click().run()
     assert "n = 1 request, 1 in 50 recorded" in text_of(page) and page.button[0].disabled
+
+
+def recorded(home, factory, days):
+    """Requests on each day: ``days`` is the time they were recorded -> how many."""
+    made = factory.small_record()
+    for day, count in days.items():
+        for place in range(count):
+            name = factory.rename(made, f"{day}-{place}")
+            bundle.write_bundle(factory.served(name, f"{day}T00:00:{place:02d}+00:00"), home / "spool")
+    opened = access()
+    while len(opened.store.run_ids()) < sum(days.values()):
+        opened.look_into_spool()
+
+
+def test_today_is_left_out_of_the_false_alarms_to_expect(home, factory, open_page):
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = [(today - datetime.timedelta(back)).isoformat() for back in (2, 1, 0)]
+    recorded(home, factory, dict.fromkeys(days, 20))
+    html = text_of(open_page("fleet"))
+    assert "n = 2 judged days of a model" in html
+    assert "Over this 1 judged day (today left out), expect at most 0.001 false alarms" in html
+
+
+def test_nothing_is_expected_of_a_day_that_goes_on():
+    judged = pd.DataFrame({"day": [QUIET] * 3})
+    assert page_module._expected(judged, QUIET) == ""
+    assert "these 3 judged days, expect at most 0.003 false" in page_module._expected(judged, "2026-11-21")
+
+
+@pytest.mark.parametrize("wrong", ["1970-01-01", "0001-01-05"])
+def test_a_clock_that_was_wrong_does_not_open_empty_decades(home, factory, open_page, wrong):
+    recorded(home, factory, {wrong: 1, QUIET: 1})
+    page = open_page("fleet", days="7")
+    assert not page.exception and "requests are recorded from 2000-01-01 to 2026-11-20" in text_of(page)
+    assert not page.button[0].disabled
+    page = open_page("fleet", days="7", until="2000-01-05")
+    assert not page.exception and page.button[0].disabled
+
+
+def test_days_of_a_clock_that_was_never_set_are_shown(home, factory, open_page):
+    recorded(home, factory, {"1970-01-01": 1})
+    html = text_of(open_page("fleet"))
+    assert "requests are recorded from 1970-01-01 to 1970-01-01" in html and "names no day" not in html
 
 
 def test_runs_lists_the_requests_of_a_day(served, open_page):

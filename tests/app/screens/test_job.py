@@ -72,6 +72,11 @@ def test_settings_read_as_on_every_other_page(home, queue, open_page):
     )
 
 
+def test_a_job_on_rescaled_positions_says_so(home, queue, open_page):
+    asked = RunRequest(rope='{"rope_type": "yarn", "factor": 4.0}')
+    assert "model demo, RoPE yarn ×4, policy" in text_of(open_page("job", job=queue.submit(asked, TEXT)))
+
+
 def test_waiting_job_is_cancelled_at_once(home, queue, submitted, open_page):
     page = open_page("job", job=submitted)
     page.button(key="cancel").click().run()

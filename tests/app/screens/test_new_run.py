@@ -14,6 +14,8 @@ from routesparse.app.screens.new_run import problems
 from routesparse.app.screens.new_run.prompt_input import jsonl_prompts
 from routesparse.app.shell import new_run_address
 from routesparse.app.ui import numbers
+from routesparse.engine import paths
+from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.errors import PromptError
 from routesparse.engine.jobs.estimate import scaled
 from routesparse.engine.jobs.request import RunRequest
@@ -233,6 +235,44 @@ def test_a_calibration_made_without_scaling_is_refused_with_one(monkeypatch):
     assert "was made without RoPE scaling" in told and "routesparse calibrate --rope" in told
 
 
+@pytest.fixture
+def mine(demo_home):
+    """The bundled calibration of prose under another name, as one made here."""
+    made = replace(load_calibration(str(REPOSITORY / "data" / "calibrations" / "prose.json")), name="mine")
+    made.save(paths.calibrations())
+    return made.name
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_chosen_calibration_stays_and_is_refused_when_positions_are_rescaled(
+    mine, open_page, queue, went, linked
+):
+    if linked:
+        page = paste(open_page("new_run", source="Paste", calibration=mine, rope=YARN))
+    else:
+        page = paste(open_page("new_run", source="Paste"))
+        page.selectbox(key="calibration").set_value(mine).run()
+        page.text_input(key="rope").set_value(YARN).run()
+    assert not page.exception and page.selectbox(key="calibration").value == mine
+    assert "Calibration mine was made without RoPE scaling" in text_of(page)
+    assert page.button(key="submit").disabled
+    page.text_input(key="rope").set_value("").run()
+    assert page.selectbox(key="calibration").value == mine and "without RoPE scaling" not in text_of(page)
+    page.button(key="submit").click().run()
+    assert RunRequest.from_json(queue.jobs()[0].request_json).calibration == mine
+
+
+def test_calibrations_ticked_for_a_sweep_stay_when_positions_are_rescaled(mine, open_page):
+    page = paste(open_page("new_run", source="Paste", vary="calibration", rope=YARN))
+    assert mine not in page.multiselect(key="calibrations").options
+    page.text_input(key="rope").set_value("").run()
+    page.multiselect(key="calibrations").set_value(["none", mine]).run()
+    page.text_input(key="rope").set_value(YARN).run()
+    assert page.multiselect(key="calibrations").value == ["none", mine]
+    assert "Calibration mine was made without RoPE scaling" in text_of(page)
+    assert page.button(key="submit").disabled
+
+
 def test_a_failed_job_comes_back_with_prompt_and_settings(demo_home, open_page, queue, went):
     request = RunRequest(policy="strict", budget="0.5", tau=0.8, segment=2048, audit="full", label="mine.txt")
     job = queue.submit(request, TEXT)
@@ -344,7 +384,7 @@ def test_prompt_longer_than_the_model_is_refused_before_it_is_queued(demo_home, 
     size = prompt_size("demo", TEXT)
     monkeypatch.setattr(
         "routesparse.app.screens.new_run.page.prompt_size",
-        lambda model, text: replace(size, max_tokens=size.tokens - 5),
+        lambda model, text, scaling: replace(size, max_tokens=size.tokens - 5),
     )
     page = paste(open_page("new_run", source="Paste"))
     assert "shorten it by 5" in text_of(page)

@@ -11,6 +11,7 @@ from routesparse.engine.evaluation import (
     report_contexts,
     report_cpu,
     report_gpu,
+    report_trust,
     result_files,
 )
 
@@ -79,37 +80,81 @@ def test_needles_that_the_method_was_changed_for_are_called_so(copied, monkeypat
     assert ("drawn for this table" in told) == (seed != report_cpu.DEVELOPMENT_SEED)
 
 
-def pair(mean):
-    return {"n": 25, "mean_points": mean, "interval_points": [mean - 3, mean + 3], "harmed": 2, "gained": 1}
+def pair(mean, harmed=2):
+    return {
+        "n": 25,
+        "mean_points": mean,
+        "interval_points": [mean - 3, mean + 3],
+        "harmed": harmed,
+        "gained": 1,
+    }
 
 
 ABOUT = {
     **{"device": "D", "threads": 2, "dtype": "bfloat16", "versions": {"torch": "2.11.0"}, "seed": 5},
-    **{"git_commit": "0123456789", "command": "python -m x", "slack_tokens": 8},
+    **{"git_commit": "0123456789", "command": "python -m x", "slack_tokens": 8, "prompts_per_cell": 30},
+}
+LONGROPE = {
+    **{"rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 131_072},
+    **{"short_factor": [1.0, 1.0], "long_factor": [1.0, 2.0]},
 }
 
 
 def test_presses_are_told_by_length_with_all_tasks_first():
     cell = {"tokens": 16_384, "press": "SnapKVPress", "ratio": 0.75, "dense": 81.0, "routed": 79.5}
-    both = [{**cell, "task": task, "routed - dense": pair(-1.5)} for task in ("niah_single_2", None)]
+    cell |= {"routed - dense": pair(-1.5)}
+    kept = {"identical": 0.92, "density": 0.178}
+    both = [{**cell, "task": "niah_single_2", **kept}, {**cell, "task": None}]
     lines = report_contexts.presses({**ABOUT, "cells": both})
     rows = [line for line in lines if line.startswith("| SnapKV")]
     assert "## 16,384 tokens" in lines and "**all**" in rows[0] and "niah_single_2" in rows[1]
-    assert "| 75% | **all** | 25 | 81.0 | 79.5 | -1.5 [-4.5, +1.5] | 2 | 1 |" in rows[0]
+    assert "| 75% | **all** | 25 | 81.0 | 79.5 | -1.5 | 2 | 1 | 92 | 0.18 |" in rows[0], (
+        "3 differ: no interval"
+    )
+    text = "\n".join(lines)
+    assert (
+        "Tasks: niah_single_2; 30 prompts asked for of each task and length, 25 answered in the time" in text
+    )
+    assert "about four clusters" in text and "The 2 comparisons below were made without a correction" in text
+    assert "drawn at random after the scripts stood" in text and "still allows a share of 3/n" in text
+
+
+@pytest.mark.parametrize(("harmed", "told"), [(8, "-1.5 | 8"), (9, "-1.5 [-4.5, +1.5] | 9")])
+def test_an_interval_is_printed_from_ten_differing_prompts_on(harmed, told):
+    row = {"dense": 81.0, "routed": 79.5, "identical": 0.5, "density": 0.1}
+    assert f"| {told} |" in report_contexts._paired({**row, "routed - dense": pair(-1.5, harmed)})
 
 
 def test_longer_contexts_are_told_with_the_depths_of_found_needles():
     row = {"scaling": "yarn", "task": "niah_multivalue", "tokens": 262_144, "dense": 100.0, "routed": 75.0}
     row |= {
         "density": 0.1,
+        "identical": 0.5,
         "routed - dense": pair(-25.0),
         "needles": [[0.1, 1, 1], [0.2, 1, 0], [0.99, 1, 1]],
     }
     lines = report_contexts.long_contexts([{**ABOUT, "original": 131_072, "rows": [row]}])
-    assert any(
-        line.startswith("| YaRN | niah_multivalue | 262,144 | 25 | 100.0 | 75.0 | -25.0") for line in lines
-    )
+    assert "| YaRN | niah_multivalue | 262,144 | 25 | 100.0 | 75.0 | -25.0 | 2 | 1 | 50 | 0.10 |" in lines
     assert lines[-1] == "| YaRN | 262,144 | 2 and 1 of 2 | - | - | 1 and 1 of 1 |"
+    assert "What was measured, 262,144, lies beyond the 65,536" in lines[0] and "short list" not in lines[0]
+    trained = report_contexts.long_contexts(
+        [{**ABOUT, "original": 131_072, "rows": [row, {**row, "tokens": 32_768}]}]
+    )
+    assert "where it is not needed" not in trained[0]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_longropes_short_list_is_called_no_scaling(alike):
+    row = {"task": "vt", "tokens": 131_072, "dense": 100.0, "routed": 75.0, "density": 0.1, "identical": 0.5}
+    row |= {"routed - dense": pair(-25.0), "needles": [[0.1, 1, 1]], "rope": None, "scaling": "none"}
+    short = {**row, "scaling": "longrope", "rope": json.dumps(LONGROPE), "needles": [[0.1, 1, float(alike)]]}
+    lines = report_contexts.long_contexts(
+        [{**ABOUT, "original": 131_072, "rows": [row, short, {**short, "tokens": 262_144}]}]
+    )
+    table = [line for line in lines if line.startswith("| LongRoPE's form") and "| vt |" in line]
+    assert [line.startswith("| LongRoPE's form (no scaling) |") for line in table] == [True, False]
+    assert "whose factors are all 1.0 here" in lines[0] and ("needle for needle" in lines[0]) == alike
+    assert "| LongRoPE's form (no scaling) | 131,072 |" in "\n".join(lines[-3:]), "by depth too"
 
 
 @pytest.mark.parametrize(("ms", "told"), [(1.4, "met up to 32 rows a head"), (1.6, "not met")])
@@ -123,3 +168,23 @@ def test_the_goal_of_certifys_cost_is_judged_by_the_figures(ms, told):
         {**ABOUT, "rows": rows, "kv_heads": 8, "size": 128, "density": 0.2, "named": "last:64"}
     )
     assert f"the goal of 1.5 ms a layer is {told}" in lines[0] and len(lines) == 4 + len(rows)
+    assert "seed 5, commit" in lines[0] and "are single medians, whose spread was not kept" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("highs", "told"),
+    [
+        ([0.002, 0.003], "None of them rules out a rate above the level."),
+        ([0.0005, 0.003], "In 1 of the 2 lines it does not rule out a rate above the level."),
+        ([0.0005, 0.0009], "All lie below the level."),
+    ],
+)
+def test_the_simulation_of_false_alarms_says_what_it_does_not_rule_out(copied, monkeypatch, highs, told):
+    monkeypatch.setattr(result_files, "RESULTS", copied)
+    result = result_files.read(report_trust.FLEET)
+    rows = [{**result["rows"][0], "high": high, "draws": 5_500} for high in highs]
+    replace(copied, report_trust.FLEET, {**result, "rows": rows, "command": "x --draws 50000 --limit-s 600"})
+    text = "\n".join(report_trust.fleet())
+    assert told in text and "5,500 of 50,000 asked draws of each line were done" in text
+    replace(copied, report_trust.FLEET, {**result, "rows": rows, "command": "x --draws 5500"})
+    assert "asked draws" not in "\n".join(report_trust.fleet())

@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from routesparse.engine import paths
 from routesparse.engine.evaluation.studies.selection import curves, table
+from routesparse.engine.evaluation.studies.selection.rows import read_rows
 
 AREAS = np.array([[0.4], [0.1], [0.2]])
 
@@ -80,6 +82,39 @@ def test_a_method_with_twice_the_area_at_every_kl_is_said_to_read_twice_as_much(
     assert areas == ["| rival | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"]
     losses = text.split("KL at equal area")[1].splitlines()[-1]
     assert losses == "| rival | > 1.00 | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"
+
+
+def test_a_group_of_which_one_task_was_run_names_it(tmp_path):
+    for tasks, heading in (
+        (["niah_multivalue"], "## several needles (niah_multivalue only), 4,096 tokens (reported)"),
+        (["niah_multiquery", "niah_multivalue"], "## several needles, 4,096 tokens (reported)"),
+        (["qa"], "## qa, 4,096 tokens (reported)"),
+        (["text:code", "text:docs"], "## text of all domains (text:code, text:docs only), 4,096 tokens (reported)"),
+    ):  # fmt: skip
+        found = [row(name, 1.0, 0, 1.0, 0.0, task=task) for task in tasks for name in ("dense", "ours")]
+        lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
+        assert f"\n{heading}\n" in lines
+    one = list(
+        table.tables(
+            written(tmp_path / "s.jsonl", [row("dense", 1.0, 0, 1.0, 0.0, task="text:code")]), "", True
+        )
+    )
+    assert [line for line in one if "## " in line] == ["\n## code, 4,096 tokens (reported)\n"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "page"), [("related_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "RELATED.md")]
+)
+def test_every_task_of_a_file_has_a_section_on_its_page(rows, page):
+    results = paths.DATA / "results"
+    ran = {task for _, _, task, *_ in read_rows([results / rows])[0]}
+    headings = [line for line in (results / page).read_text().splitlines() if line.startswith("## ")]
+    for task in ran:
+        names = [name for name, tasks in table.GROUPS.items() if task in tasks] or [task]
+        whole = [f"## {name}," for name in names if set(table.GROUPS.get(name, (task,))) <= ran]
+        assert any(
+            (whole and line.startswith(tuple(whole))) or f"({task} only)" in line for line in headings
+        ), task
 
 
 def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):

@@ -2,7 +2,8 @@
 
     python -m routesparse.engine.evaluation.studies.selection.table selection*.jsonl --base flexprefill
 
-One table per group of tasks and length, development and reported prompts apart:
+One table per group of tasks and length, development and reported prompts apart; every task that was run has one,
+and a group of which not all tasks were run names those that were:
     area      the kept share of the causal area, mean over layers and heads
     KL        millinats a token from dense attention; loss: what the text costs more than by dense, likewise
     agree     first choices that are dense's; score: the tasks', with the paired difference from dense
@@ -39,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "relay": ("relay",),
     "list": ("list",),
 }
+POOLED = ("text of all domains",)  # of one domain alone it would repeat that domain's table
 FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not measured
 NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
 HEADS = (
@@ -123,18 +125,25 @@ def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
         if extra == extras or not takes_extras(method):
             sections[row["reported"], length][method, setting][task][seed, index] = row
     for (reported, length), found in sorted(sections.items()):
-        for group, tasks in GROUPS.items():
+        for group, tasks in _groups({task for r in found.values() for task in r}).items():
             chosen = {
                 p: {t: r[t] for t in tasks if t in r} for p, r in found.items() if any(t in r for t in tasks)
             }
-            several = len({task for r in chosen.values() for task in r})
-            if chosen and several >= min(2, len(tasks)):
+            ran = {task for r in chosen.values() for task in r}
+            if ran and not (group in POOLED and len(ran) < 2):
                 kind = "reported" if reported else "development"
-                yield f"\n## {group}, {length:,} tokens ({kind})\n"
+                only = "" if len(ran) == len(tasks) else f" ({', '.join(t for t in tasks if t in ran)} only)"
+                yield f"\n## {group}{only}, {length:,} tokens ({kind})\n"
                 yield from loss_table(chosen)
                 yield from equal_tables(chosen, base)
     for key, text in failed.items():
         yield f"\nfailed: {' '.join(map(str, key))}: {text}"
+
+
+def _groups(ran: set[str]) -> dict[str, tuple[str, ...]]:
+    """GROUPS, and every other task that was run by itself."""
+    grouped = {task for tasks in GROUPS.values() for task in tasks}
+    return {**GROUPS, **{task: (task,) for task in sorted(ran - grouped)}}
 
 
 def loss_table(found: dict[Point, Rows]) -> Iterator[str]:

@@ -1,0 +1,66 @@
+"""A run's or a job's settings in words: rescaled positions. No GPU, no browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from routesparse.app.shell import setting_words
+from routesparse.app.shell.access import access
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.store import bundle, queries
+
+YARN = '{"rope_type": "yarn", "factor": 4.0}'
+
+
+def text_of(page) -> str:
+    return " ".join(str(element.proto.body) for element in page.get("html"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (YARN, "RoPE yarn ×4"),
+        (
+            '{"rope_type": "linear", "factor": 2.5, "original_max_position_embeddings": 65536}',
+            "RoPE linear ×2.5 of 65,536 tokens",
+        ),
+        ('{"rope_type": "yarn", "factor": 2, "beta_fast": 16.0}', "RoPE yarn ×2 (beta fast 16)"),
+        (
+            '{"rope_type": "longrope", "factor": 2.0, "short_factor": [1.0], "long_factor": [2.0]}',
+            "RoPE longrope ×2 (long factor, short factor)",
+        ),
+        ("<b>", "RoPE <b>"),
+    ],
+)
+def test_the_words_of_a_scaling(text, told):
+    assert setting_words.rope(text) == {"rope": told}
+
+
+def test_nothing_is_said_of_the_models_own_positions():
+    assert setting_words.rope(None) == setting_words.rope(float("nan")) == {}
+    assert "RoPE" not in setting_words.of_request(RunRequest())
+    assert "RoPE yarn ×4, calibration none" in setting_words.of_request(RunRequest(rope=YARN))
+
+
+def test_a_run_on_rescaled_positions_says_so_on_its_pages_and_in_the_list(
+    home, record, factory, open_page, open_runs
+):
+    bundle.write_bundle(record, home / "spool")
+    made = factory.rename(record, "rescaled")
+    config = json.dumps(json.loads(made.run.config_json) | {"rope": YARN})
+    made = replace(made, run=replace(made.run, config_json=config))
+    bundle.write_bundle(made, home / "spool")
+    opened = access()
+    while len(opened.store.run_ids()) < 2:
+        opened.look_into_spool()
+    assert "RoPE yarn ×4 · " in text_of(open_page("routing_map", run=made.run.run_id))
+    assert "RoPE" not in text_of(open_page("routing_map", run=record.run.run_id))
+    listed = queries.runs(opened.store).set_index("run_id")["rope"]
+    assert listed[made.run.run_id] == YARN
+    settings = open_runs().dataframe[0].value["settings"]
+    assert sum(", RoPE yarn ×4, audit" in words for words in settings) == 1
+    own, other = (setting_words.parts(vars(one.run)) for one in (made, record))
+    assert setting_words.differing([own, other]) == ["RoPE yarn ×4", ""]
