@@ -31,6 +31,7 @@ from routesparse.engine.store.bundle import MANIFEST, read_bundle, write_bundle
 from routesparse.engine.verdict import LEVELS, Level, of_record
 
 MOST_FILES = 100_000
+Warned = Callable[[RunRecord], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class Run:
     sentence: str
     bundle: str
     earlier: bool  # made by an earlier command
+    warnings: tuple[str, ...] = ()  # what the user should act on
 
     @classmethod
-    def of(cls, prompt: str, record: RunRecord, bundle: Path, earlier: bool) -> Run:
+    def of(cls, prompt: str, record: RunRecord, bundle: Path, warned: Warned, *, earlier: bool) -> Run:
         """Of a run's record."""
         run, judged = record.run, of_record(record)
         return cls(
@@ -61,6 +63,7 @@ class Run:
             judged.sentence,
             str(bundle),
             earlier,
+            tuple(warned(record)),
         )
 
 
@@ -114,10 +117,12 @@ def analyze_folder(
     analyze_prompt: AnalyzePrompt,
     processes: Processes,
     say: Say,
+    warned: Warned = lambda record: (),
 ) -> FolderRuns:
     """Make the runs that ``out`` has not, each a bundle there.
 
-    say: told what fails, and how long the rest will take. What had been done when Ctrl-C came is kept.
+    say: told what fails, and how long the rest will take. warned: a run's warnings. What had been done
+    when Ctrl-C came is kept.
     Errors: InputError for settings or a model that fit no prompt; RouteSparseError where no process could begin.
     """
     made = FolderRuns()
@@ -139,13 +144,13 @@ def analyze_folder(
         seen[digest] = name
         found = _read(earlier.get(digest))
         if found is not None:
-            made.runs.append(Run.of(name, found[1], found[0], earlier=True))
+            made.runs.append(Run.of(name, found[1], found[0], warned, earlier=True))
         else:
             lots.append([Piece(name, _Given(str(path.resolve()), sha256, _run_id(digest)))])
     if made.runs:
         say(f"{len(made.runs)} of {len(seen)} prompts were done before")
     if lots:
-        _share(made, lots, asked, out, analyze_prompt, processes, say)
+        _share(made, lots, asked, out, analyze_prompt, processes, say, warned)
     made.runs.sort(key=lambda run: run.prompt)
     made.failed = dict(sorted(made.failed.items()))
     return made
@@ -159,11 +164,12 @@ def _share(
     analyze_prompt: AnalyzePrompt,
     processes: Processes,
     say: Say,
+    warned: Warned,
 ) -> None:
     opened = functools.partial(_opened, asked, analyze_prompt)
 
     def keep(piece: Piece, record: RunRecord) -> None:
-        made.runs.append(Run.of(piece.name, record, write_bundle(record, out), earlier=False))
+        made.runs.append(Run.of(piece.name, record, write_bundle(record, out), warned, earlier=False))
 
     crew, count = processes.crew(opened)
     try:

@@ -23,16 +23,23 @@ MOST_NAMED = 8  # uncertified units in the warning; --json has all
 
 def warn(report: Reporter, record: RunRecord, fallback_limit: float) -> None:
     """What of a run the user should act on."""
-    run = record.run
+    for told in warnings(record, fallback_limit):
+        report.warn(told)
+
+
+def warnings(record: RunRecord, fallback_limit: float) -> list[str]:
+    """The lines of ``warn``."""
+    run, found = record.run, []
     if run.units and run.dense_fallback_units > fallback_limit * run.units:
-        report.warn(
+        found.append(
             f"{run.dense_fallback_units} of {run.units} units fell back to dense, more than "
             f"{fallback_limit:.0%}: this prompt does not suit the library or tau"
         )
     if record.uncertified_layers:
-        report.warn(uncertified_layers_text(record))
+        found.append(uncertified_layers_text(record))
     if record.uncertified:
-        report.warn(uncertified_text(record))
+        found.append(uncertified_text(record))
+    return found
 
 
 def tell(
@@ -50,7 +57,12 @@ def tell(
     if wrong is None:
         report.line(f"{tuned_price.name}: {tuned_price.says}")
     else:
-        report.warn(f"price {tuned_price.price:g} is used, but promises nothing here: {wrong}")
+        report.warn(no_promise(tuned_price, wrong))
+
+
+def no_promise(tuned_price: TunedPrice, wrong: str) -> str:
+    """Why a price that is used promises nothing for a prompt."""
+    return f"price {tuned_price.price:g} is used, but promises nothing here: {wrong}"
 
 
 def uncertified_text(record: RunRecord) -> str:
@@ -181,7 +193,8 @@ def print_folder(made: FolderRuns) -> None:
         )
     if made.runs:
         console.print(table)
-    lines = [f"{name}: the same text as {of}, run once" for name, of in made.same.items()]
+    lines = [f"{run.prompt}: warning: {told}" for run in made.runs for told in run.warnings]
+    lines += [f"{name}: the same text as {of}, run once" for name, of in made.same.items()]
     lines += [f"{name} failed: {why}" for name, why in made.failed.items()]
     verdicts = ", ".join(f"{count} {level}" for level, count in made.verdicts.items())
     before = sum(run.earlier for run in made.runs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,7 @@ import typer
 from routesparse.engine import shared_folder
 from routesparse.engine.bulk.asked import Analyst, Asked
 from routesparse.engine.calibration import tuned
-from routesparse.engine.cli.analysis_text import print_folder, print_summary, tell, warn
+from routesparse.engine.cli.analysis_text import no_promise, print_folder, print_summary, tell, warn, warnings
 from routesparse.engine.cli.checks import writable_folder
 from routesparse.engine.cli.options import JsonFlag, ModelName, ProcessCount, RayAddress, RopeJson
 from routesparse.engine.cli.output import Reporter, analysis_object, print_json
@@ -29,6 +31,7 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.errors import InputError
 from routesparse.engine.models.rope import RopeScaling
 from routesparse.engine.prompts import PromptText
+from routesparse.engine.rows import RunRecord
 
 
 def analyze(
@@ -197,6 +200,20 @@ def _prompt(report: Reporter, text: PromptText, asked: Asked, target: Path, json
         print_summary(record, bundle)
 
 
+def _warned(asked: Asked, record: RunRecord) -> list[str]:
+    """What one prompt alone would be warned of."""
+    found = warnings(record, asked.config.fallback_limit)
+    if asked.tuned_price is not None:
+        run = record.run
+        config = dataclasses.replace(
+            asked.config, segment_tokens=json.loads(run.config_json)["segment_tokens"]
+        )
+        wrong = asked.tuned_price.mismatch(run.model_revision, config) or asked.tuned_price.beyond(run.tokens)
+        if wrong is not None:
+            found.insert(0, no_promise(asked.tuned_price, wrong))
+    return found
+
+
 def _folder(
     report: Reporter, folder: Path, asked: Asked, target: Path, crew: Processes, json_output: bool
 ) -> None:
@@ -208,7 +225,9 @@ def _folder(
     from routesparse.engine.analyze import analyze_prompt
     from routesparse.engine.bulk.folder import analyze_folder
 
-    made = analyze_folder(folder, asked, target, analyze_prompt, crew, report.line)
+    made = analyze_folder(
+        folder, asked, target, analyze_prompt, crew, report.line, functools.partial(_warned, asked)
+    )
     if json_output:
         found: dict[str, Any] = dataclasses.asdict(made) | {"verdicts": made.verdicts}
         print_json(found)

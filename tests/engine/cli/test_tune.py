@@ -80,6 +80,17 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
         code, _, err = run(*command)
     told = "promises nothing here: 'mine-kl' was tuned on windows of up to 600 tokens"
     assert code == 0 and told in " ".join(err.split())
+    folder = tmp_path / "given"
+    folder.mkdir()
+    shutil.copy(prompt, folder / "p.txt")
+    of_folder = ("analyze", folder, *command[2:], "--out", tmp_path / "out")
+    with monkeypatch.context() as changed:
+        changed.setattr(tuned, "MOST_TIMES_LONGER", 0.9)
+        code, out, err = run(*of_folder, "--json")
+        assert code == 0, err
+        (made,) = json.loads(out)["runs"]
+        assert told in made["warnings"][0]
+        assert f"p.txt: warning: price 0.5 is used, but {told}" in " ".join(run(*of_folder)[1].split())
     code, _, err = run(*command, "--price", 1)
     assert code == 2 and "price 1 contradicts 'mine-kl', which says 0.5" in err
     code, _, err = run(*command, "--policy", "certified")
