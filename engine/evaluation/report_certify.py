@@ -83,7 +83,8 @@ def cost(result: dict[str, Any]) -> list[str]:
         f"{result['size']}, random Q, K and V in bfloat16: sustained device time, median, of scoring the rows; at "
         f"{longest:,} tokens the goal of {GOAL_MS} ms a layer is {met}. *Named* adds rows {result['named']} in every "
         f"head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well; these two and "
-        f"*dense* are single medians, whose spread was not kept. {result['device']}, torch {result['versions']['torch']}, "
+        f"*dense* are single medians, whose spread was not kept. {result['device']}, "
+        f"torch {result['versions']['torch']}, "
         f"seed {result['seed']}, commit {result['git_commit'][:7]}; "
         f"`{result['command']}`.",
         "",
