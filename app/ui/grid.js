@@ -81,7 +81,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
     at = at ? [clip(at[0] + step[0], rows), clip(at[1] + step[1], columns)] : [0, 0];
     ring(root, at);
     tell(root, at, left + (at[1] + 0.5) * cell, TOP + (at[0] + 0.5) * row);
-    root.querySelector(".rs-said").textContent = root.told.get(at.join()) ?? "nothing recorded";
+    root.querySelector(".rs-said").textContent = root.told.get(at.join())
+      ?? `${data.row_labels[at[0]]}, ${data.column_labels[at[1]]}: no value`;
   };
   root.watch?.disconnect();
   root.watch = new ResizeObserver(refresh);

@@ -82,9 +82,10 @@ def cost(result: dict[str, Any]) -> list[str]:
         f"**Cost on a GPU**, one layer of {rows[0]['heads']} query and {result['kv_heads']} KV heads of "
         f"{result['size']}, random Q, K and V in bfloat16: sustained device time, median, of scoring the rows; at "
         f"{longest:,} tokens the goal of {GOAL_MS} ms a layer is {met}. *Named* adds rows {result['named']} in every "
-        f"head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well; these two and *dense* "
-        f"are single medians, whose spread was not kept. {result['device']}, torch {result['versions']['torch']}, seed "
-        f"{result['seed']}, commit {result['git_commit'][:7]}; "
+        f"head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well; these two and "
+        f"*dense* are single medians, whose spread was not kept. {result['device']}, "
+        f"torch {result['versions']['torch']}, "
+        f"seed {result['seed']}, commit {result['git_commit'][:7]}; "
         f"`{result['command']}`.",
         "",
         "| tokens | rows a head | certify, ms | 20 to 80 % | named, ms | plan, ms | dense attention, ms |",

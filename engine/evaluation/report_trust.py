@@ -237,7 +237,8 @@ def fleet() -> list[str]:
         f"Days on which nothing changed, each a model of its own, judged as the page does at its level, {level:g} a "
         f"day of a model: Holm's correction runs over a day's {len(result['figures'])} figures, none over days or "
         "models. Requests are independent here; those of a server that come together are not, and a day that goes on "
-        f"is judged at each look. 95 % intervals (Wilson). {_ruled_out(rows, level)}{_done(result)}{result['device']}, seed {result['seed']}, commit "
+        f"is judged at each look. 95 % intervals (Wilson). {_ruled_out(rows, level)}{_done(result)}"
+        f"{result['device']}, seed {result['seed']}, commit "
         f"{result['git_commit'][:7]}; `{result['command']}`.",
         "",
         "| requests of the day | of the days before | days | alarms | share, 95 % |",

@@ -230,13 +230,20 @@ def test_the_hover_over_a_probe_says_which_plan_reads_the_key(address, context, 
     plot = page.locator(".st-key-probe .rs-plot")
     plot.locator("image").first.wait_for()
     page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
-    page.wait_for_timeout(1000)
+    expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+    tip, seen = plot.locator(".tip"), set()
     for number, told in enumerate(("read by neither", "", "only V · 128 columns", "only B · 16 blocks")):
         if not plot.evaluate("(plot, number) => plot.cover.raw.includes(number)", number):
             continue
         plot.locator("svg").hover(position=dict(zip("xy", plot.evaluate(place, number), strict=True)))
-        lines = plot.locator(".tip").inner_text().splitlines()
+        if told:
+            expect(tip).to_contain_text(told)
+        else:
+            expect(tip).not_to_contain_text("read by neither")  # the tip before
+        lines = tip.inner_text().splitlines()
         assert told in lines[-1] and len(lines) == (4 if told else 3)
+        seen.add(told)
+    assert "read by neither" in seen and any(told.startswith("only ") for told in seen), seen
     assert context.failures == []
 
 

@@ -114,5 +114,9 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
         "what the ring is on"
     )
     assert grid.locator(".rs-said").text_content().startswith("layer 1, head 1"), "screen readers are told"
+    grid.evaluate("g => g.told.delete('1,2')")
+    page.keyboard.press("ArrowRight")
+    assert grid.locator(".rs-said").text_content() == "1, 2: no value"
+    page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=1&head=1"))
