@@ -4,8 +4,13 @@
 on one line and exits with 2. Anything else is a defect or a failing machine and exits with 1.
 """
 
+import errno
+import sys
 from typing import Self
 
+# torch's allocator on a CPU raises a bare RuntimeError.
+_CPU_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MOST_SHOWN = 160  # characters of a name in a message
 
 
@@ -85,3 +90,27 @@ def shortened(name: object) -> str:
     """A name for a message of one line: its first characters."""
     text = str(name)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a GPU's or the machine's memory ran out, at the root too; torch isn't imported to find out."""
+    torch = sys.modules.get("torch")
+    kinds: tuple[type[BaseException], ...] = (MemoryError, OutOfMemoryError)
+    if torch is not None:
+        kinds = (*kinds, torch.OutOfMemoryError)
+    while error is not None:
+        if isinstance(error, kinds):
+            return True
+        if isinstance(error, RuntimeError) and any(part in str(error) for part in _CPU_OUT_OF_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Also where a full disk is the cause of the error that arrived."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            return True
+        error = error.__cause__
+    return False

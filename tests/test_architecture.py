@@ -89,6 +89,7 @@ GROUND = {
         "provenance",
         "rows",
         "seeds",
+        "shared_folder",
         "verdict",
     },
 }

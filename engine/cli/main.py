@@ -33,8 +33,7 @@ from routesparse.engine.cli import score as cli_score
 from routesparse.engine.cli import tune as cli_tune
 from routesparse.engine.cli import worker as cli_worker
 from routesparse.engine.cli.output import printable
-from routesparse.engine.errors import InputError, RouteSparseError, shortened
-from routesparse.engine.jobs.failures import is_out_of_memory
+from routesparse.engine.errors import InputError, RouteSparseError, is_out_of_memory, shortened
 
 app = typer.Typer(
     name="routesparse",

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import DiskFullError, OutOfMemoryError, RouteSparseError, shortened
-from routesparse.engine.jobs.failures import disk_is_full, is_out_of_memory
+from routesparse.engine.errors import (
+    DiskFullError,
+    OutOfMemoryError,
+    RouteSparseError,
+    disk_is_full,
+    is_out_of_memory,
+    shortened,
+)
 
 Do = Callable[[Any], Any]  # does one piece
 WORN_AFTER = 3  # failures in a row, by a process that did pieces before: a new one may not have them

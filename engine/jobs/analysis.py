@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.artifact import load_calibration
-from routesparse.engine.errors import CalibrationError
-from routesparse.engine.jobs.failures import is_out_of_memory
+from routesparse.engine.errors import CalibrationError, is_out_of_memory
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.prompts import PromptText, tokenize
 from routesparse.engine.rows import RunRecord

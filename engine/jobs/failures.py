@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import sys
-
 from routesparse.engine import errors
+from routesparse.engine.errors import disk_is_full, is_out_of_memory
 from routesparse.engine.jobs.job import FailureKind
 
 # The first that fits: children before their parents.
@@ -20,9 +18,6 @@ _TYPED: tuple[tuple[type[Exception], FailureKind], ...] = (
     (errors.NumericsError, "numerics"),
     (errors.StoreError, "store"),
 )
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# torch's allocator on a CPU raises a bare RuntimeError.
-_CPU_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "not enough memory")
 
 
 def classify(error: Exception, log_id: str) -> tuple[FailureKind, str]:
@@ -44,27 +39,3 @@ def classify(error: Exception, log_id: str) -> tuple[FailureKind, str]:
         f"unexpected {type(error).__name__}; the worker's log has its place under id {log_id}. "
         "Please report it with that entry",
     )
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a GPU's or the machine's memory ran out, at the root too; torch isn't imported to find out."""
-    torch = sys.modules.get("torch")
-    kinds: tuple[type[BaseException], ...] = (MemoryError, errors.OutOfMemoryError)
-    if torch is not None:
-        kinds = (*kinds, torch.OutOfMemoryError)
-    while error is not None:
-        if isinstance(error, kinds):
-            return True
-        if isinstance(error, RuntimeError) and any(part in str(error) for part in _CPU_OUT_OF_MEMORY):
-            return True
-        error = error.__cause__
-    return False
-
-
-def disk_is_full(error: BaseException | None) -> bool:
-    """Also where a full disk is the cause of the error that arrived."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
-            return True
-        error = error.__cause__
-    return False

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from routesparse.engine import paths
 from routesparse.engine.calibration.folders import own_folder
-from routesparse.engine.errors import ConfigError
+from routesparse.engine.errors import ConfigError, is_out_of_memory
 from routesparse.engine.jobs.analysis import Report, WarmModel
 from routesparse.engine.jobs.documents import unpack
-from routesparse.engine.jobs.failures import is_out_of_memory
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest
 from routesparse.engine.jobs.request import Request
 from routesparse.engine.prompts import PromptText

@@ -213,8 +213,8 @@ def _compare(source: Store, target: Store, wanted: dict[str, tuple[int, str]]) -
     for table in _OF_RUNS:
         sql = f"SELECT run_key, count(*) FROM {table} GROUP BY run_key"
         before, after = dict(source.rows(sql)), dict(target.rows(sql))
-        for run, (key, _) in wanted.items():
-            if run not in there or before.get(key) != after.get(there[run][0]):
+        for run, (row_key, _) in wanted.items():
+            if run not in there or before.get(row_key) != after.get(there[run][0]):
                 raise StoreError(
                     f"run {run} has other rows of {table} in the target; keep the source, delete the run in the target "
                     "and copy again"

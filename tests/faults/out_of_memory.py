@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from routesparse.engine import RouterConfig, paths, route
-from routesparse.engine.errors import PromptError
-from routesparse.engine.jobs.failures import is_out_of_memory
+from routesparse.engine.errors import PromptError, is_out_of_memory
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 

@@ -21,8 +21,13 @@ from routesparse.engine.crew.pool import Here, Pool, _Child
 from routesparse.engine.crew.share import Team, share
 from routesparse.engine.crew.work import Done, Failed, Lost, Opened, Piece, Refused, Work
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import DiskFullError, InputError, OutOfMemoryError, RouteSparseError
-from routesparse.engine.jobs.failures import is_out_of_memory
+from routesparse.engine.errors import (
+    DiskFullError,
+    InputError,
+    OutOfMemoryError,
+    RouteSparseError,
+    is_out_of_memory,
+)
 
 
 class Scripted:
