@@ -13,7 +13,7 @@ from html import escape
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.app.ui import numbers
+from routesparse.app.ui import numbers, reason_words
 from routesparse.app.ui.glossary import CERTIFICATE_SCOPE
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle, spool
@@ -151,7 +151,7 @@ def test_map_shows_the_reason_of_the_unit_in_the_address(filled, record, open_ma
     assert not page.exception
     html = text_of(page)
     assert "Layer 2, head 3: why" in html
-    assert choice.reason.replace(">", "&gt;") in html
+    assert reason_words.shown(choice.reason).replace(">", "&gt;") in html
     assert html.count('<tr class="pick">') == 1
     assert "0.9" in html
 

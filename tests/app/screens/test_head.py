@@ -13,7 +13,7 @@ import pytest
 
 from routesparse.app.screens.terms.page import EQUATIONS
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design
+from routesparse.app.ui import design, reason_words
 from routesparse.app.ui.glossary import TERMS, mark
 from routesparse.app.unit import charts, masks, probe
 from routesparse.engine.store import bundle, head_queries, queries
@@ -31,7 +31,7 @@ def test_head_shows_probe_candidates_and_reason(filled, record, open_page):
     page = open_page("head", run=RUN[:8], layer="2", head="3", segment="1")
     assert not page.exception
     html = text_of(page)
-    assert "Layer 2, head 3" in html and choice.reason.replace(">", "&gt;") in html
+    assert "Layer 2, head 3" in html and reason_words.shown(choice.reason).replace(">", "&gt;") in html
     stored = next(p for p in record.probes if (p.layer, p.head, p.segment) == (2, 3, 1))
     assert f"Probe, {stored.rows} rows × {stored.columns * stored.pool} key blocks" in html
     assert not page.get("plotly_chart"), "Plotly takes longer to load than the page to draw"
