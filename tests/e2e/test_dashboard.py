@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from routesparse.app.ui import design
+from routesparse.app.ui.reason_words import shown
 from routesparse.engine.store import bundle
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,7 +39,8 @@ def address(serve, record, tmp_path_factory):
 
 
 def reason_of(record, layer: int, head: int) -> str:
-    return next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0))
+    """The stored reason in the pages' words."""
+    return shown(next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0)))
 
 
 def test_from_runs_to_a_reason_and_back_by_link(address, context, page, record, click_cell):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from routesparse.app.ui.reason_words import shown
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.store import bundle
@@ -44,7 +45,8 @@ def queue(home, address):
 
 
 def reason_of(record, layer: int, head: int) -> str:
-    return next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0))
+    """The stored reason in the pages' words."""
+    return shown(next(c.reason for c in record.choices if (c.layer, c.head, c.segment) == (layer, head, 0)))
 
 
 def shows(page, record, layer: int, head: int) -> None:
