@@ -291,7 +291,10 @@ def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
             _ = trace.decisions
         model(prompt(TOKENS), logits_to_keep=1)
     assert not (tmp_path / "bundles").exists() and len(trace.prompts) == 1
-    assert trace.to_bundle(tmp_path / "bundles").exists() and {unit.layer for unit in trace.decisions} == {0, 1}
+    assert trace.to_bundle(tmp_path / "bundles").exists() and {unit.layer for unit in trace.decisions} == {
+        0,
+        1,
+    }
 
 
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
