@@ -19,14 +19,10 @@ Prompts are shared by --processes, on one GPU; where time runs out (--limit-s), 
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,6 +34,7 @@ from routesparse.engine.demo_model.niah import NIAH
 from routesparse.engine.demo_model.tasks import Sample
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies import rounds
 from routesparse.engine.evaluation.studies.needles import (
     THREADS,
     Answer,
@@ -54,21 +51,13 @@ from routesparse.engine.runtime.session import RoutingSession
 SCALINGS = ("none", "linear", "yarn", "longrope")
 TASKS = ("niah_single_2", "niah_multivalue", "vt")
 METHODS = ("dense", "routed")
-SLACK = 8  # tokens past the gold answer's length that may still bring a gold string
 
 
 @dataclass(frozen=True)
-class Job:
-    """One prompt, and what all processes know."""
+class Job(rounds.Prompt):
+    """A prompt under every scaling, by name."""
 
-    task: str
-    tokens: int
-    index: int
-    haystack: str
-    model: str
-    config: RouterConfig
     ropes: tuple[tuple[str, RopeScaling | None], ...]
-    deadline: float
 
 
 @dataclass(frozen=True)
@@ -86,23 +75,15 @@ class Outcome:
 def main(argv: list[str] | None = None) -> None:
     """Run the study; its file is renewed after every prompt."""
     parser = study.parser(__doc__)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[131_072, 262_144])
-    parser.add_argument("--prompts", type=int, default=10, help="per task and length")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    rounds.add_arguments(parser, lengths=(131_072, 262_144), prompts=10, tasks=TASKS)
     parser.add_argument("--scalings", nargs="+", choices=SCALINGS, default=list(SCALINGS))
     parser.add_argument("--original", type=int, help="tokens of the original context; default: the model's")
-    parser.add_argument("--processes", type=int, default=1, help="prompts answered at a time, on one GPU")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start no prompt after it")
     arguments = parser.parse_args(argv)
     plain = load_model(arguments.model)
     config = RouterConfig(
         segment_tokens=default_segment(plain.on_gpu), break_even_tokens=0, seed=arguments.seed
     )
-    haystacks = [path.read_text() for path in sorted((arguments.data / "prose" / "test").glob("*.txt"))]
-    if not haystacks:
-        parser.error(
-            f"{arguments.data / 'prose' / 'test'} holds no *.txt; pass a folder of texts with --data"
-        )
+    haystacks = rounds.texts(parser, arguments)
     original = arguments.original or plain.max_tokens
     ropes = tuple(_ropes(plain, arguments.scalings, max(arguments.lengths) / original, original))
     result = {
@@ -110,37 +91,19 @@ def main(argv: list[str] | None = None) -> None:
         "original": original,
         "processes": arguments.processes,
         "prompts_per_cell": arguments.prompts,
-        "slack_tokens": SLACK,
+        "slack_tokens": rounds.SLACK,
         "config": config.to_dict(),
         "rows": [],
     }
-    jobs = list(_jobs(arguments, config, haystacks, ropes))
+    jobs = [Job(**vars(prompt), ropes=ropes) for prompt in rounds.in_rounds(arguments, config, haystacks)]
     models = {name: _as_run(arguments.model, rope) for name, rope in ropes}
     found: dict[tuple[str, int], dict[int, Outcome]] = {}
-    with ProcessPoolExecutor(arguments.processes, multiprocessing.get_context("spawn")) as pool:
-        started: dict[Future[Outcome | None], Job] = {pool.submit(answered, job): job for job in jobs}
-        for done in as_completed(started):
-            job, outcome = started[done], done.result()
-            if outcome is None:
-                continue
-            found.setdefault((job.task, job.tokens), {})[job.index] = outcome
-            study.note(f"{job.task}, {job.tokens:,} tokens, prompt {job.index}: {_line(outcome)}")
-            result["rows"] = rows(found, models)
-            study.save(arguments.out, result)
+    for job, outcome in rounds.as_answered(jobs, answered, arguments.processes):
+        found.setdefault((job.task, job.tokens), {})[job.index] = outcome
+        study.note(f"{job.task}, {job.tokens:,} tokens, prompt {job.index}: {_line(outcome)}")
+        result["rows"] = rows(found, models)
+        study.save(arguments.out, result)
     study.note(f"{sum(map(len, found.values()))} of {len(jobs)} prompts answered")
-
-
-def _jobs(
-    arguments: argparse.Namespace,
-    config: RouterConfig,
-    haystacks: list[str],
-    ropes: tuple[tuple[str, RopeScaling | None], ...],
-) -> Iterator[Job]:
-    """Prompts outermost, so that a run cut short has some of every cell."""
-    deadline = time.time() + arguments.limit_s
-    for index, tokens, task in product(range(arguments.prompts), arguments.lengths, arguments.tasks):
-        haystack = haystacks[index % len(haystacks)]
-        yield Job(task, tokens, index, haystack, arguments.model, config, ropes, deadline)
 
 
 def _ropes(
@@ -182,7 +145,7 @@ def answered(job: Job) -> Outcome | None:
         return None
     first = _loaded(job.model, job.ropes[0][1])[0]
     sample = drawn(first, job.task, job.tokens, job.index, job.haystack, job.config.seed)
-    limit = count_of(first, sample.answer) + SLACK
+    limit = count_of(first, sample.answer) + rounds.SLACK
     answers = {name: _both(job, sample, limit, rope) for name, rope in job.ropes}
     depths: tuple[float, ...] = ()
     if job.task in NIAH and len(sample.needle_spans) == len(sample.gold):

@@ -13,10 +13,8 @@ Where time runs out (--limit-s), the cells hold the prompts that were answered b
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +29,7 @@ from routesparse.engine.decide.decision import Computed
 from routesparse.engine.demo_model.tasks import Sample, score_all
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.evaluation import study
+from routesparse.engine.evaluation.studies import rounds
 from routesparse.engine.evaluation.studies.needles import THREADS, count_of, drawn, paired
 from routesparse.engine.models.load import LoadedModel, load_model
 from routesparse.engine.profiles.measure import NamedProfile
@@ -40,21 +39,13 @@ from routesparse.engine.runtime.transformers import routed_by
 
 TASKS = ("niah_single_2", "niah_multikey_1", "niah_multivalue")
 PREFILLS = ("dense", "routed")
-SLACK = 8  # tokens past the gold answer's length that may still bring a gold string
 
 
 @dataclass(frozen=True)
-class Job:
-    """One prompt, and what all processes know."""
+class Job(rounds.Prompt):
+    """A prompt in every case: a press and the share of the cache that it throws away."""
 
-    task: str
-    tokens: int
-    index: int
-    haystack: str
-    model: str
-    config: RouterConfig
-    cases: tuple[tuple[str | None, float], ...]  # press and the share of the cache that it throws away
-    deadline: float
+    cases: tuple[tuple[str | None, float], ...]
 
 
 @dataclass(frozen=True)
@@ -73,18 +64,11 @@ Answers = dict[tuple[str | None, float], dict[str, Answer]]
 def main(argv: list[str] | None = None) -> None:
     """Run the study; its file is renewed after every prompt."""
     parser = study.parser(__doc__)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[16_384, 32_768])
-    parser.add_argument("--prompts", type=int, default=25, help="per task and length")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    rounds.add_arguments(parser, lengths=(16_384, 32_768), prompts=25, tasks=TASKS)
     parser.add_argument("--presses", nargs="*", choices=PRESSES, default=list(PRESSES))
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.5, 0.75], help="thrown away")
-    parser.add_argument("--processes", type=int, default=1, help="prompts answered at a time, on one GPU")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="start no prompt after it")
     arguments = parser.parse_args(argv)
-    folder = arguments.data / "prose" / "test"
-    haystacks = [path.read_text() for path in sorted(folder.glob("*.txt"))]
-    if not haystacks:
-        parser.error(f"{folder} holds no *.txt; pass a folder of texts with --data")
+    haystacks = rounds.texts(parser, arguments)
     loaded = load_model(arguments.model)
     config = RouterConfig(
         segment_tokens=default_segment(loaded.on_gpu), break_even_tokens=0, seed=arguments.seed
@@ -94,34 +78,25 @@ def main(argv: list[str] | None = None) -> None:
         **study.header(loaded, arguments),
         "processes": arguments.processes,
         "prompts_per_cell": arguments.prompts,
-        "slack_tokens": SLACK,
+        "slack_tokens": rounds.SLACK,
         "config": config.to_dict(),
         "cells": [],
     }
     jobs = list(_jobs(arguments, config, haystacks))
     del loaded
     found: dict[tuple[str, int], dict[int, Answers]] = {}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.processes, context) as pool:
-        started: dict[Future[Answers | None], Job] = {pool.submit(answer_all, job): job for job in jobs}
-        for done in as_completed(started):
-            job, answers = started[done], done.result()
-            if answers is None:
-                continue
-            found.setdefault((job.task, job.tokens), {})[job.index] = answers
-            study.note(f"{job.task}, {job.tokens:,} tokens, prompt {job.index}: {_line(answers)}")
-            result["cells"] = cells(found, arguments.seed)
-            study.save(arguments.out, result)
+    for job, answers in rounds.as_answered(jobs, answer_all, arguments.processes):
+        found.setdefault((job.task, job.tokens), {})[job.index] = answers
+        study.note(f"{job.task}, {job.tokens:,} tokens, prompt {job.index}: {_line(answers)}")
+        result["cells"] = cells(found, arguments.seed)
+        study.save(arguments.out, result)
     study.note(f"{sum(map(len, found.values()))} of {len(jobs)} prompts answered")
 
 
 def _jobs(arguments: argparse.Namespace, config: RouterConfig, haystacks: list[str]) -> Iterator[Job]:
-    """Prompts outermost, so that a run cut short has some of every cell."""
     cases = ((None, 0.0), *product(arguments.presses, arguments.ratios))
-    deadline = time.time() + arguments.limit_s
-    for index, tokens, task in product(range(arguments.prompts), arguments.lengths, arguments.tasks):
-        haystack = haystacks[index % len(haystacks)]
-        yield Job(task, tokens, index, haystack, arguments.model, config, cases, deadline)
+    for prompt in rounds.in_rounds(arguments, config, haystacks):
+        yield Job(**vars(prompt), cases=cases)
 
 
 @cache
@@ -138,7 +113,7 @@ def answer_all(job: Job) -> Answers | None:
         return None
 
     sample = drawn(loaded, job.task, job.tokens, job.index, job.haystack, job.config.seed)
-    limit = count_of(loaded, sample.answer) + SLACK
+    limit = count_of(loaded, sample.answer) + rounds.SLACK
     answers: Answers = {}
     for case in job.cases:
         answers[case] = {}
