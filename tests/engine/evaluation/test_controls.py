@@ -25,7 +25,6 @@ from routesparse.engine.evaluation.suites.registry import find
 from routesparse.engine.models.load import load_model
 from routesparse.engine.progress import no_progress
 from routesparse.engine.stats import paired
-from tests.engine import shipped_profile
 
 DENSE, WINDOW = methods.find("dense", 1), methods.find("window", 128)
 PROSE = Path(__file__).resolve().parents[3] / "data" / "samples" / "prompts" / "prose.txt"
@@ -38,13 +37,7 @@ RETRIEVAL = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    shipped_profile.keep(home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROUTESPARSE_HOME", str(home))
-        yield
+pytestmark = pytest.mark.usefixtures("steady_home")
 
 
 @pytest.fixture(scope="module")

@@ -11,20 +11,13 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ConfigError, UnsupportedModelError
 from routesparse.engine.evaluation.lm_eval_routed import RoutedModel, calibrated
 from routesparse.engine.models.load import load_model
-from tests.engine import shipped_profile
 
 # A high price without dense last rows: answers differ from dense ones by more than rounding.
 CONFIG = RouterConfig(break_even_tokens=0, price=4.0, tail_tokens=0)
 PROSE = Path(__file__).resolve().parents[3] / "data" / "samples" / "prompts" / "prose.txt"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    shipped_profile.keep(home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROUTESPARSE_HOME", str(home))
-        yield
+pytestmark = pytest.mark.usefixtures("steady_home")
 
 
 @pytest.fixture(scope="module")
