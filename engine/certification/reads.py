@@ -88,7 +88,9 @@ class FlexReads(Reads):
         single = partial & mask.mask_mod(which, heads.unsqueeze(-1), rows.unsqueeze(-1), key)
         if mask.full_kv_indices is None:
             return Kept(None, 0, single)
-        return Kept(_listed(mask.full_kv_indices[place], mask.full_kv_num_blocks[place], count), block_k, single)
+        return Kept(
+            _listed(mask.full_kv_indices[place], mask.full_kv_num_blocks[place], count), block_k, single
+        )
 
 
 def reads_of(

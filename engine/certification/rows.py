@@ -24,10 +24,11 @@ import torch
 
 from routesparse.engine.certification.exact_rows import compare
 from routesparse.engine.certification.reads import Reads
+from routesparse.engine.device.constants import to_device
 from routesparse.engine.errors import PromptError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.exact_rows import Kept, exact_rows, kernel_runs
+from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows, kernel_runs
 from routesparse.kernels.exact_rows.contract import TINY
 
 ROWS = 64  # of each head
@@ -91,34 +92,32 @@ def score_rows(
     batch, heads, count = rows.shape
     n_k = inputs.k.shape[2]
     shift = n_k - inputs.q.shape[2]
-    if not planned and not kernel_runs(inputs.q, inputs.v):
+    if not planned and inputs.q.device.type == "cpu" and not kernel_runs(inputs.q, inputs.v):
         return _compared(inputs, out, rows, window, shift)
     # What a plan reads of a row is a byte a key at most.
     step = count if reads is None else max(1, MOST_READ // (batch * heads * n_k))
     parts = []
-    for chunk in rows.split(step, 2):
-        parts.append(
-            exact_rows(
-                inputs.q,
-                inputs.k,
-                inputs.v,
-                out,
-                chunk,
-                first_keys=None if inputs.key_start is None else inputs.first_keys(),
-                window=window,
-                scale=inputs.scale,
-                softcap=inputs.softcap,
-                sinks=inputs.sinks,
-                planned=planned,
-                kept=None if reads is None else _kept(reads, chunk.to(inputs.q.device), n_k),
+    # A model's layers may lie on several GPUs, and kernels start on the current one.
+    with torch.cuda.device_of(inputs.q):
+        for chunk in rows.split(step, 2):
+            parts.append(
+                exact_rows(
+                    inputs.q,
+                    inputs.k,
+                    inputs.v,
+                    out,
+                    chunk,
+                    first_keys=None if inputs.key_start is None else inputs.first_keys(),
+                    window=window,
+                    scale=inputs.scale,
+                    softcap=inputs.softcap,
+                    sinks=inputs.sinks,
+                    planned=planned,
+                    kept=None if reads is None else _kept(reads, to_device(chunk, inputs.q.device), n_k),
+                )
             )
-        )
-    scored = {
-        name: torch.cat(values, 2) if len(values) > 1 else values[0]
-        for name in vars(parts[0])
-        if torch.is_tensor((values := [getattr(part, name) for part in parts])[0])
-    }
-    return RowScores(positions=rows + shift, **scored, dense=planned and reads is None)
+    whole = parts[0] if len(parts) == 1 else joined_rows(parts)
+    return RowScores(rows + shift, **vars(whole), dense=planned and reads is None)
 
 
 def _kept(reads: Reads, rows: torch.Tensor, keys: int) -> Kept:
@@ -137,7 +136,7 @@ def _kept(reads: Reads, rows: torch.Tensor, keys: int) -> Kept:
 def _compared(
     inputs: AttentionInputs, out: torch.Tensor, rows: torch.Tensor, window: int | None, shift: int
 ) -> RowScores:
-    """Rows without a plan where no kernel runs."""
+    """Rows without a plan on a CPU."""
     found: dict[str, list[torch.Tensor]] = {"error": [], "deviation": [], "finite": []}
     first_keys = [0] * len(rows) if inputs.key_start is None else inputs.key_start.tolist()
     for b, first_key in enumerate(first_keys):

@@ -35,8 +35,8 @@ class Kept(NamedTuple):
 class ExactRows:
     """Of each row, float32 and bool [B, H, C]; engine/certification/rows.py says what they are.
 
-    NaN in Q, K or V leaves nothing to compare with: then error, deviation, plan_error and disagreement are infinite, and
-    mass, hit and largest are 0. The last five are None without a plan.
+    NaN in Q, K or V leaves nothing to compare with: then error, deviation, plan_error and disagreement are infinite,
+    and mass, hit and largest are 0. The last five are None without a plan.
     """
 
     error: torch.Tensor

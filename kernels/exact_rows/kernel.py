@@ -1,8 +1,8 @@
 """The device code of exact rows: a few rows of every query head against all keys, which are read once.
 
-Importing this module imports Triton, so only the launcher does, inside a function. The rows of a KV head's query heads,
-in order of position, form tiles; a program takes a tile past SPAN keys and leaves a softmax of its own behind, which the
-second kernel adds up and compares with what the attention function wrote.
+Importing this module imports Triton, so only the launcher does, inside a function. The rows of a KV head's query
+heads, in order of position, form tiles; a program takes a tile past ``span`` keys and leaves a softmax of its own
+behind, which the second kernel adds up and compares with what the attention function wrote.
 
 Float32 throughout: products of 16-bit queries and keys are exact in float32, and tensor cores add them there; a weight
 is the sum of three 16-bit numbers (24 bits), each of whose products with a 16-bit value is exact in float32, too.
@@ -90,10 +90,11 @@ def attend_rows_kernel(
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """ROWS rows of one KV head past SPAN keys: maximum, sum, sum a ||v||, and the outputs; twice, where a plan keeps some.
+    """ROWS rows of one KV head past ``span`` keys: their largest logit, sum of weights, sum of weights ||v||, outputs.
 
-    place int32 [2, units, group * count]: each row's query in order, and its number among the rows of its KV head. BLOCK:
-    keys of a kept block, 0 without any; SINGLE: whether keys are kept one by one.
+    The last three a second time over what a plan keeps. place int32 [2, units, group * count]: each row's query, in
+    order, and its number among the rows of its KV head. BLOCK: keys of a kept block, 0 without any; SINGLE: whether
+    keys are kept one by one. PLANNED: the key of the largest logit, too, k as -1 - k where the plan does not keep it.
     """
     # Tiles of rows that meet the same keys lie beside each other.
     tile = tl.program_id(0) % row_tiles
@@ -213,7 +214,6 @@ def attend_rows_kernel(
             tl.store(sum_ptr + others + left, kept_total)
             tl.store(reach_ptr + others + left, kept_reach)
             tl.store(out_ptr + others * VALUE_PADDED + here_outputs, kept_outputs)
-            # The sign says whether the plan keeps it.
             largest = tl.where(largest_kept > 0, largest, -1 - largest)
         tl.store(largest_ptr + left, largest)
 
@@ -230,9 +230,7 @@ def added_outputs(
         live = part < parts
         place = first + part * step
         faded = tl.exp2(tl.load(top_ptr + place, mask=live, other=-float("inf")) - shift)
-        outputs = tl.load(
-            out_ptr + place[:, None] * VALUE_PADDED + e[None, :], mask=live[:, None], other=0.0
-        )
+        outputs = tl.load(out_ptr + place[:, None] * VALUE_PADDED + e[None, :], mask=live[:, None], other=0.0)
         found += tl.sum(faded[:, None] * outputs, 0)
     return found
 

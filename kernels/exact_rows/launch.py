@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from routesparse.kernels.exact_rows.contract import ExactRows, Kept
 from routesparse.kernels.launching import power_of_two, product_constants, variant
 
-# As measured on an H200: rows and keys of a tile, warps, stages, by whether a tile holds at most 32 rows.
-FEW, MANY = (32, 64, 4, 3), (64, 64, 4, 3)
-PROGRAMS = 1_024  # about so many share the keys
+# Rows and keys of a tile, warps and stages, where a tile holds all rows of a KV head and where it does not. Measured
+# on an H200 at 131,072 tokens, 32 heads on 8 KV heads of 128, microseconds: 8 rows a head 285 (keys of 32: 345, 8
+# warps: 400); 64 rows 480 (keys of 64: 540, 8 warps: 1,270; tiles of 128 rows: 630), the last 64 tokens 720.
+FEW, MANY = (32, 64, 4, 3), (64, 32, 4, 4)
+PROGRAMS = 1_024  # about so many share the keys; with 512 or 2,048 up to 45 us more
 SOME = 16  # parts of a row that are added at once
-MOST_BYTES = {2: 512, 4: 512}  # of a head vector, by bytes of a number: what fits the shared memory of any GPU
+MOST_BYTES = 512  # of a head vector: wider ones do not fit the shared memory of every GPU
 RANGE = {torch.float16: 2.0**15}  # bfloat16 and float32 reach far enough below 1
 
 
 def can_run(q: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether the kernels take such queries and values."""
-    widest = max(q.shape[-1], v.shape[-1])
-    return q.dtype == v.dtype and power_of_two(widest) * q.element_size() <= MOST_BYTES.get(q.element_size(), 0)
+    known = q.dtype == v.dtype and q.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    return known and power_of_two(max(q.shape[-1], v.shape[-1])) * q.element_size() <= MOST_BYTES
 
 
 def exact_rows(
@@ -45,9 +45,7 @@ def exact_rows(
     kv_heads, keys = k.shape[1:3]
     group, size = heads // kv_heads, v.shape[-1]
     units, total = batch * kv_heads, heads // kv_heads * count
-    tile, width, warps, stages = FEW if total <= FEW[0] else MANY
-    if q.element_size() == 4:
-        width, stages = 32, 1
+    tile, width, warps, stages = shape_of(total, q.element_size())
     tiles, key_tiles = -(-total // tile), -(-keys // width)
     span = width * -(-key_tiles // max(1, PROGRAMS // (units * tiles)))
     parts, padded = -(-keys // span), tiles * tile
@@ -139,6 +137,13 @@ def exact_rows(
     if not planned:
         return ExactRows(*values, flags[0])
     return ExactRows(values[0], values[1], flags[0], values[2], flags[1], key, values[3], values[4])
+
+
+def shape_of(rows: int, number_bytes: int) -> tuple[int, int, int, int]:
+    """Rows and keys of a tile, warps and stages, for so many rows of a KV head and numbers of so many bytes."""
+    tile, width, warps, stages = FEW if rows <= FEW[0] else MANY
+    # Without tensor cores the products decide, and tiles of twice the bytes have to fit.
+    return (tile, width // 2, warps, 1) if number_bytes == 4 else (tile, width, warps, stages)
 
 
 def _placed(rows: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -29,7 +29,7 @@ def exact_rows(
 
     q [B, H, n_q, D], k [B, Hkv, n_k, D], v [B, Hkv, n_k, Dv], bottom-right aligned; rows int64 [B, H, C], numbered
     from the first query. first_keys int64 [B]: keys before it are hidden; window: each row reads its last so many keys;
-    scale > 0; sinks [H]. planned: what a plan keeps is measured too; kept [B, H, C, ...], None where it keeps everything.
+    scale > 0; sinks [H]. planned: what a plan keeps is measured too; kept [B, H, C, ...], None: it keeps all.
     """
     heads, count = rows.shape[1:]
     kv_heads, keys = k.shape[1:3]
