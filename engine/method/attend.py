@@ -50,7 +50,7 @@ def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
         # The log-sum-exp of a padding row is -inf by right.
         positions = torch.arange(inputs.k.shape[2] - inputs.q.shape[2], inputs.k.shape[2], device=lse.device)
         padding = positions < inputs.first_keys().view(-1, 1, 1)
-        lse = lse.where(~(padding & (lse == -torch.inf)), 0.0)
+        lse = lse.masked_fill(padding, 0.0)
     total = lse.sum() + inputs.v.sum(dtype=torch.float32)
     return (total - total) == 0
 
