@@ -18,6 +18,7 @@ CLAIMS = {
 }
 UNEQUAL = {
     "faster": "it takes less time than ours and reads nearly all: more time could buy it nothing",
+    "ours faster": "ours takes less time than it and reads nearly all: more time could buy ours nothing",
 }
 SUITES = {
     "ruler": "RULER's tasks, facts hidden in long texts that must be found, followed, counted or read about",
@@ -135,13 +136,17 @@ def verdict(found: Verdict) -> str:
 
 
 def _against(found: Verdict) -> str:
-    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05)"."""
-    ours, *rivals = found.settings[0]
+    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05 of our time)"; where no setting
+    of the rival is as fast, "routesparse=0.1 (0.98 of its time) against minference=1"."""
+    first, *others = found.settings[0]
+    ours = first.startswith("routesparse=")
     ratios = found.time_ratios[0] if found.time_ratios else ()
-    if len(ratios) != len(rivals):
-        return f"{ours} against {', '.join(rivals)}"
-    taken = [f"{rival} ({ratio:.2f} of our time)" for rival, ratio in zip(rivals, ratios, strict=True)]
-    return f"{ours} against {', '.join(taken)}"
+    taken = others
+    if len(ratios) == len(others):
+        whose = "our" if ours else "its"
+        taken = [f"{one} ({ratio:.2f} of {whose} time)" for one, ratio in zip(others, ratios, strict=True)]
+    sides = (first, ", ".join(taken))
+    return " against ".join(sides if ours else reversed(sides))
 
 
 def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:
