@@ -157,6 +157,15 @@ def test_what_was_run_is_shown_not_what_was_asked_for(tmp_path):
     assert sum("(timed at bbbbbbb)" in cell for cell in cells) == 1
 
 
+def test_a_row_of_other_code_than_ours_says_so(tmp_path):
+    content = values.scores()
+    at = {"routesparse": ["b" * 40], "dense": ["a" * 40, "b" * 40], "minference": ["a" * 40]}
+    content["suite"] = [row | {"predicted_by": at.get(row["method"], [])} for row in content["suite"]]
+    ((found,), _) = read(tmp_path, content)
+    names = {row[1] for row in tables.main_table(found).rows}
+    assert {"dense", "routesparse=0.5", "window=1024", "minference=1 (predicted at aaaaaaa)"} < names
+
+
 def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
     content = values.scores()
     tested = content["hypotheses"][0]
