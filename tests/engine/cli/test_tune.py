@@ -124,7 +124,7 @@ def test_a_price_is_chosen_for_gold_answers_and_used_by_its_name(run, model, hom
         "7 of 8 questions are measured" in err and "mine: 7 questions of 7 documents; unit: document" in out
     )
     made = tuned.load("mine-answer")
-    assert (made.price, made.measure, made.tokens) == (0.5, "answer", 504)
+    assert (made.price, made.measure, made.tokens) == (0.5, "answer", 505)
     rows = [json.loads(line) for line in (home / "tuning" / "mine-answer.jsonl").read_text().splitlines()]
     assert {row["answer_tokens"] for row in rows if "kl" in row} == {4}
     prompt = tmp_path / "prompt.txt"
