@@ -31,6 +31,7 @@ class Document:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the whole text."""
         return len(self.token_ids)
 
 
@@ -46,10 +47,12 @@ class Window:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the prompt, bos included."""
         return len(self.token_ids)
 
     @property
     def sha256(self) -> str:
+        """Of the token ids as little-endian int32: the same prompt has the same one everywhere."""
         return hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes()).hexdigest()
 
 
