@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -114,24 +114,13 @@ def rewrite(path: Path, table: str, **columns: object) -> None:
 
 def rename(record: RunRecord, run_id: str) -> RunRecord:
     """The same run under another id: cheap copies for tests with many runs."""
-
-    def renamed(rows):
-        return tuple(replace(row, run_id=run_id) for row in rows)
-
-    return RunRecord(
-        run=replace(record.run, run_id=run_id),
-        layers=renamed(record.layers),
-        choices=renamed(record.choices),
-        candidates=renamed(record.candidates),
-        fallbacks=renamed(record.fallbacks),
-        audits=renamed(record.audits),
-        worst_rows=renamed(record.worst_rows),
-        block_reads=renamed(record.block_reads),
-        probes=renamed(record.probes),
-        answers=renamed(record.answers),
-        continuations=renamed(record.continuations),
-        prompt=replace(record.prompt, run_id=run_id) if record.prompt else None,
-    )
+    rows = {
+        field.name: tuple(replace(row, run_id=run_id) for row in getattr(record, field.name))
+        for field in fields(record)
+        if field.name not in ("run", "prompt")
+    }
+    prompt = replace(record.prompt, run_id=run_id) if record.prompt else None
+    return RunRecord(run=replace(record.run, run_id=run_id), prompt=prompt, **rows)
 
 
 def _run(run_id, name, domain, layers, heads, segments, tokens, seed, choices, audits, layer_rows, dense):
