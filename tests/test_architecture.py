@@ -303,7 +303,8 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
         "engine/runtime/transformers.py",
         "engine/runtime/watching.py",
         "engine/models/load.py",
-        "engine/evaluation/studies/decisions.py",
+        "engine/evaluation/studies/decisions/problems.py",
+        "engine/evaluation/studies/decisions/recording.py",
         "engine/evaluation/studies/selection/together.py",  # stacks the caches of prefills
     )
     assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))

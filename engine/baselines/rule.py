@@ -59,6 +59,7 @@ class View:
 
     @property
     def device(self) -> torch.device:
+        """Where the layer's queries and keys lie."""
         return self.inputs.q.device
 
     @cached_property

@@ -4,8 +4,8 @@ In a triangle layer row r reads key k <= r iff k < sink_tokens, r - k < local_to
 ``last_rows``: what is skipped is the middle, whose pairs hardly move the first generated token.
 
 Departures: the authors choose the triangle layers by a gradient measured once a model; here they are the layers from
-``dense_layers`` on, half of the model's (as METHOD has it). Pairs become the KV blocks that hold one, and a query block
-that holds one of the last rows is read whole.
+``dense_layers`` on, half of the model's. Pairs become the KV blocks that hold one, and a query block that holds one of
+the last rows is read whole.
 """
 
 from __future__ import annotations

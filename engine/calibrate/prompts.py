@@ -31,6 +31,7 @@ class Document:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the whole text."""
         return len(self.token_ids)
 
 
@@ -49,10 +50,12 @@ class Window:
 
     @property
     def tokens(self) -> int:
+        """Tokens of the prompt, bos included."""
         return len(self.token_ids)
 
     @property
     def sha256(self) -> str:
+        """Of the token ids as little-endian int32, then of the gold answer's where there is one: the same everywhere."""
         digest = hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes())
         if self.answer_ids:
             digest.update(b"answer" + np.asarray(self.answer_ids, dtype="<i4").tobytes())

@@ -109,6 +109,7 @@ def layers_text(record: RunRecord) -> str:
 
 
 def print_summary(record: RunRecord, bundle: Path) -> None:
+    """The run in a few lines on the console: times, density, certificates, audit, and where its bundle lies."""
     run, console = record.run, out_console()
     if not run.routed:
         console.print(

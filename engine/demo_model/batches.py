@@ -146,6 +146,7 @@ class RowMaker:
         self.skipped = 0
 
     def text(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """A stretch of the corpus and its row's kinds, [length + 1] each: the last token is only predicted."""
         start = self.rng.randrange(max(len(self.corpus.tokens) - length - 1, 1))
         ids = np.resize(np.asarray(self.corpus.tokens[start : start + length + 1]), length + 1)
         return ids, np.full(length + 1, TEXT, dtype=np.uint8)
@@ -228,6 +229,7 @@ class BatchSource:
             self._processes.append(process)
 
     def get(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """The next batch of rows of this length. Errors: queue.Empty when the workers give none for two minutes."""
         start = time.perf_counter()
         made = self.queues[length].get(timeout=120)
         self.waited_s += time.perf_counter() - start

@@ -45,6 +45,7 @@ class Document:
 
     @property
     def sha256(self) -> str:
+        """Of the cleaned text in UTF-8."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 

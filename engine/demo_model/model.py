@@ -39,6 +39,8 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class Attention(nn.Module):
+    """The projections of one layer's attention, named as in transformers' Llama."""
+
     def __init__(self, s: Shape):
         super().__init__()
         self.q_proj = _linear(s.hidden, s.heads * HEAD)
@@ -48,6 +50,8 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
+    """The gated feed-forward part of one layer."""
+
     def __init__(self, s: Shape):
         super().__init__()
         self.gate_proj = _linear(s.hidden, s.mlp)
@@ -56,6 +60,8 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
+    """Weights of one decoder layer; the forward pass over packed rows is ``Llama``'s."""
+
     def __init__(self, s: Shape):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(s.hidden)
@@ -65,6 +71,8 @@ class Layer(nn.Module):
 
 
 class Body(nn.Module):
+    """Embedding, layers and the last norm."""
+
     def __init__(self, s: Shape):
         super().__init__()
         self.embed_tokens = nn.Embedding(s.vocabulary, s.hidden)
@@ -124,6 +132,7 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=std)
 
     def compile_parts(self) -> None:
+        """Compile what lies between two attentions, and the loss; attention itself stays a kernel's."""
         self._before = torch.compile(before_attention, dynamic=False)
         self._after = torch.compile(after_attention, dynamic=False)
         self._head = torch.compile(head_loss, dynamic=False)

@@ -136,6 +136,7 @@ def _essay(rng: random.Random, haystack: str, characters: int) -> list[str]:
 
 
 def make_niah(task: str, rng: random.Random, units: int, haystack: str, part: WordSet, t: Training) -> Built:
+    """One of RULER's needle tasks; units: pieces of haystack (needles, lines of noise or characters of an essay)."""
     spec = NIAH[task]
     per_key = t.values or spec.values
     queries = t.queries or spec.queries

@@ -38,18 +38,22 @@ class Sample:
 
     @property
     def prompt(self) -> str:
+        """Context and question, without the beginning of the answer."""
         return self.context + self.first.question
 
     @property
     def answer_prefix(self) -> str:
+        """How the answer begins; the model reads it behind the prompt."""
         return self.first.answer_prefix
 
     @property
     def gold(self) -> tuple[str, ...]:
+        """The strings that an answer must have."""
         return self.first.gold
 
     @property
     def answer(self) -> str:
+        """A full reference answer."""
         return self.first.answer
 
 

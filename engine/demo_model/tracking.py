@@ -53,6 +53,7 @@ _VT_INTRO = "Memorize and track the chain(s) of variable assignment hidden in th
 
 
 def make_vt(rng: random.Random, units: int, t: Training) -> Built:
+    """RULER's variable tracking: a worked example, then chains of assignments among lines of noise."""
     hops = t.hops or 4
     shown, _, example_names, example_numbers = _vt_block(rng, 8, 1, hops, 3)
     example_turn = _vt_turn(example_numbers[0], example_names[0])

@@ -82,11 +82,13 @@ class Group:
         return float(shared)
 
     def sum(self, tensor: Tensor) -> Tensor:
+        """In place, over all processes."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """In place, over all processes, as one flat tensor."""
         if self.size > 1:
             grads = [p.grad for p in parameters if p.grad is not None]
             flat = torch.cat([g.flatten() for g in grads])
@@ -95,11 +97,13 @@ class Group:
             torch._foreach_copy_(grads, [part.view_as(g) for part, g in zip(parts, grads, strict=True)])
 
     def copy_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Rank 0's parameters to every process."""
         if self.size > 1:
             for parameter in parameters:
                 dist.broadcast(parameter.detach(), 0)
 
     def finish(self) -> None:
+        """Leave the group."""
         if self.size > 1:
             dist.destroy_process_group()
 
@@ -177,6 +181,7 @@ class Trainer:
         export(self.model, folder / "model")
 
     def load(self, path: Path) -> None:
+        """Go on from a checkpoint: weights, optimisers, place in the schedule, and a warm-up that is over."""
         state = torch.load(path, map_location=self.group.device, weights_only=True)
         self.model.load_state_dict(state["model"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
@@ -249,6 +254,7 @@ def kept_documents(data: Path, report: Path) -> list[Document]:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command's arguments."""
     parser = argparse.ArgumentParser(description="Train the bundled model.")
     parser.add_argument("--data", type=Path, required=True, help="folder with {prose,code,dialog}/train")
     parser.add_argument(
@@ -281,6 +287,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None, shape: Shape | None = None, phases: Sequence[Phase] = PHASES) -> None:
+    """Train, log and save until the schedule or the time is over; see --help."""
     args = parse(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     group = Group()

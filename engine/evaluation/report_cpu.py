@@ -1,4 +1,4 @@
-"""data/results/CPU.md: routed against dense prefill, and answers on needles, both on a CPU."""
+"""data/results/CPU.md: routed against dense prefill on a CPU, and answers on needles."""
 
 from __future__ import annotations
 

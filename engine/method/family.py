@@ -83,6 +83,7 @@ class Context:
 
     @cached_property
     def geometry(self) -> SegmentGeometry:
+        """The segment's blocks and diagonal on the inputs' device, its padding included."""
         return self.segment.geometry(self.inputs.first_keys())
 
     @cached_property

@@ -57,6 +57,7 @@ class Segment:
 
     @property
     def query_blocks(self) -> int:
+        """Query blocks of all rows, the last one perhaps not full."""
         return -(-self.rows // self.block_q)
 
     @property
@@ -66,6 +67,7 @@ class Segment:
 
     @property
     def key_blocks(self) -> int:
+        """KV blocks that hold those keys, the last one perhaps not full."""
         return -(-self.keys // self.block_k)
 
     @property

@@ -270,5 +270,6 @@ def _check_weights(file: Path) -> None:
 
 
 def first_line(error: BaseException) -> str:
+    """An error's first line without its full stop, or the error's type where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -77,6 +77,7 @@ class MethodRow:
 
     @property
     def name(self) -> str:
+        """Method and setting, as reports print them: dense, routesparse=0.5, xattention=0.9 as published."""
         if self.method in ("dense", "dense_kernel"):
             return self.method
         return f"{self.method}={self.setting:g}" + ("" if self.extras else " as published")
@@ -140,10 +141,12 @@ class Evaluation:
 
     @property
     def lengths(self) -> list[int]:
+        """Prompt lengths in tokens, ascending."""
         return sorted({row.length for row in self.rows})
 
     @property
     def is_perplexity(self) -> bool:
+        """Whether its scores are perplexities, of which less is better."""
         return any(row.ratio is not None for row in self.rows)
 
     def at(self, length: int) -> list[MethodRow]:

@@ -85,10 +85,12 @@ class Draws:
 
     @property
     def n(self) -> int:
+        """Prompts of all strata."""
         return sum(map(len, self.places.values()))
 
     @property
     def clusters(self) -> int:
+        """Clusters of all strata."""
         return sum(counts.shape[1] for counts in self.counts.values())
 
     def means(self, values: Values) -> np.ndarray:
@@ -189,6 +191,7 @@ def newcombe(both: int, only_other: int, only_base: int, neither: int) -> tuple[
 
 
 def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """The score interval of a share of n (Wilson 1927); z: of the level, 95 % by default."""
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)

@@ -38,11 +38,6 @@ class BlockShares:
     mass: np.ndarray | None = None
     lost: np.ndarray | None = None
 
-    def cells_of(self, blocks: np.ndarray) -> np.ndarray:
-        """The cells of some KV blocks, those beyond the last cell left out."""
-        cells = np.asarray(blocks) // self.pool
-        return cells[cells < self.reads.shape[-1]]
-
 
 def block_shares(
     store: OwnerView, run_id: str, segment: int | None, batch_index: int = 0

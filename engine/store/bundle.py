@@ -34,7 +34,7 @@ from routesparse.engine.certificate_rows import CertificateRecord, CertificateRo
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
 from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import RunRecord, RunRow
-from routesparse.engine.store import certificate_ranges, ranges, tables
+from routesparse.engine.store import certificate_ranges, run_checks, tables
 
 FORMAT = "routesparse-bundle"
 # 1 named lambda and g "gate"; 2 had no answer, worst_row and block_reads; 3 no continuation; 4 no certificates;
@@ -230,7 +230,7 @@ def _head(files: Iterable[str]) -> str:
 
 def _rules(table: str) -> Any:
     """The module that holds the rules of a table's values."""
-    return certificate_ranges if table in tables.CERTIFICATE_TABLES else ranges
+    return certificate_ranges if table in tables.CERTIFICATE_TABLES else run_checks
 
 
 def _manifest(run: RunRow | CertificateRow, files: dict[str, dict[str, Any]]) -> dict[str, Any]:

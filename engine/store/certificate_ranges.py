@@ -14,6 +14,7 @@ from routesparse.engine.certificate_rows import MOST_TOKEN_TEXT
 from routesparse.engine.fields import FieldError
 from routesparse.engine.rows import EXECUTED_TOLERANCE
 from routesparse.engine.store import ranges
+from routesparse.engine.store.columns import check_columns
 from routesparse.engine.store.rules import Number, OneOf, Rule, Text, Whole
 
 _RUN, _UNIT = ranges.SCHEMA["run"], ranges.SCHEMA["audit"]
@@ -94,7 +95,7 @@ def check(tables: Mapping[str, pa.Table]) -> None:
 
 def check_table(name: str, table: pa.Table) -> None:
     """Hold one table to SCHEMA. Errors: FieldError for the first value out of range."""
-    ranges.check_columns(name, table, SCHEMA[name])
+    check_columns(name, table, SCHEMA[name])
 
 
 def _certificate(row: dict[str, Any]) -> None:

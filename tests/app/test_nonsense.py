@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from routesparse.app.shell.access import access
-from routesparse.engine.store import bundle, ranges, tables
+from routesparse.engine.store import bundle, run_checks, tables
 
 GOOD = "d4e5b678"
 VALUES = {
@@ -35,7 +35,7 @@ PAGES = [
 @pytest.fixture
 def nonsense(filled, record, factory, monkeypatch):
     """A home with two good runs, and one run for every table and kind of nonsense in all its columns."""
-    monkeypatch.setattr(ranges, "check", lambda tables: None)
+    monkeypatch.setattr(run_checks, "check", lambda tables: None)
     for table in set(tables.TABLES) - {"prompt"}:
         schema = tables.arrow_schema(table)
         for kind, values in VALUES.items():

@@ -195,7 +195,9 @@ def report(here: visits.Side, against: visits.Side | None) -> list[dict[str, obj
 
 
 def _fills_fleets(checkout: Path) -> bool:
-    return "def served(" in (checkout / "tests/engine/store/factory.py").read_text("utf-8")
+    """Whether its factory makes requests of a server: in one file, or in those of its folder ``synthetic``."""
+    files = (checkout / "tests/engine/store").rglob("*.py")
+    return any("def served(" in file.read_text("utf-8") for file in files)
 
 
 def _ratio(ours: list[float], others: list[float]) -> float | None:

@@ -106,6 +106,7 @@ def recorded(
 def window_ids(
     loaded: LoadedModel, arguments: argparse.Namespace, split: str, windows: int
 ) -> Iterator[list[int]]:
+    """Token ids of so many windows of a split, from every domain."""
     for domain in DOMAINS:
         documents = read_documents(arguments.data / domain / split, domain, loaded.tokenizer)
         tokens = arguments.tokens

@@ -34,6 +34,7 @@ class Source:
         return self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def decode(self, ids: list[int]) -> str:
+        """The text of token ids, without special tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     @property
@@ -42,6 +43,7 @@ class Source:
         return int(self._tokenizer.bos_token_id is not None)
 
     def folder(self, suite: str) -> Path:
+        """Where a suite's files lie."""
         return self.data / "benchmarks" / suite
 
     def file(self, suite: str, *patterns: str) -> Path | None:

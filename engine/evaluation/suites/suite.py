@@ -54,6 +54,7 @@ class TaskScore:
 
     @property
     def n(self) -> int:
+        """Rows that have a value."""
         return sum(value is not None for value in self.values)
 
     @property

@@ -23,6 +23,7 @@ def budgets(segment: Segment) -> list[dict[str, int]]:
 
 
 def text(budget: Candidate) -> str:
+    """The budget in words."""
     return f"sink {budget.block_k} + local {budget.blocks * budget.block_k} tokens"
 
 

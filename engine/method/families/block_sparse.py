@@ -25,6 +25,7 @@ def budgets(segment: Segment) -> list[dict[str, int]]:
 
 
 def text(budget: Candidate) -> str:
+    """The budget in words."""
     return f"{budget.blocks} blocks of {budget.block_k} a row"
 
 

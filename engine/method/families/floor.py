@@ -30,6 +30,7 @@ def budgets(segment: Segment) -> list[dict[str, float]]:
 
 
 def text(budget: Candidate) -> str:
+    """The budget in words."""
     return f"blocks that hold {100 * budget.share:.3g} % of the rows or more"
 
 

@@ -37,6 +37,7 @@ def budgets(segment: Segment) -> list[dict[str, int]]:
 
 
 def text(budget: Candidate) -> str:
+    """The budget in words."""
     return f"{budget.columns} columns + {budget.blocks} slash bands of {budget.block_k}"
 
 

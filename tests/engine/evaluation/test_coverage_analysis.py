@@ -11,7 +11,7 @@ from routesparse.engine.calibration.artifact import STAMPED, load_calibration
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, InputError, ProfileError
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies.coverage import analyse
+from routesparse.engine.evaluation.studies.coverage import analyse, certificates
 from routesparse.engine.evaluation.studies.coverage.attention_work import decompose
 from routesparse.engine.evaluation.studies.coverage.controls import Candidates, _of_domain, controls
 from routesparse.engine.method.latency import LatencyProfile
@@ -161,7 +161,7 @@ def priced_units():
 
 def test_a_layer_counts_once_and_a_rung_of_dense_heads_is_no_test():
     config = RouterConfig(policy="priced", tau_layer=0.7, tau_head=0.4)
-    found = analyse._layers(priced_units(), config)
+    found = certificates.in_prompt_layers(priced_units(), config)
     assert (found["layers"], found["units"], found["mean"], found["raised"]) == (2, 2, 0.5, 0.5)
     assert (found["tests"], found["tests_above_the_truth"], found["false_passes"]) == (4, 1, 1)
     assert found["least_certified"] == 0.7 and found["median_certified"] == 0.75
@@ -169,7 +169,7 @@ def test_a_layer_counts_once_and_a_rung_of_dense_heads_is_no_test():
 
 
 def test_every_rung_of_a_head_is_a_test_under_one_price():
-    found = analyse._in_prompt(priced_units(), RouterConfig(policy="priced", tau_head=0.4))
+    found = certificates.in_prompt(priced_units(), RouterConfig(policy="priced", tau_head=0.4))
     assert (found["tests"], found["tests_above_the_truth"], found["false_passes"]) == (3, 1, 1)
     assert found["mean"] == 0.5 and found["least_certified"] == 0.5 and found["least_mass"] == 0.3
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from routesparse.engine.evaluation.studies import decisions
+from routesparse.engine.evaluation.studies.decisions import comparison
+from routesparse.engine.evaluation.studies.decisions import recording as recorder
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def recording():
 
 
 def test_equal_recordings_differ_in_no_prompt(recording, capsys):
-    assert decisions.compare(recording, copy.deepcopy(recording)) == 0
+    assert comparison.compare(recording, copy.deepcopy(recording)) == 0
     assert "2 of 2 prompts are equal bit by bit" in capsys.readouterr().out
 
 
@@ -35,7 +36,7 @@ def test_what_differs_is_named_by_prompt_layer_and_field(recording, capsys):
     # One unit in the last place.
     other["results"]["code"]["units"][0]["mass"] = (0.9 + 2**-53).hex()
     other["results"]["code"]["candidates"]["layer 3, candidates of a_shape, mass"] = "10"
-    assert decisions.compare(recording, other) == 1
+    assert comparison.compare(recording, other) == 1
     printed = capsys.readouterr().out
     assert "code (dense upstream), layers [3]: units: mass 1, candidates of a_shape, mass 1" in printed
     assert "1 of 2 prompts are equal bit by bit" in printed
@@ -45,12 +46,12 @@ def test_recordings_of_different_problems_are_refused(recording):
     other = copy.deepcopy(recording)
     other["problems"][0]["ids"] = [[1, 3]]
     with pytest.raises(SystemExit, match="record the second one with --like the first"):
-        decisions.compare(recording, other)
+        comparison.compare(recording, other)
 
 
 def test_a_recording_of_some_problems_is_compared_on_those(recording, capsys):
     part = {**recording, "problems": recording["problems"][:1]}
-    assert decisions.compare(recording, part) == 0
+    assert comparison.compare(recording, part) == 0
     printed = capsys.readouterr().out
     assert "only 1 of 2 prompts are in both recordings" in printed
     assert "1 of 1 prompts are equal bit by bit" in printed
@@ -65,12 +66,12 @@ def test_values_are_written_to_the_last_bit_and_renamed_fields_are_found():
     class After:
         gate_statistic: float
 
-    names = decisions.UNIT_FIELDS["gate_statistic"]
-    assert decisions._exact(decisions._get(Before(0.1), *names)) == (0.1).hex()
-    assert decisions._get(After(0.2), *names) == 0.2
-    assert decisions._exact(True) is True
+    names = recorder.UNIT_FIELDS["gate_statistic"]
+    assert recorder._exact(recorder._get(Before(0.1), *names)) == (0.1).hex()
+    assert recorder._get(After(0.2), *names) == 0.2
+    assert recorder._exact(True) is True
 
 
 def test_lambda_is_found_under_either_name():
     values = {"policy": "certified", "gate_threshold": 0.9, "break_even_tokens": 0}
-    assert decisions.config_of(values).gate_threshold == 0.9
+    assert recorder.config_of(values).gate_threshold == 0.9

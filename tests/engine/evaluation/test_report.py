@@ -11,6 +11,7 @@ from routesparse.engine.evaluation import (
     report_contexts,
     report_cpu,
     report_gpu,
+    report_gpu_tables,
     report_trust,
     result_files,
 )
@@ -67,7 +68,9 @@ def test_the_headline_tells_the_8b_shape_by_plans_that_a_router_chose(copied, mo
     replace(copied, name, result)
     assert "this model's plans (42 %) were 1.87 times as fast" in report_gpu.headline()[2]
     other = {row["git_commit"] for row in result["rows"] if "git_commit" in row}
-    assert other and all(any(f"(at {commit})" in line for line in report_gpu.prefill()) for commit in other)
+    assert other and all(
+        any(f"(at {commit})" in line for line in report_gpu_tables.prefill()) for commit in other
+    )
 
 
 @pytest.mark.parametrize("seed", [report_cpu.DEVELOPMENT_SEED, report_cpu.DEVELOPMENT_SEED + 1])

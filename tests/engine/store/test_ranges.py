@@ -10,7 +10,7 @@ import pytest
 from routesparse.engine import paths
 from routesparse.engine.errors import BundleError
 from routesparse.engine.fields import FieldError
-from routesparse.engine.store import bundle, ranges, rules, spool, tables
+from routesparse.engine.store import bundle, ranges, rules, run_checks, spool, tables
 
 NONSENSE = {
     pa.int64(): (-1, 2**31 - 1, 2**31, 2**63 - 1, -(2**63)),
@@ -50,7 +50,7 @@ def same(a, b):
 @pytest.fixture(scope="module")
 def good(small):
     found = {table: tables.to_arrow(table, tables.rows_of(small, table)) for table in tables.TABLES}
-    ranges.check(found)
+    run_checks.check(found)
     return found
 
 
@@ -77,7 +77,7 @@ def test_nonsense_in_any_column_is_refused_by_name(good, table, column):
     ]
     for value in wrong:
         with pytest.raises(FieldError) as caught:
-            ranges.check(changed(good, table, column, value))
+            run_checks.check(changed(good, table, column, value))
         assert table in str(caught.value) or "run" in str(caught.value), (value, str(caught.value))
 
 
@@ -121,18 +121,18 @@ def test_nonsense_in_any_column_is_refused_by_name(good, table, column):
 )
 def test_values_that_contradict_each_other_are_refused(good, table, column, value, told):
     with pytest.raises(FieldError, match=told):
-        ranges.check(changed(good, table, column, value))
+        run_checks.check(changed(good, table, column, value))
 
 
 def test_a_map_that_no_page_can_draw_is_refused(good):
     with pytest.raises(FieldError, match=r"run\.layers is 4096, it must be at most 16, with 4096 heads"):
-        ranges.check(changed(changed(good, "run", "layers", 4_096), "run", "heads", 4_096))
+        run_checks.check(changed(changed(good, "run", "layers", 4_096), "run", "heads", 4_096))
 
 
 def test_a_family_of_another_version_is_let_through(good):
     """Its name alone is checked: pages show it in grey."""
     data = good["head_choice"]
-    ranges.check({**good, "head_choice": data.set_column(
+    run_checks.check({**good, "head_choice": data.set_column(
         data.schema.get_field_index("pattern"), data.schema.field("pattern"),
         pa.array(["fifth_family"] * len(data)),
     )})  # fmt: skip
@@ -191,7 +191,7 @@ def test_what_only_the_store_can_not_hold_is_set_aside_too(store, small, factory
     """The schema and the columns agree; should they ever not, the bundle goes back and is set aside."""
     path = bundle.write_bundle(small, home / "spool")
     factory.rewrite(path, "run", tokens=1, layers=2**40)
-    monkeypatch.setattr(ranges, "check", lambda tables: None)
+    monkeypatch.setattr(run_checks, "check", lambda tables: None)
     report = spool.ingest_spool(store)
     assert "can't be stored" in report.rejected[0].reason and "Conversion Error" in report.rejected[0].reason
     assert not report.waiting and not store.unlisted and not list(store.bundles.iterdir())

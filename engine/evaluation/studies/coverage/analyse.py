@@ -11,7 +11,7 @@ Intervals resample clusters (``plan.py``); fewer than ``stats.coverage.FEWEST_CL
 - conformal: share of selected sparse units with g* >= g - delta, per prompt; and the body mean mass against it.
 - in-prompt: share with body mean mass >= its certificate; how far betting and empirical Bernstein lie below the mass.
 - row: share of body rows above the k-th smallest certificate row, at q and at the recorded union-bound level.
-- what must fail: ``controls.py``; where the attention work comes from: ``attention_work.py``.
+- judged in ``certificates.py`` (the first three); what must fail: ``controls.py``; the work: ``attention_work.py``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import CalibrationError, ProfileError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.attention_work import decompose
-from routesparse.engine.evaluation.studies.coverage.controls import controls, cover
+from routesparse.engine.evaluation.studies.coverage.certificates import conformal, in_prompt, in_prompt_layers
+from routesparse.engine.evaluation.studies.coverage.controls import CONFIDENCE, controls, cover
 from routesparse.engine.evaluation.studies.coverage.data import Measured, descriptors, flattened, load
+from routesparse.engine.evaluation.studies.coverage.per_window import per_window
 from routesparse.engine.evaluation.studies.coverage.plan import DOMAINS
 from routesparse.engine.evaluation.studies.coverage.units import bound_error
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.models.load import load_model
 from routesparse.engine.stats.coverage import FEWEST_CLUSTERS, trusted_interval
 
-CONFIDENCE = 0.95
-WHOLE = 1e-6  # a mean mass this close to 1 is the whole
 FALLBACK_TARGET = 0.068
 WORK_TARGET = 0.35
 LENGTHS = {"4096": (0, 4_096), "8192": (4_097, 8_192), "16384": (8_193, 16_384)}
@@ -128,50 +128,6 @@ def check(measured: Measured, calibrations: dict[str, Calibration], profile: Lat
             )
 
 
-def per_window(
-    units: pd.DataFrame, windows: pd.DataFrame, calibrations: dict[str, Calibration], config: RouterConfig
-) -> pd.DataFrame:
-    """One row per window: what it is, its counts of units, and the share of its sparse units that each claim covers.
-
-    Under the policy "priced" also its layers: how many were certified, the least certified, and the share covered.
-    alarm_<calibration>: 1 where its drift alarm goes off. NaN: no sparse unit, or no delta or no alarm for this length.
-    """
-    sparse = units[units["is_sparse"]]
-    claims = {
-        "in_prompt": sparse["true_mass"] >= sparse["lower"],
-        "row_at_q": sparse["row_q_covered"],
-        "row_as_recorded": sparse["row_s_covered"],
-    }
-    for name, calibration in calibrations.items():
-        delta = _delta(sparse, calibration)
-        held = (sparse["target"] >= (sparse["gate_statistic"] - delta).clip(0, 1)).astype(float)
-        claims[f"conformal_{name}"] = held.where(np.isfinite(delta))
-    by = units.groupby("number")
-    frame = windows[["window", "domain", "document", "cluster", "tokens", "device", "density"]].copy()
-    frame["units"] = by.size()
-    frame["sparse_units"] = by["is_sparse"].sum()
-    frame["expanded_units"] = by["fallback"].agg(lambda kinds: (kinds == 1).sum())
-    frame["dense_fallback_units"] = by["fallback"].agg(lambda kinds: (kinds == 2).sum())
-    below = sparse["true_mass"] < config.least_head_mass
-    frame["below_tau_units"] = below.groupby(sparse["number"]).sum()
-    if config.policy == "priced":
-        certified = of_layers(units).dropna(subset=["layer_lower"])
-        held = (certified["layer_true"] >= certified["layer_lower"]).astype(float)
-        frame["certified_layers"] = certified.groupby("number").size()
-        frame["least_layer_lower"] = certified.groupby("number")["layer_lower"].min()
-        frame["in_prompt_layers"] = held.groupby(certified["number"]).mean()
-    for name, covered in claims.items():
-        frame[name] = covered.astype(float).groupby(sparse["number"]).mean()
-    values = {number: descriptors(rows)[1] for number, rows in by}
-    for name, calibration in calibrations.items():
-        if calibration.drift is not None:
-            assessed = {n: calibration.drift.assess(v, int(frame["tokens"][n])) for n, v in values.items()}
-            frame[f"alarm_{name}"] = pd.Series(
-                {n: None if a is None else float(a.alarm) for n, a in assessed.items()}, dtype=float
-            )
-    return frame.sort_values("window")
-
-
 def _twins(units: pd.DataFrame) -> dict[str, Any]:
     """The same windows on a CPU and on a GPU: how often they agree."""
     if not len(units):
@@ -220,8 +176,8 @@ def _domain(
         **_evidence(mine),
         "units": len(units),
         "sparse_units": len(sparse),
-        "in_prompt": _in_prompt(units, config),
-        **({"layer": _layers(units, config)} if config.policy == "priced" else {}),
+        "in_prompt": in_prompt(units, config),
+        **({"layer": in_prompt_layers(units, config)} if config.policy == "priced" else {}),
         "row": {
             "kept_at_q": cover(sparse, sparse["row_q_covered"]),
             "kept_as_recorded": cover(sparse, sparse["row_s_covered"]),
@@ -230,7 +186,7 @@ def _domain(
             ),
         },
         "conformal": {
-            name: _conformal(sparse, c)
+            name: conformal(sparse, c)
             for name, c in calibrations.items()
             if name in (domain, "mixed", "robust")
         },
@@ -256,75 +212,6 @@ def _evidence(windows: pd.DataFrame) -> dict[str, int]:
         "windows": len(windows),
         "documents": int(windows["document"].nunique()),
         "clusters": int(windows["cluster"].nunique()),
-    }
-
-
-def _in_prompt(units: pd.DataFrame, config: RouterConfig) -> dict[str, Any]:
-    """Each head's certificate. Under the policy "priced" every rung's bound is a test, whether the unit kept it or not:
-    which rungs a unit climbs depends on their bounds.
-    """
-    sparse = units[units["is_sparse"]]
-    tested, kind = (units, "rung") if config.policy == "priced" else (sparse, "test")
-    tests = pd.DataFrame(
-        {"lower": flattened(tested, f"{kind}_lower"), "true": flattened(tested, f"{kind}_true")}
-    )
-    return {
-        **cover(sparse, sparse["true_mass"] >= sparse["lower"]),
-        "median_gap": float((sparse["true_mass"] - sparse["lower"]).median()),
-        "median_gap_bernstein": float((sparse["true_mass"] - sparse["bernstein"]).median()),
-        "false_passes": int((sparse["true_mass"] < config.least_head_mass).sum()),
-        "median_certified": float(sparse["lower"].median()),
-        "least_certified": float(sparse["lower"].min()),
-        "least_mass": float(sparse["true_mass"].min()),
-        "tests": len(tests),
-        "tests_above_the_truth": int((tests["lower"] > tests["true"]).sum()),
-    }
-
-
-def of_layers(units: pd.DataFrame) -> pd.DataFrame:
-    """One row per window, layer and segment."""
-    return units.drop_duplicates(["number", "layer", "segment"])
-
-
-def _layers(units: pd.DataFrame, config: RouterConfig) -> dict[str, Any]:
-    """The layers' certificate. A rung at which every head is dense is no test: nothing can go wrong there."""
-    layers = of_layers(units)
-    kept = layers.dropna(subset=["layer_lower"])
-    lower, true = (flattened(layers, name) for name in ("layer_bounds", "layer_rung_true"))
-    tested = true < 1.0 - WHOLE
-    return {
-        **cover(kept, kept["layer_true"] >= kept["layer_lower"]),
-        "layers": len(layers),
-        "raised": float((layers["layer_rung"] > 0).mean()),
-        "dense": float(layers["layer_lower"].isna().mean()),
-        "median_gap": float((kept["layer_true"] - kept["layer_lower"]).median()),
-        "false_passes": int((kept["layer_true"] < config.tau_layer).sum()),
-        "median_certified": float(kept["layer_lower"].median()),
-        "least_certified": float(kept["layer_lower"].min()),
-        "median_mass": float(kept["layer_true"].median()),
-        "least_mass": float(kept["layer_true"].min()),
-        "tests": int(tested.sum()),
-        "tests_above_the_truth": int((lower[tested] > true[tested]).sum()),
-    }
-
-
-def _delta(units: pd.DataFrame, calibration: Calibration) -> np.ndarray:
-    lengths = {n: calibration.delta(int(n), CONFIDENCE) for n in units["tokens"].unique()}
-    return units["tokens"].map(lengths).to_numpy(dtype=np.float64)
-
-
-def _conformal(sparse: pd.DataFrame, calibration: Calibration) -> dict[str, Any]:
-    delta = _delta(sparse, calibration)
-    if not np.isfinite(delta).all():
-        return {"delta": None}
-    low = (sparse["gate_statistic"] - delta).clip(0, 1)
-    return {
-        "delta": float(delta.max()),
-        **cover(sparse, sparse["target"] >= low),
-        "body_mass_coverage": float((sparse["true_mass"] >= low).mean()),
-        "median_target_gap": float((sparse["target"] - low).median()),
-        "median_mass_gap": float((sparse["true_mass"] - low).median()),
-        "zero_bounds": int((low == 0).sum()),
     }
 
 
@@ -411,7 +298,7 @@ def _grouped(units: pd.DataFrame, column: str, config: RouterConfig) -> dict[str
     """In-prompt coverage and the audited mass by family or layer, over all test domains."""
     sparse = units[units["is_sparse"]]
     return {
-        str(name): {**_in_prompt(part, config), "mean_mass": float(part["true_mass"].mean())}
+        str(name): {**in_prompt(part, config), "mean_mass": float(part["true_mass"].mean())}
         for name, part in sparse.groupby(column)
     }
 

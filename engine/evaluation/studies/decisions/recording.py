@@ -1,17 +1,16 @@
-"""What the router decided on 40 prompts, to the last bit, so that two versions of this project can be compared.
+"""Route the problems of a recording with some version of this project, and take down what was decided.
 
-python -m routesparse.engine.evaluation.studies.decisions record NEW.json --like data/results/decisions.json
-python -m routesparse.engine.evaluation.studies.decisions compare data/results/decisions.json NEW.json
+    python -P engine/evaluation/studies/decisions/recording.py AFTER.json --like BEFORE.json
 
-A recording holds its own problems (token ids, configuration, salt), so ``--like`` asks another version the same
-questions; ``--texts FOLDER`` makes new ones from FOLDER/{prose,code,dialog}/calibration/*.txt and generated needles.
-32 problems run on the CPU path with the demo model, 8 small ones on the fused path in Triton's interpreter. One
-thread, float32, a fixed latency profile: on one machine with the same libraries, two recordings of one version are
-equal. In most problems every layer reads what the layers before it give with *dense* attention, so a changed
-decision in one layer changes nothing in the next, and ``compare`` shows exactly the layers that a change touches.
+By its path, this file records whatever version ``import routesparse`` finds, such as an older one whose checkout is
+the working directory; so it imports nothing of this folder, and only the public contract is used (``route``,
+``RouterConfig``, ``trace.record``), but for what stands above ``record``: that knows the names that differ between
+versions. A recording holds its own problems (token ids, configuration, salt), so ``--like`` asks the same questions.
 
-Only the public contract is used (``route``, ``RouterConfig``, ``trace.record``), but for what stands under
-"Adapter": it knows the names that differ between versions.
+One thread, float32, a fixed latency profile: on one machine with the same libraries, two recordings of one version are
+equal. Where a problem says ``dense_upstream``, every layer reads what the layers before it give with *dense*
+attention, so a changed decision in one layer changes nothing in the next, and comparing shows exactly the layers that
+a change touches.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import importlib
 import json
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
@@ -83,8 +81,7 @@ COSTS = {
     "probe_key_us": 0.001,
     "median_error": 0.0,
 }
-SMALL = {"block_q": 32, "block_k": 16, "segment_tokens": 2_048, "tail_tokens": 32, "recent_rows": 24}
-SMALL |= {"routing_rows": 16, "certificate_rows": 32, "boundary_rows": 8}
+ONLY = "only the problems whose names contain this, such as fused"
 
 
 def profile_class() -> Any:
@@ -140,115 +137,7 @@ def _first(name: str, *modules: str) -> Any:
     )
 
 
-def new_problems(texts: Path) -> list[dict[str, Any]]:
-    """The 40 problems, their tokens from the texts. Errors: FileNotFoundError, ValueError for a short text."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(_checkout() / "data" / "models" / "demo")
-    rng = random.Random(SEED)
-
-    def ids(domain: str, tokens: int) -> list[int]:
-        if domain == "needles":
-            text = _needles(rng, 4 * tokens)
-        else:
-            files = sorted((texts / domain / "calibration").glob("*.txt"))
-            if not files:
-                raise FileNotFoundError(f"no {domain}/calibration/*.txt in {texts}")
-            content = rng.choice(files).read_text("utf-8")
-            begin = rng.randrange(max(1, len(content) - 8 * tokens))
-            text = content[begin : begin + 8 * tokens]
-        found = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(found) < tokens - 1:
-            raise ValueError(f"a {domain} text has {len(found)} tokens; {tokens} are needed")
-        # The question of a needle prompt stands at its end.
-        kept = found[1 - tokens :] if domain == "needles" else found[: tokens - 1]
-        return [tokenizer.bos_token_id, *kept]
-
-    problems: list[dict[str, Any]] = []
-    domains = ("prose", "code", "dialog", "needles")
-    certified: dict[str, Any] = {"policy": "certified"}
-    kinds: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
-        (1_024, certified, {}),
-        (2_048, certified, {}),
-        (4_096, {**certified, "tau": 0.95, "alpha": 0.3}, {}),
-        (1_500, {**certified, "probe": "pooled"}, {}),
-        (2_048, {"policy": "budgeted", "budget": "0.2"}, {}),
-        (3_000, {"policy": "strict", "budget": "0.3", "probe": "pooled"}, {}),
-        (2_700, {"policy": "strict", "budget": "0.35", "segment_tokens": 1_024}, {}),
-        (1_536, {**certified, "max_tests": 5, "bound": "bernstein", "gate_threshold": 0.92}, {}),
-    ]
-    for tokens, config, extra in kinds:
-        problems += [
-            {"name": f"{domain}-{tokens}-{config['policy']}", "ids": [ids(domain, tokens)], "config": config}
-            | extra
-            for domain in domains
-        ]
-    # Routed upstream, as in use: a batch padded on the left, a prompt in chunks, several segments, the ablations.
-    whole = {"dense_upstream": False}
-    problems[3] |= whole
-    problems[6] |= whole
-    problems[9] |= {
-        **whole,
-        "ids": [ids("code", 2_048), ids("prose", 1_600)],
-        "name": "padded-2048-certified",
-    }
-    problems[14] |= {
-        **whole,
-        "ids": [ids("dialog", 1_500), ids("needles", 1_200)],
-        "name": "padded-1500-pooled",
-    }
-    problems[8] |= {**whole, "chunks": [2_304, 1_792], "name": "prose-4096-chunks"}
-    problems[18] |= {**whole, "chunks": [1_024, 1_024], "name": "dialog-2048-chunks-budgeted"}
-    problems[25] |= whole
-    problems[30] |= {**whole, "config": {**certified, "fallback": False}, "name": "dialog-1536-no-fallback"}
-    for problem in problems:
-        problem |= {"part": "cpu", "model": "demo"}
-    small: list[tuple[str, int, dict[str, Any], dict[str, Any]]] = [
-        ("demo", 333, certified, {}),
-        ("demo", 410, certified, {"chunks": [260, 150]}),
-        ("demo", 300, {**certified, "probe": "pooled"}, {}),
-        ("demo", 300, {"policy": "budgeted", "budget": "0.5"}, {}),
-        ("demo", 300, {**certified, "recent_rows": 100, "tail_tokens": 128, "max_tests": 5}, {}),
-        ("demo", 250, certified, {"padded": 173}),
-        ("softcap", 290, certified, {}),
-        ("sinks", 290, certified, {}),
-    ]
-    for place, (model, tokens, config, extra) in enumerate(small):
-        domain = domains[place % len(domains)]
-        prompts = [ids(domain, tokens)]
-        if "padded" in extra:
-            prompts.append(ids(domain, extra["padded"]))
-        problems.append(
-            {"name": f"fused-{model}-{tokens}-{place}", "part": "fused", "model": model, "ids": prompts}
-            | {"config": {**SMALL, "tau": 0.7 if place % 2 else 0.92, **config}}
-            | {name: value for name, value in extra.items() if name == "chunks"}
-        )
-    for problem in problems:
-        problem["config"] = {**problem["config"], "break_even_tokens": 0, "seed": SEED}
-        problem.setdefault("dense_upstream", len(problem["ids"]) == 1 and "chunks" not in problem)
-    return problems
-
-
-def _needles(rng: random.Random, characters: int) -> str:
-    """Lines of noise with four numbers hidden in them, and the question for one."""
-    noise = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-    lines = [noise] * (characters // len(noise) + 1)
-    keys = [
-        f"{rng.choice(('amber', 'quiet', 'round'))}-{rng.choice(('harbor', 'lantern', 'meadow'))}{i}"
-        for i in range(4)
-    ]
-    for key in keys:
-        place = rng.randrange(len(lines) // 2, len(lines))
-        lines.insert(
-            place, f"One of the special magic numbers for {key} is: {rng.randint(10**6, 10**7 - 1)}."
-        )
-    question = f"What is the special magic number for {keys[0]} mentioned in the provided text?"
-    return "\n".join(
-        [*lines, question, f"The special magic number for {keys[0]} mentioned in the provided text is"]
-    )
-
-
-def _checkout() -> Path:
+def checkout() -> Path:
     """The folder of the version that is asked, which need not be the one that this file stands in."""
     import routesparse.engine
 
@@ -263,7 +152,7 @@ def _model(name: str, part: str) -> Any:
     if name == "demo":
         fewer = {"num_hidden_layers": 1} if part == "fused" else {}
         return transformers.AutoModelForCausalLM.from_pretrained(
-            _checkout() / "data" / "models" / "demo", dtype=torch.float32, **fewer
+            checkout() / "data" / "models" / "demo", dtype=torch.float32, **fewer
         ).eval()
     shape: dict[str, Any] = {
         "vocab_size": 4_096,
@@ -282,6 +171,20 @@ def _model(name: str, part: str) -> Any:
         return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**shape, **options)).eval()
     options = {"num_local_experts": 2, "num_experts_per_tok": 1}
     return transformers.GptOssForCausalLM(transformers.GptOssConfig(**shape, **options)).eval()
+
+
+def problems_of(recording: Path) -> list[dict[str, Any]]:
+    """The problems that a recording holds."""
+    problems: list[dict[str, Any]] = json.loads(recording.read_text())["problems"]
+    return problems
+
+
+def named(problems: list[dict[str, Any]], part: str) -> list[dict[str, Any]]:
+    """Those whose names contain this. Errors: SystemExit where none does."""
+    found = [problem for problem in problems if part in problem["name"]]
+    if not found:
+        raise SystemExit(f"no problem's name contains {part!r}")
+    return found
 
 
 def record(out: Path, problems: list[dict[str, Any]]) -> None:
@@ -307,9 +210,9 @@ def record(out: Path, problems: list[dict[str, Any]]) -> None:
 def _run_interpreted(problems: list[dict[str, Any]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
-        asked.write_text(json.dumps(problems))
-        command = [sys.executable, "-P", "-W", "ignore", __file__, "fused", str(asked), str(answered)]
-        subprocess.run(command, check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+        asked.write_text(json.dumps({"problems": problems}))
+        command = [sys.executable, "-P", "-W", "ignore", __file__, str(answered), "--like", str(asked)]
+        subprocess.run([*command, "--fused"], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
         found: dict[str, Any] = json.loads(answered.read_text())
     return found
 
@@ -434,99 +337,33 @@ def _digest(value: Any) -> str:
 
 def _git_commit() -> str:
     command = ["git", "rev-parse", "HEAD"]
-    found = subprocess.run(command, cwd=_checkout(), capture_output=True, text=True, check=False)
+    found = subprocess.run(command, cwd=checkout(), capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 
 
-def compare(first: dict[str, Any], second: dict[str, Any]) -> int:
-    """Print what differs, by prompt and by field; returns the number of prompts that differ."""
-    for name in ("machine", "versions", "salt", "seed", "costs"):
-        if first[name] != second[name]:
-            print(f"{name} differs: {first[name]} and {second[name]}")
-    asked, again = ({p["name"]: p for p in recording["problems"]} for recording in (first, second))
-    common = [name for name in asked if name in again]
-    if not common or any(asked[name] != again[name] for name in common):
-        raise SystemExit(
-            "the two recordings hold different problems; record the second one with --like the first"
-        )
-    if len(common) < len(asked):
-        print(f"only {len(common)} of {len(asked)} prompts are in both recordings")
-    totals: Counter[str] = Counter()
-    prompts: Counter[str] = Counter()
-    changed = 0
-    for name in common:
-        one, other = first["results"][name], second["results"][name]
-        differing = _differences(one, other)
-        if not differing:
-            continue
-        changed += 1
-        found = Counter(field for field, _ in differing)
-        totals += found
-        prompts.update(found.keys())
-        layers = sorted({layer for _, layer in differing if layer is not None})
-        upstream = "dense" if asked[name]["dense_upstream"] else "routed"
-        listed = ", ".join(f"{field} {count}" for field, count in found.most_common())
-        print(f"{name} ({upstream} upstream), layers {layers}: {listed}")
-    print(f"{len(common) - changed} of {len(common)} prompts are equal bit by bit")
-    for field, count in totals.most_common():
-        print(f"  {field}: {count} values in {prompts[field]} prompts")
-    return changed
-
-
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, int | None]]:
-    """(field, layer) of every value that differs."""
-    found: list[tuple[str, int | None]] = []
-    for kind in ("units", "layers"):
-        if len(one[kind]) != len(other[kind]):
-            found.append((f"number of {kind}", None))
-        for a, b in zip(one[kind], other[kind], strict=False):
-            found += [(f"{kind}: {key}", a["layer"]) for key in a if a[key] != b.get(key)]
-    keys = {**one["candidates"], **other["candidates"]}
-    for key in keys:
-        if one["candidates"].get(key) != other["candidates"].get(key):
-            layer, _, rest = key.partition(", ")
-            found.append((rest, int(layer.removeprefix("layer "))))
-    if one["logits"] != other["logits"]:
-        found.append(("logits", None))
-    return found
+def use_one_thread() -> None:
+    """In this process, if torch is not loaded yet, and in those that it starts: sums then have one order."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Exit code 1 where two recordings differ."""
+    """Ask the problems of ``--like`` again."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record", help="run the 40 problems and write what was decided")
-    recording.add_argument("out", type=Path)
-    source = recording.add_mutually_exclusive_group(required=True)
-    source.add_argument("--like", type=Path, help="a recording whose problems are asked again")
-    source.add_argument("--texts", type=Path, help="folder of texts to make new problems from")
-    recording.add_argument(
-        "--only", default="", help="only the problems whose names contain this, such as fused"
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--like", type=Path, required=True, help="a recording whose problems are asked again")
+    parser.add_argument("--only", default="", help=ONLY)
+    parser.add_argument(
+        "--fused", action="store_true", help="used by record: answers alone, TRITON_INTERPRET=1"
     )
-    comparing = commands.add_parser("compare", help="what differs between two recordings")
-    comparing.add_argument("first", type=Path)
-    comparing.add_argument("second", type=Path)
-    fused = commands.add_parser("fused", help="used by record: the fused problems, with TRITON_INTERPRET=1")
-    fused.add_argument("asked", type=Path)
-    fused.add_argument("answered", type=Path)
     arguments = parser.parse_args(argv)
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
-    if arguments.command == "record":
-        if arguments.like is not None:
-            problems = json.loads(arguments.like.read_text())["problems"]
-        else:
-            problems = new_problems(arguments.texts)
-        chosen = [problem for problem in problems if arguments.only in problem["name"]]
-        if not chosen:
-            parser.error(f"no problem's name contains {arguments.only!r}")
-        record(arguments.out, chosen)
-    elif arguments.command == "fused":
+    use_one_thread()
+    if arguments.fused:
         with fused_path() as how:
             print(f"fused path by {how}")
-            arguments.answered.write_text(json.dumps(_run(json.loads(arguments.asked.read_text()))))
-    elif compare(*(json.loads(path.read_text()) for path in (arguments.first, arguments.second))):
-        sys.exit(1)
+            arguments.out.write_text(json.dumps(_run(problems_of(arguments.like))))
+    else:
+        record(arguments.out, named(problems_of(arguments.like), arguments.only))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""Columns of a bundle's tables held to their rules; the error names table, column and row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from routesparse.engine.fields import FieldError
+from routesparse.engine.store.rules import Rule
+
+
+def check_columns(name: str, table: pa.Table, rules: Mapping[str, Rule]) -> None:
+    """Hold the columns of a table to their rules. Errors: FieldError for the first value out of range."""
+    for column, rule in rules.items():
+        check_column(f"{name}.{column}", table.column(column), rule)
+
+
+def check_column(name: str, column: pa.ChunkedArray, rule: Rule) -> None:
+    """Hold one column, called ``name`` in the error, to a rule. Errors: FieldError for the first value out of range."""
+    values = column.drop_null().combine_chunks()
+    if len(values) and not pc.all(rule.holds(values)).as_py():
+        row = pc.index(pc.fill_null(rule.holds(column.combine_chunks()), True), False).as_py()
+        found = column[row].as_py()
+        if isinstance(found, bytes):
+            raise FieldError(f"the size of {name} in row {row}", len(found), rule.wanted)
+        raise FieldError(f"{name} in row {row}", found, rule.wanted)

@@ -1,0 +1,61 @@
+"""What is read back long after it was written: a backup's manifest, scores of evaluations, tuned prices elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from fuzzed.samples import tests_module
+from fuzzed.target import Target, json_bytes, written
+
+from routesparse.engine import errors, paths
+from routesparse.engine.operations import backup
+from routesparse.engine.results import evaluations, report, shift
+
+_BACKED_UP = {"jobs.sqlite3": b"a queue", "prompts/job.txt": b"a prompt", "logs/worker.jsonl": b"{}"}
+
+
+def shown(found: tuple[list[evaluations.Evaluation], tuple[evaluations.Verdict, ...]]) -> str:
+    """Whatever is read can be shown."""
+    return report.page(*found, "fuzz") + report.markdown(*found, "fuzz")
+
+
+def _fill_backup(folder: Path) -> None:
+    """The files that the backup's manifest names."""
+    for name, content in _BACKED_UP.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def _restored(file: Path) -> None:
+    """A backup with this manifest, into a home that is new each time."""
+    home = file.parent / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    backup.restore(file.parent, home)
+
+
+TARGETS: dict[str, Target] = {
+    "backup": Target(
+        json_bytes(
+            {
+                **{"version": backup.VERSION, "made_at": "2026-11-23T12:00:00+00:00", "runs": 0, "jobs": 1},
+                "files": {name: hashlib.sha256(content).hexdigest() for name, content in _BACKED_UP.items()},
+            }
+        ),
+        written(backup.MANIFEST, _restored),
+        (errors.InputError, errors.StoreError),
+        _fill_backup,
+    ),
+    "evaluations": Target(
+        json_bytes(tests_module("results/values.py").scores()),
+        written("scores.json", lambda file: shown(evaluations.read(file))),
+        (errors.ResultsError,),
+    ),
+    "shift": Target(
+        json_bytes(json.loads((paths.DATA / "results" / shift.FILE).read_text())),
+        written(shift.FILE, lambda file: report.page([], [], "fuzz", shift.read(file))),
+        (errors.ResultsError,),
+    ),
+}
