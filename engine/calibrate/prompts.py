@@ -55,7 +55,7 @@ class Window:
 
     @property
     def sha256(self) -> str:
-        """Of the token ids as little-endian int32, then of the gold answer's where there is one: the same everywhere."""
+        """Of the token ids as little-endian int32, then of the gold answer's where there is one: everywhere alike."""
         digest = hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes())
         if self.answer_ids:
             digest.update(b"answer" + np.asarray(self.answer_ids, dtype="<i4").tobytes())
