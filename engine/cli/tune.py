@@ -221,13 +221,17 @@ def _measure(
         if not path.exists():
             raise InputError(f"prompt {str(path)!r} does not exist; pass text files or folders")
     writable_folder(file.parent)
+    from routesparse.engine.calibrate.prompts import document_groups
     from routesparse.engine.evaluation.studies import tuning_windows
     from routesparse.engine.evaluation.studies.selection.measure import Bench
     from routesparse.engine.models.load import load_tokenizer
 
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
     tokenizer = load_tokenizer(wanted.model).tokenizer
-    drawn, tokens = _drawn(report, prompts, domain, tokenizer, windows, tokens, seed)
+    drawn: list[Drawn] = []
+    if are_questions(prompts):
+        drawn = _questions(report, prompts, domain, tokenizer, windows)
+        tokens = max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
     report.line(f"loading model {wanted.model}")
     asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
     opened = asked.opening(Bench)
@@ -239,39 +243,31 @@ def _measure(
             raise InputError(
                 f"windows of {tokens:,} tokens are longer than the model reads, {about.max_tokens:,}"
             )
+        # Nothing is known of what belongs together but the documents themselves.
+        drawn = drawn or [
+            one
+            for group, part in document_groups(prompts, domain, tokenizer).items()
+            for one in tuning_windows.draw_windows(
+                part, {d.name: f"{group}/{d.name}" for d in part}, tokens, windows, tokenizer, seed
+            )
+        ]
         outcome = tuning_windows.append(team, opened, drawn, grid, about, file)
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
     return {one.key for one in drawn}, grid
 
 
-def _drawn(
-    report: Reporter,
-    prompts: Sequence[Path],
-    domain: str,
-    tokenizer: Any,
-    count: int,
-    tokens: int,
-    seed: int,
-) -> tuple[list[Drawn], int]:
-    """What is measured, and the tokens of the longest. Errors: InputError, CalibrationError, PromptError."""
-    from routesparse.engine.calibrate.prompts import document_groups
-    from routesparse.engine.evaluation.studies.tuning_windows import draw_windows, questions
+def _questions(
+    report: Reporter, prompts: Sequence[Path], domain: str, tokenizer: Any, count: int
+) -> list[Drawn]:
+    """Those of files of questions that are measured. Errors: CalibrationError."""
+    from routesparse.engine.evaluation.studies.tuning_windows import questions
 
-    if not are_questions(prompts):
-        # Nothing is known of what belongs together but the documents themselves.
-        return [
-            one
-            for group, part in document_groups(prompts, domain, tokenizer).items()
-            for one in draw_windows(
-                part, {d.name: f"{group}/{d.name}" for d in part}, tokens, count, tokenizer, seed
-            )
-        ], tokens
     found = [one for path in prompts for one in read_questions(path, domain, tokenizer)]
     drawn = questions(found, count)
     if len(drawn) < len(found):
         report.line(f"{len(drawn)} of {len(found)} questions are measured; --windows sets how many")
-    return drawn, max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
+    return drawn
 
 
 def _numbers(text: str) -> list[float]:
