@@ -327,9 +327,8 @@ def test_a_bundled_name_is_refused_at_once(tiny, make_calibration, open_page):
 
 
 def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
-    queue.seen("host-1-ab")
+    queue.seen("host-1-ab", Device("NVIDIA H200", True, 150 << 30))
     with presence.present(home, "host-1-ab"):
-        presence.describe(home, "host-1-ab", Device("NVIDIA H200", True, 150 << 30))
         page = open_page("models", model="tiny")
         assert queue.workers() == [
             WorkerSeen("host-1-ab", *[queue.workers()[0].seen_at] * 2, Device("NVIDIA H200", True, 150 << 30))
