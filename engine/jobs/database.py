@@ -88,6 +88,7 @@ class Database(ABC):
     def close(self) -> None:
         """Give the database back."""
 
+    @abstractmethod
     def check_place(self) -> None:
         """Errors: StoreError where the folder of prompts and results is not this queue's, or is not mounted."""
 

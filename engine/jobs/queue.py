@@ -254,9 +254,7 @@ class JobQueue(OwnerJobs):
             self._fenced(connection, claim, f"{change}, {cleared}", (*values, self._database.now()))
         self._drop_prompt(claim.job_id)
 
-    def _fenced(
-        self, connection: Transaction, claim: Claim, change: str, values: tuple[Any, ...]
-    ) -> None:
+    def _fenced(self, connection: Transaction, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
         cursor = connection.execute(
             f"UPDATE job SET {change} WHERE id = ? AND attempt = ? AND state = 'running'",
             (*values, claim.job_id, claim.attempt),

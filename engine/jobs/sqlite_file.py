@@ -76,6 +76,9 @@ class SqliteFile(Database):
         """See ``Database``."""
         return time.monotonic()
 
+    def check_place(self) -> None:
+        """See ``Database``: the file's own folder, which every use of the file looks for."""
+
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """See ``Database``."""
         self._check_there()

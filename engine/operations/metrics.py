@@ -69,9 +69,7 @@ def _queue(home: Path) -> Iterator[Metric]:
     for state in JOB_STATES:
         jobs.add_metric([state], tally.get(state, 0))
     yield jobs
-    yield _gauge(
-        "oldest_queued_seconds", "Age of the oldest waiting job", now - oldest if oldest else 0.0
-    )
+    yield _gauge("oldest_queued_seconds", "Age of the oldest waiting job", now - oldest if oldest else 0.0)
     yield _gauge("workers", "Workers whose process lives", len(workers))
     if workers:
         last = max(worker.seen_at for worker in workers)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,41 @@ def queue(home):
     queue = JobQueue(home)
     yield queue
     queue.close()
+
+
+@pytest.fixture
+def shared(server, tmp_path, monkeypatch):
+    """The folder of all hosts, and a queue's database that the environment names."""
+    folder = tmp_path / "shared"
+    words = own_postgres.new_database(server, f"queue{secrets.token_hex(6)}")
+    monkeypatch.setenv("ROUTESPARSE_QUEUE", postgres.PREFIX + words)
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(folder))
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "dashboard"))
+    shared_folder.mark()
+    return folder
+
+
+@pytest.fixture
+def host(shared, tmp_path):
+    """Another host's home, whose queue is the same."""
+
+    def home(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    return home
+
+
+@pytest.fixture
+def cut():
+    """End a queue's connection from the server's side."""
+
+    def end(queue):
+        kept = queue._database
+        with closing(kept._psycopg.connect(**kept._words, autocommit=True)) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (kept._connection.info.backend_pid,))
+
+    return end
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import json
 import os
 import signal
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from routesparse.engine.cli.worker import calibrate, measure_profile
 from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
-from routesparse.engine.jobs import presence, staging, worker
+from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.analysis import WarmModel
 from routesparse.engine.jobs.documents import pack, unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request

@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
 
 import pytest
 
+from routesparse.engine import paths
 from routesparse.engine import postgres as named
-from routesparse.engine import shared_folder
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import ConfigError, StoreError
-from routesparse.engine.evaluation.studies import own_postgres
-from routesparse.engine.jobs import database, heartbeat, postgres, presence, staging
+from routesparse.engine.jobs import database, postgres, staging
 from routesparse.engine.jobs.database import (
     QueueAwayError,
     QueueBusyError,
     QueueGoneError,
     QueueUncertainError,
 )
-from routesparse.engine.jobs.log import JobLog
 from routesparse.engine.jobs.postgres import IDENTITY, PREFIX
 from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.jobs.signals import Flag
-from routesparse.engine.jobs.worker import run_worker
-from routesparse.engine.store import bundle
 
 TEXT = "the harbour master writes a ledger"
-
-
-@pytest.fixture
-def shared(server, tmp_path, monkeypatch):
-    """The folder of all hosts, and a queue's database that the environment names."""
-    folder = tmp_path / "shared"
-    words = own_postgres.new_database(server, f"queue{secrets.token_hex(6)}")
-    monkeypatch.setenv("ROUTESPARSE_QUEUE", PREFIX + words)
-    monkeypatch.setenv("ROUTESPARSE_SHARED", str(folder))
-    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "dashboard"))
-    shared_folder.mark()
-    return folder
 
 
 @pytest.fixture
@@ -56,31 +33,8 @@ def queue(shared, tmp_path):
         yield opened
 
 
-@pytest.fixture
-def host(shared, tmp_path, monkeypatch):
-    """Another host's home, whose queue is the same."""
-
-    def home(name):
-        (tmp_path / name).mkdir()
-        return tmp_path / name
-
-    return home
-
-
 def submit(queue):
     return queue.submit(RunRequest(), TEXT)
-
-
-def cut(queue):
-    """End the queue's connection from the server's side."""
-    words = queue._database._words
-    ask = queue._database._connection.info.backend_pid
-    with closing(queue._database._psycopg.connect(**words, autocommit=True)) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 10000)", (ask,))
-
-
-def visible(shared):
-    return sorted(path.name for path in (shared / "spool").iterdir() if not path.name.startswith("."))
 
 
 class TestAddress:
@@ -113,7 +67,7 @@ class TestAddress:
 
     def test_of_a_server_that_is_not_there_says_so_without_the_address(self, shared, monkeypatch):
         monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}host={shared} dbname=x user=ann")
-        with pytest.raises(QueueAwayError, match="can't be reached.*correct ROUTESPARSE_QUEUE") as caught:
+        with pytest.raises(QueueAwayError, match=r"can't be reached.*correct ROUTESPARSE_QUEUE") as caught:
             JobQueue(shared)
         assert str(shared) not in str(caught.value)
 
@@ -208,23 +162,11 @@ class TestFolder:
         assert queue.claim("w").job_id == job_id and len(queue.jobs()) == 1
 
     def test_holds_prompts_results_and_calibrations_of_all_hosts(self, queue, shared, host):
-        from routesparse.engine import paths
-
         job_id = submit(queue)
         with closing(JobQueue(host("a"))) as other:
             assert other.prompts.read(job_id).decode() == TEXT
             assert staging.spool_of(other) == shared / "spool"
         assert paths.calibrations() == shared / "calibrations" and paths.profiles() == shared / "profiles"
-
-    def test_lets_another_host_hand_over_what_a_killed_worker_finished(self, queue, shared, host, fakes):
-        job_id = submit(queue)
-        command = [sys.executable, fakes.__file__, json.dumps({"home": str(host("a")), "die_at": "job_finished"})]
-        assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
-        assert queue.unpublished() == [f"{job_id}-1"] and visible(shared) == []
-        other = host("b")
-        assert run_worker(other, fakes.fake_analysis(other), once=True) == 0
-        assert visible(shared) == [f"{job_id}-1"] and not (other / "ran.txt").exists()
-        assert bundle.verify_bundle(shared / "spool" / f"{job_id}-1").run_id == f"{job_id}-1"
 
 
 class TestClock:
@@ -252,7 +194,10 @@ class TestTaking:
     def test_a_job_that_somebody_is_taking_is_passed_over(self, queue, host):
         first, second = submit(queue), submit(queue)
         sql = "SELECT id FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1 FOR UPDATE"
-        with closing(JobQueue(host("a"), busy_timeout_s=0.2)) as other, queue._database.transaction() as taking:
+        with (
+            closing(JobQueue(host("a"), busy_timeout_s=0.2)) as other,
+            queue._database.transaction() as taking,
+        ):
             assert taking.execute(sql).fetchone()["id"] == first
             assert other.claim("w").job_id == second
             assert other.claim("w") is None
@@ -274,23 +219,26 @@ class TestTaking:
 
 
 class TestConnection:
-    def test_that_was_cut_while_idle_is_made_anew_unnoticed(self, queue):
+    def test_that_was_cut_while_idle_is_made_anew_unnoticed(self, queue, cut):
         job_id = submit(queue)
         cut(queue)
         assert queue.job(job_id).state == "queued"
         cut(queue)
         assert queue.claim("w").job_id == job_id
 
-    def test_that_is_cut_within_a_change_undoes_it(self, queue):
+    def test_that_is_cut_within_a_change_undoes_it(self, queue, cut):
         job_id = submit(queue)
-        with pytest.raises(QueueAwayError, match="nothing was changed"), queue._database.transaction() as change:
+        with (
+            pytest.raises(QueueAwayError, match="nothing was changed"),
+            queue._database.transaction() as change,
+        ):
             change.execute("UPDATE job SET label = 'half'")
             cut(queue)
             change.execute("UPDATE job SET label = 'whole'")
         assert queue.job(job_id).label != "half"
 
     @pytest.fixture
-    def cut_at_commit(self, queue, monkeypatch):
+    def cut_at_commit(self, queue, cut, monkeypatch):
         """Cut the connection before, or right after, the next change is confirmed."""
         commit = postgres.PostgresQueue._commit
 
@@ -350,129 +298,6 @@ class TestConnection:
         with pytest.raises(LeaseLostError):
             queue.release(claim)
         assert queue.job(claim.job_id).state == "queued"
-
-
-class TestHeartbeat:
-    @pytest.fixture
-    def away(self, queue, monkeypatch):
-        """Make the server unreachable for this host's queue, while others reach it."""
-
-        def refuse(*_):
-            raise QueueAwayError("PostgreSQL can't be reached")
-
-        def arm():
-            for name in ("rows", "transaction"):
-                monkeypatch.setattr(queue._database, name, refuse)
-
-        return arm
-
-    def test_gives_a_job_up_before_another_host_may_take_it(self, queue, away, host, until, tmp_path):
-        submit(queue)
-        claim, stop = queue.claim("w", 2.0), Flag()
-        log = JobLog(queue.home, "w")
-        with closing(JobQueue(host("b"))) as other:
-            with heartbeat.Heartbeat(queue, claim, stop, log, lease_s=2.0, beat_s=0.1) as heart:
-                away()
-                began = time.monotonic()
-                with pytest.raises(heartbeat.Interrupted) as caught:
-                    while time.monotonic() - began < 30:
-                        heart.progress("route", 1, 8)
-                        assert other.requeue_lost() == [], "taken while this worker still ran it"
-                        time.sleep(0.01)
-            assert caught.value.verdict == "lost"
-            until(other.requeue_lost, "the lease's end")
-            assert other.claim("b").attempt == 2
-        stop.close()
-
-    def test_goes_on_after_a_short_outage(self, queue, until):
-        submit(queue)
-        claim, stop = queue.claim("w", 30), Flag()
-        log = JobLog(queue.home, "w")
-        with heartbeat.Heartbeat(queue, claim, stop, log, lease_s=30, beat_s=0.05) as heart:
-            for layer in range(4):
-                heart.progress("route", layer, 4)
-                cut(queue)
-                until(lambda at=layer: queue.job(claim.job_id).done == at, "the next beat")
-            heart.check()
-        stop.close()
-        queue.finish(claim, claim.run_id)
-        assert (queue.job(claim.job_id).state, queue.job(claim.job_id).attempt) == ("done", 1)
-
-
-class TestHosts:
-    """Worker processes with homes of their own: what one writes into its home the other does not see."""
-
-    @pytest.fixture
-    def start(self, fakes, host, shared):
-        started = []
-
-        def begin(name, **options):
-            given = json.dumps({"home": str(host(name)), "lease_s": 2.0, **options})
-            started.append(subprocess.Popen([sys.executable, fakes.__file__, given]))
-            return started[-1]
-
-        yield begin
-        for process in started:
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
-
-    @staticmethod
-    def ran(tmp_path, *names):
-        files = [tmp_path / name / "ran.txt" for name in names]
-        return [file.read_text().split() if file.exists() else [] for file in files]
-
-    def test_two_take_forty_jobs_and_do_each_once(self, queue, shared, start, until, tmp_path):
-        ids = [submit(queue) for _ in range(40)]
-        workers = [start(name, once=True, layer_s=0.01, lease_s=30.0) for name in ("a", "b")]
-        for process in workers:
-            assert process.wait(timeout=120) == 0
-        ran = self.ran(tmp_path, "a", "b")
-        assert sorted(ran[0] + ran[1]) == sorted(f"{job_id}-1" for job_id in ids) and all(ran)
-        assert [job.state for job in queue.jobs()] == ["done"] * 40
-        assert visible(shared) == sorted(ran[0] + ran[1]) and queue.unpublished() == []
-
-    def test_a_killed_one_s_job_is_done_once_by_the_other(self, queue, shared, start, until, tmp_path):
-        job_id = submit(queue)
-        killed = start("a", layers=2000, layer_s=0.05)
-        until(lambda: queue.job(job_id).state == "running", "the claim")
-        os.kill(killed.pid, signal.SIGKILL)
-        start("b", once=False)
-        until(lambda: queue.job(job_id).ended, "the other's result")
-        job = queue.job(job_id)
-        assert (job.state, job.attempt, job.losses, job.run_id) == ("done", 2, 1, f"{job_id}-2")
-        assert self.ran(tmp_path, "a", "b") == [[f"{job_id}-1"], [f"{job_id}-2"]]
-        until(lambda: visible(shared) == [f"{job_id}-2"], "the hand-over")
-
-    def test_a_device_is_known_on_every_host(self, queue, host):
-        device = presence.Device("NVIDIA H200", True, 150 << 30)
-        with closing(JobQueue(host("gpu"))) as other:
-            other.seen("gpu-1-ab", device)
-        assert [worker.device for worker in queue.workers()] == [device]
-
-
-def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(tmp_path, monkeypatch, fakes, server):
-    """One worker in a job, one job waiting: it goes on with the first when the server is back, then takes the second."""
-    with own_postgres.server() as words:
-        monkeypatch.setenv("ROUTESPARSE_QUEUE", PREFIX + own_postgres.new_database(words, "again"))
-        monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path))
-        shared_folder.mark()
-        home = tmp_path / "a"
-        home.mkdir()
-        queue, analysis = JobQueue(home), fakes.fake_analysis(home)
-        ids = [submit(queue) for _ in range(2)]
-
-        def analyze(request, prompt, run_id, report):
-            if run_id == f"{ids[0]}-1":
-                report("route", 0, 2)
-                own_postgres.restart(words)
-            return analysis(request, prompt, run_id, report)
-
-        assert run_worker(home, analyze, once=True, beat_s=0.05, poll_s=0.05) == 0
-        assert [(job.state, job.attempt, job.losses) for job in queue.jobs()] == [("done", 1, 0)] * 2
-        assert (home / "ran.txt").read_text().split() == [f"{job_id}-1" for job_id in ids]
-        assert visible(tmp_path) == sorted(f"{job_id}-1" for job_id in ids)
-        queue.close()
 
 
 def test_the_command_says_that_the_server_is_away_and_that_another_start_may_help(

@@ -362,7 +362,9 @@ def test_workers_are_seen_until_they_say_goodbye(queue, clock):
     clock.now += 54
     assert [worker.id for worker in queue.workers()] == ["w2"]
     clock.now += 10
-    assert queue.workers() == [], "one that this home knows nothing of, and that is silent, does not count as alive"
+    assert queue.workers() == [], (
+        "one that this home knows nothing of, and that is silent, does not count as alive"
+    )
     clock.now += 2 * 24 * 3600
     queue.seen("w3")
     assert [worker.id for worker in queue.workers()] == ["w3"]
