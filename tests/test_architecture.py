@@ -173,7 +173,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/baselines": _RUNNING,
     "engine/analyze.py": _RUNNING,
     "engine/deep_check.py": _RUNNING,
-    "engine/doctor.py": (*_RUNNING, "engine/deep_check.py"),
+    "engine/doctor.py": (*_RUNNING, "engine/deep_check.py", "engine/jobs"),
     "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
     "engine/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),

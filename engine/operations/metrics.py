@@ -98,6 +98,7 @@ def _places(home: Path) -> dict[str, Path]:
     places = {name: home / name for name in FOLDERS}
     if home.resolve() == paths.home():
         places |= {"spool": paths.spool(), "bundles": paths.bundles(), "trash": paths.trash()}
+        places["prompts"] = paths.workplace() / "prompts"
     return places
 
 

@@ -125,7 +125,7 @@ class TestHosts:
     def test_a_killed_one_s_job_is_done_once_by_the_other(self, queue, shared, start, until, tmp_path):
         job_id = submit(queue)
         killed = start("a", layers=2000, layer_s=0.05)
-        until(lambda: queue.job(job_id).state == "running", "the claim")
+        until(lambda: self.ran(tmp_path, "a") == [[f"{job_id}-1"]], "the analysis")
         os.kill(killed.pid, signal.SIGKILL)
         start("b", once=False)
         until(lambda: queue.job(job_id).ended, "the other's result")

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from routesparse.engine import paths
+from routesparse.engine import doctor, paths
 from routesparse.engine import postgres as named
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import ConfigError, StoreError
@@ -22,6 +22,7 @@ from routesparse.engine.jobs.database import (
 from routesparse.engine.jobs.postgres import IDENTITY, PREFIX
 from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
 from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.operations import endpoint, metrics
 
 TEXT = "the harbour master writes a ledger"
 
@@ -188,6 +189,24 @@ class TestClock:
         queue.claim("elsewhere", 0.3)
         until(queue.requeue_lost, "the lease's end")
         assert (queue.job(job_id).state, queue.job(job_id).losses) == ("queued", 1)
+
+
+class TestOperations:
+    def test_doctor_metrics_and_readiness_see_the_queue_of_all_hosts(self, queue, host):
+        submit(queue)
+        queue.seen("elsewhere-1-ab")
+        home = host("metrics")
+        told = doctor._queue()
+        assert (told.status, told.detail.split(", shared")[0]) == ("ok", "PostgreSQL, 1 jobs, 1 live workers")
+        said = metrics.text(home)
+        assert 'routesparse_jobs{state="queued"} 1.0' in said and "routesparse_workers 1.0" in said
+        assert not [problem for problem in endpoint.problems(home) if "worker" in problem]
+
+    def test_say_what_is_wrong(self, shared, monkeypatch):
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}password=secret")
+        for told in (doctor._queue().detail, *endpoint.problems(shared)):
+            assert "secret" not in told
+        assert doctor._queue().status == "problem" and endpoint.problems(shared)
 
 
 class TestTaking:

@@ -45,12 +45,8 @@ def submit(queue, **wishes):
 def test_a_job_waits_runs_and_is_done(queue):
     job_id = submit(queue, label="ledger.txt")
     waiting = queue.job(job_id)
-    assert (waiting.state, waiting.label, waiting.attempt, waiting.prompt_bytes) == (
-        "queued",
-        "ledger.txt",
-        0,
-        34,
-    )
+    expected = ("queued", "ledger.txt", 0, 34)
+    assert (waiting.state, waiting.label, waiting.attempt, waiting.prompt_bytes) == expected
     claim = queue.claim("w1")
     assert (claim.job_id, claim.attempt, claim.run_id) == (job_id, 1, f"{job_id}-1")
     assert RunRequest.from_json(claim.request_json).label == "ledger.txt"
