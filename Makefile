@@ -63,7 +63,8 @@ kvpress: .venv/kvpress/.installed
 # Ray, for `--ray`, in a folder that only engine/crew/cluster.py looks into; the rest it has from .venv.
 ray: .venv/ray/.installed
 
-# DuckDB's extensions for a store with many writers, in a folder that only engine/store/ducklake.py looks into.
+# DuckDB's extensions for a store with many writers and psycopg for a queue of several hosts, in a folder that only
+# engine/store/ducklake.py and engine/jobs/postgres.py look into.
 ducklake: .venv/ducklake/.installed
 
 # vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -48,6 +49,8 @@ def checks(model: str, deep: bool = False) -> Iterator[Check]:
     yield _memory()
     yield _home()
     yield _store()
+    if paths.queue() is not None:
+        yield _queue()
     yield from _torch()
     yield from _model(model)
     yield _calibrations()
@@ -129,6 +132,20 @@ def _store() -> Check:
     finally:
         store.close()
     return Check("store", "ok", f"DuckLake on PostgreSQL, {runs} runs, shared folder {paths.shared()}")
+
+
+def _queue() -> Check:
+    """A queue of several hosts is opened; a file is made when somebody needs it."""
+    from routesparse.engine.jobs.queue import JobQueue
+
+    try:
+        with contextlib.closing(JobQueue(paths.home())) as queue:
+            jobs, workers = sum(queue.tally().values()), len(queue.workers())
+    except RouteSparseError as error:
+        return Check("queue", "problem", str(error))
+    return Check(
+        "queue", "ok", f"PostgreSQL, {jobs} jobs, {workers} live workers, shared folder {paths.shared()}"
+    )
 
 
 def _torch() -> Iterator[Check]:

@@ -1,7 +1,8 @@
 """Where things live on disk, and the environment variables that say so.
 
 ROUTESPARSE_HOME moves everything that runs write. ROUTESPARSE_SHARED is a folder that several hosts see: finished
-bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py).
+bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py),
+ROUTESPARSE_QUEUE a job queue that several hosts share (jobs/postgres.py).
 """
 
 from __future__ import annotations
@@ -47,6 +48,16 @@ def store() -> str | None:
     return os.environ.get("ROUTESPARSE_STORE") or None
 
 
+def queue() -> str | None:
+    """The address of a job queue of several hosts: $ROUTESPARSE_QUEUE; None: the SQLite file of the home."""
+    return os.environ.get("ROUTESPARSE_QUEUE") or None
+
+
+def workplace() -> Path:
+    """The folder that all workers of the queue see, and what jobs need or make beside runs: the home, or the shared."""
+    return (shared() if queue() else None) or home()
+
+
 def _store_folder() -> Path:
     """Of the bundles of the store that this process uses."""
     return (shared() if store() else None) or home()
@@ -78,13 +89,13 @@ def exports() -> Path:
 
 
 def profiles() -> Path:
-    """Latency profiles measured on this machine; shipped ones are in data/profiles."""
-    return home() / "profiles"
+    """Latency profiles measured here, by the device's name in theirs; shipped ones are in data/profiles."""
+    return workplace() / "profiles"
 
 
 def calibrations() -> Path:
-    """Calibrations made on this machine; shipped ones are in data/calibrations."""
-    return home() / "calibrations"
+    """Calibrations made here; shipped ones are in data/calibrations."""
+    return workplace() / "calibrations"
 
 
 def write_json(path: Path, values: dict[str, Any]) -> Path:

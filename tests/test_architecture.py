@@ -45,6 +45,7 @@ HEAVY = (
     "pandas",
     "plotly",
     "psutil",
+    "psycopg",
     "pyarrow",
     "ray",
     "rouge",
@@ -84,6 +85,7 @@ GROUND = {
         "fields",
         "paths",
         "plain_files",
+        "postgres",
         "progress",
         "prompts",
         "provenance",
@@ -171,7 +173,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engine/baselines": _RUNNING,
     "engine/analyze.py": _RUNNING,
     "engine/deep_check.py": _RUNNING,
-    "engine/doctor.py": (*_RUNNING, "engine/deep_check.py"),
+    "engine/doctor.py": (*_RUNNING, "engine/deep_check.py", "engine/jobs"),
     "engine/demo_model": ("engine", "engine/models", "engine/runtime"),
     "engine/bench": _RUNNING,
     "engine/jobs": ("engine", "engine/calibration", "engine/device", "engine/models", "engine/store"),
@@ -314,6 +316,10 @@ def test_duckdb_stays_in_the_stores() -> None:
     """The one in a file, how that file is opened and compacted, and the one of many writers."""
     names = ("compact", "duckdb_file", "duckdb_store", "ducklake")
     assert not offenders("duckdb", lambda file: file in {f"engine/store/{name}.py" for name in names})
+
+
+def test_psycopg_stays_in_the_queue_of_several_hosts() -> None:
+    assert not offenders("psycopg", lambda file: file == "engine/jobs/postgres.py")
 
 
 @pytest.mark.parametrize("library", ["streamlit", "plotly"])

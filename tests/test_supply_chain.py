@@ -71,8 +71,15 @@ def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_th
 def test_duckdb_s_extensions_are_of_the_locked_duckdb():
     """One of another version does not load."""
     brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
-    versions = {re.match(r"\S+?==([\w.]+)", entry)[1] for entry in brought.values()}
-    assert versions == {locked_versions()["duckdb"]}
+    ours = {name: entry for name, entry in brought.items() if name.startswith("duckdb-extension-")}
+    versions = {re.match(r"\S+?==([\w.]+)", entry)[1] for entry in ours.values()}
+    assert len(ours) == 2 and versions == {locked_versions()["duckdb"]}
+
+
+def test_psycopg_and_its_compiled_half_are_of_one_version():
+    brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
+    versions = {re.match(r"\S+?==([\w.]+)", brought[name])[1] for name in ("psycopg", "psycopg-binary")}
+    assert len(versions) == 1 and "typing-extensions" in LOCKED, "all else that it needs is installed anyway"
 
 
 def test_no_file_of_the_supply_chain_names_a_host():

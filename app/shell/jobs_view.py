@@ -14,7 +14,7 @@ from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers, states
 from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.jobs import sweep
-from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen, lease_runs
+from routesparse.engine.jobs.job import STAGES, FailureKind, Job, State, WorkerSeen
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
@@ -66,14 +66,12 @@ def failure_title(kind: FailureKind) -> str:
 
 def worker_alive(queue: JobQueue) -> bool:
     """Whether a worker has reported in the last seconds, or holds a job by a valid lease. Errors: StoreError."""
-    return bool(live_workers(queue)) or any(
-        job.lease_until is not None and lease_runs(job.lease_until) for job in queue.jobs(("running",))
-    )
+    return bool(live_workers(queue)) or queue.held()
 
 
 def live_workers(queue: JobQueue) -> list[WorkerSeen]:
     """Workers that have reported in the last seconds. Errors: StoreError."""
-    now = time.time()
+    now = queue.now()
     return [worker for worker in queue.workers() if now - worker.seen_at < ALIVE_S]
 
 

@@ -36,10 +36,11 @@ def worker(
 
     At Ctrl-C or SIGTERM the running job goes back into the queue at once, to begin anew, and the worker ends within
     four seconds, or at once at a second one.
-    Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted.
+    Exit code 2 when the job queue can't be opened: starting again would not help. Exit code 1 when it was deleted, or
+    when its server can't be reached.
     """
     from routesparse.engine.jobs.analysis import WarmAnalysis, WarmModel
-    from routesparse.engine.jobs.database import QueueGoneError
+    from routesparse.engine.jobs.database import QueueAwayError, QueueGoneError
     from routesparse.engine.jobs.preparation import WarmPreparation
     from routesparse.engine.jobs.signals import GRACE_S
     from routesparse.engine.jobs.worker import run_worker
@@ -56,8 +57,8 @@ def worker(
             compile_ahead=compile_ahead,
             grace_s=GRACE_S,
         )
-    except QueueGoneError as error:
-        # Another start makes a new queue: the Procfile's loop does that.
+    except (QueueAwayError, QueueGoneError) as error:
+        # Another start waits for the server, or makes a new queue: the Procfile's loop does that.
         Reporter().warn(str(error))
         raise typer.Exit(1) from error
     except StoreError as error:

@@ -1,34 +1,24 @@
-"""The queue's SQLite file: opened, migrated, and its errors in our words. Standard library only.
+"""What the queue asks of the database under it: rows, transactions, and the clocks that jobs and leases are told by.
 
-WAL, so that pages read while a worker writes; ``synchronous = FULL``, so that a job that was confirmed survives a
-power cut. One connection per JobQueue behind a lock: threads may share it.
+Two keep it: a SQLite file of one host (sqlite_file.py), and a PostgreSQL of several (postgres.py). The rules of
+queue.py and owner_jobs.py are written once, in SQL that both understand but for what their modules translate.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import sqlite3
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import resources
-from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from routesparse.engine.errors import StoreError
-from routesparse.engine.plain_files import identity
 
-_OPEN_TRIES = 20
-_OPEN_PAUSE_S = 0.1
-_WAL_INDEX_BYTES = 32 * 1024
-_DAMAGED = "{name} is damaged or no job queue ({found}); move it away and start again"
+Row = Mapping[str, Any]
 
 
 class QueueBusyError(StoreError):
-    """Another process holds the queue's write lock for longer than the busy timeout; try again."""
+    """Another process holds the queue's lock for longer than the busy timeout; try again."""
 
 
 class QueueFullError(StoreError):
@@ -36,146 +26,75 @@ class QueueFullError(StoreError):
 
 
 class QueueGoneError(StoreError):
-    """The queue's file was deleted or replaced while it was in use: what is read or written here nobody else sees."""
+    """The queue was deleted or replaced while it was in use: what is read or written here nobody else sees."""
 
 
-class Database:
-    """A connection, its lock, reads and transactions."""
+class QueueAwayError(StoreError):
+    """The queue's server can't be reached now; nothing was changed."""
 
-    def __init__(self, file: Path, busy_timeout_s: float) -> None:
-        """Open or create the file (readable by its user only) and bring its schema up to date.
 
-        Errors: StoreError when it is no database, damaged, not writable, or of a newer schema; the file is then
-        unchanged.
+class QueueUncertainError(StoreError):
+    """The connection was cut while a change was being confirmed: it was made, or nothing was changed."""
+
+
+class Cursor(Protocol):
+    """What a statement answers."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+
+
+class Transaction(Protocol):
+    """What may be done between the beginning and the end of a transaction."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> Cursor:
+        """One statement; values take the place of its question marks."""
+
+
+class Database(ABC):
+    """The queue's tables. Threads may share one."""
+
+    beyond_host: ClassVar[bool]  # whether others may go on with the queue while this host can't reach it
+    skip_locked: ClassVar[str]  # what a SELECT ends with so that two who take a row at once get two rows
+
+    @abstractmethod
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """The rows of a read; writers don't block it. Errors: QueueAwayError, QueueGoneError, StoreError."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A write transaction. What it changes, and reads with ``skip_locked``, nobody else changes meanwhile.
+
+        Errors: QueueBusyError, QueueFullError, QueueGoneError, QueueAwayError, StoreError; nothing was changed then.
+        QueueUncertainError.
         """
-        self.file = file
-        self._lock = threading.RLock()
-        _create(file)
-        with self._clear_errors():
-            self._connection = sqlite3.connect(
-                file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
-            )
-        self._identity = identity(file)
-        try:
-            with self._clear_errors():
-                self._connection.row_factory = sqlite3.Row
-                _use_wal(self._connection)
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._check_whole()
-                self._migrate()
-                self._check_columns()
-        except BaseException:
-            self._connection.close()
-            raise
 
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since 1970, by the clock that all processes of the queue read."""
+
+    @abstractmethod
+    def lease_clock(self) -> float:
+        """Seconds of the clock that leases are told by, also the same for all processes."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Give the file back; the last one to do so also folds the WAL into it."""
-        with self._lock:
-            self._connection.close()
+        """Give the database back."""
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        """The rows of a read; writers don't block it. Errors: QueueGoneError, StoreError."""
-        self._check_there()
-        with self._lock, self._clear_errors():
-            return self._connection.execute(sql, values).fetchall()
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction: the lock is taken at its beginning, so what it reads stays true.
-
-        Errors: QueueBusyError, QueueFullError, QueueGoneError, StoreError; nothing was changed then.
-        """
-        self._check_there()
-        with self._lock, self._clear_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    def _check_there(self) -> None:
-        if identity(self.file) != self._identity:
-            raise QueueGoneError(
-                f"{self.file} was deleted or replaced while it was in use; put its folder back, or start again to "
-                "begin with an empty queue"
-            )
-
-    def _migrate(self) -> None:
-        found = _migrations()
-        version = self._version()
-        if version == len(found):
-            return
-        with self.transaction() as connection:
-            # Somebody else may have migrated between the look above and this lock.
-            version = self._version()
-            if version > len(found):
-                raise StoreError(
-                    f"{self.file.name} has schema {version}, this version knows {len(found)}; update RouteSparse"
-                )
-            for number, script in enumerate(found[version:], start=version + 1):
-                _execute(connection, script)
-                connection.execute(f"PRAGMA user_version = {number}")
-
-    def _check_whole(self) -> None:
-        """Refuse a damaged file before anything is read from it or written to it."""
-        (told,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if told != "ok":
-            raise StoreError(_DAMAGED.format(name=self.file.name, found=told))
-
-    def _check_columns(self) -> None:
-        """One flipped bit may rename a column, which SQLite takes for whole."""
-        if _columns(self._connection) != _columns_made(tuple(_migrations())):
-            raise StoreError(_DAMAGED.format(name=self.file.name, found="its tables have other columns"))
-
-    def _version(self) -> int:
-        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-
-    @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _in_our_words(error, self.file) from error
-        except UnicodeDecodeError as error:  # sqlite3 quotes what it could not read, as if it were text
-            raise StoreError(_DAMAGED.format(name=self.file.name, found=error.reason)) from error
+    @abstractmethod
+    def check_place(self) -> None:
+        """Errors: StoreError where the folder of prompts and results is not this queue's, or is not mounted."""
 
 
-def _create(file: Path) -> None:
-    """An empty file of mode 600. An existing one isn't opened: closing it would drop this process's SQLite locks."""
-    if file.exists():
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except OSError as error:
-        if file.exists():  # another process was faster
-            return
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise QueueFullError(
-                f"the disk is full: {file} can't be created; free space and retry"
-            ) from error
-        raise StoreError(
-            f"{file} can't be created ({error.strerror}); check that its folder is writable"
-        ) from error
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Changing the journal doesn't wait for the busy timeout when another process does the same: try again."""
-    for remaining in reversed(range(_OPEN_TRIES)):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY or not remaining:
-                raise
-            time.sleep(_OPEN_PAUSE_S)
-        else:
-            return
-
-
-def _migrations() -> list[str]:
+def migrations() -> list[str]:
+    """The scripts that make the tables, in their order; the number of a version is how many have run."""
     folder = resources.files("routesparse.engine.jobs") / "migrations"
     return [
         entry.read_text("utf-8")
@@ -184,54 +103,6 @@ def _migrations() -> list[str]:
     ]
 
 
-def _execute(connection: sqlite3.Connection, script: str) -> None:
-    """Each statement on its own: sqlite3's executescript would end the transaction."""
-    for statement in script.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
-
-
-def _columns(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
-    """Table, column, type, NOT NULL and primary key of each column."""
-    sql = (
-        'SELECT m.name, c.name, c.type, c."notnull", c.pk FROM sqlite_master m, pragma_table_info(m.name) c '
-        "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.cid"
-    )
-    return [tuple(row) for row in connection.execute(sql)]
-
-
-@cache
-def _columns_made(scripts: tuple[str, ...]) -> list[tuple[object, ...]]:
-    """The columns that these migrations make."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for script in scripts:
-            _execute(connection, script)
-        return _columns(connection)
-
-
-def _code(error: sqlite3.Error) -> int:
-    """The primary result code; the extended ones add bits above."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _in_our_words(error: sqlite3.Error, file: Path) -> StoreError:
-    code, name = _code(error), file.name
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return QueueBusyError(f"the job queue ({name}) is in use by another process; try again in a moment")
-    # Where the shared index of the WAL finds no room, SQLite speaks of input and output.
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_room(file.parent)):
-        return QueueFullError(
-            f"the disk is full: the job queue ({name}) can't be written; free space and retry"
-        )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return StoreError(
-            f"the job queue can't be written in {file.parent} ({error}); make the folder writable, or set "
-            "ROUTESPARSE_HOME to another one"
-        )
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StoreError(_DAMAGED.format(name=name, found=error))
-    return StoreError(f"the job queue ({name}) can't be used ({error}); nothing was changed")
-
-
-def _no_room(folder: Path) -> bool:
-    return shutil.disk_usage(folder).free < _WAL_INDEX_BYTES
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one."""
+    return (statement for statement in script.split(";\n") if statement.strip())

@@ -3,11 +3,15 @@
 The main thread only leaves a note of its progress; the database is written by the heartbeat's thread, so a locked
 database never slows an analysis down. Between layers the main thread calls ``progress`` or ``check``, which raise
 what the heartbeat has learnt: cancelled by the user, lease lost, worker stopping.
+
+Where other hosts share the queue, one that can't reach it gives its job up before the lease runs out, because by then
+they may take it. A finished job is offered all the same: the queue refuses it if somebody else has taken it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Literal
 
 from routesparse.engine.errors import RouteSparseError, StoreError
@@ -17,6 +21,7 @@ from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
 from routesparse.engine.jobs.signals import Flag, wait_any
 
 BEAT_S = 1.0
+_SAFE_SHARE = 0.9  # of a lease: it began with the claim, a moment before the heartbeat
 Verdict = Literal["cancelled", "lost", "stopped"]
 
 
@@ -39,6 +44,7 @@ class Heartbeat:
         self._over = Flag()
         self._verdict: Verdict | None = None
         self._progress: Progress = (None, None, None)
+        self._renewed_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{claim.job_id}", daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -53,12 +59,19 @@ class Heartbeat:
     def progress(self, stage: str, done: int, total: int) -> None:
         """The callback of analyze_prompt. Errors: Interrupted."""
         self._progress = (stage, done, total)
+        if self._verdict is None and self._may_be_another_s():
+            self._verdict = "lost"
         self.check()
 
     def check(self) -> None:
         """Errors: Interrupted, when there is a reason to stop."""
         if self._verdict is not None:
             raise Interrupted(self._verdict)
+
+    def _may_be_another_s(self) -> bool:
+        """Whether the lease may have run out unseen, by this host's clock and a little early."""
+        silent_s = time.monotonic() - self._renewed_at
+        return self._queue.beyond_host and silent_s > _SAFE_SHARE * self._lease_s
 
     def _run(self) -> None:
         while self._verdict is None:
@@ -70,13 +83,15 @@ class Heartbeat:
                 self._release()
 
     def _beat(self) -> None:
+        asked_at = time.monotonic()
         try:
             if self._queue.heartbeat(self._claim, self._lease_s, self._progress):
                 self._verdict = "cancelled"
+            self._renewed_at = asked_at
         except LeaseLostError:
             self._verdict = "lost"
         except StoreError as error:
-            # Busy or full: nobody else can take the job meanwhile either. The next beat tries again.
+            # Busy, full or out of reach: the next beat tries again.
             self._log.write("heartbeat_missed", error=type(error).__name__)
 
     def _release(self) -> None:

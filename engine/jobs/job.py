@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from routesparse.engine.jobs.presence import Device
 
@@ -31,17 +30,14 @@ ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 MOST_LEASE_S = 60.0
 
 
-def lease_end(lease_s: float) -> float:
-    """When a lease of so many seconds, at most MOST_LEASE_S, runs out: seconds of a clock that nobody can set.
-
-    It is the same for all processes of a machine, and the queue is one machine's.
-    """
-    return time.monotonic() + min(lease_s, MOST_LEASE_S)
+def lease_end(clock: float, lease_s: float) -> float:
+    """When a lease of so many seconds, at most MOST_LEASE_S, runs out. clock: the queue's for leases, now."""
+    return clock + min(lease_s, MOST_LEASE_S)
 
 
-def lease_runs(lease_until: float) -> bool:
-    """Whether a lease is still valid. One that ends later than any could is from before the machine's last start."""
-    return 0.0 <= lease_until - time.monotonic() <= MOST_LEASE_S
+def lease_runs(clock: float, lease_until: float) -> bool:
+    """Whether a lease is still valid. One that ends later than any could is from before the clock began anew."""
+    return 0.0 <= lease_until - clock <= MOST_LEASE_S
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Job:
         return self.state in ENDED
 
     @classmethod
-    def from_row(cls, row: sqlite3.Row) -> Job:
+    def from_row(cls, row: Mapping[str, Any]) -> Job:
         """A row of table job."""
         failure = None
         if row["error_kind"] is not None:

@@ -8,34 +8,38 @@ from __future__ import annotations
 import copy
 import hashlib
 import secrets
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from routesparse.engine import paths
-from routesparse.engine.errors import ConfigError, InputError
+from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.jobs import presence
-from routesparse.engine.jobs.database import Database
-from routesparse.engine.jobs.job import ENDED, Job, State, WorkerSeen
+from routesparse.engine.jobs.database import QueueUncertainError
+from routesparse.engine.jobs.job import ENDED, Job, State, WorkerSeen, lease_runs
 from routesparse.engine.jobs.kinds import read_request
+from routesparse.engine.jobs.opening import open_database
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.request import Request, RunRequest
 from routesparse.engine.jobs.sweep import check_size
 
-FILE = "jobs.sqlite3"
 BUSY_TIMEOUT_S = 5.0
+SILENT_S = 60.0  # a worker of another host, which reports every few seconds, then counts as gone
 
 
 class OwnerJobs:
-    """One owner's jobs in the queue of one home folder; None is the one person of a dashboard without a login."""
+    """One owner's jobs in the queue; None is the one person of a dashboard without a login.
+
+    home: where this host's workers say that they live. place: where prompts and what jobs made lie; the home, or where
+    several hosts share the queue a folder that they all see.
+    """
 
     def __init__(self, home: Path | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Open or create ``home/jobs.sqlite3``. Errors: StoreError."""
+        """Open or create ``home/jobs.sqlite3``, or the queue of ROUTESPARSE_QUEUE. Errors: StoreError, ConfigError."""
         self.home = Path(home or paths.home())
-        self.prompts = PromptFiles(self.home / "prompts")
-        self._database = Database(self.home / FILE, busy_timeout_s)
+        self._database, self.place = open_database(self.home, busy_timeout_s)
+        self.prompts = PromptFiles(self.place / "prompts")
         self.owner: str | None = None
 
     def of(self, owner: str | None) -> Self:
@@ -45,14 +49,23 @@ class OwnerJobs:
         return theirs
 
     def close(self) -> None:
-        """Give the file back."""
+        """Give the file, or the connection, back."""
         self._database.close()
+
+    @property
+    def beyond_host(self) -> bool:
+        """Whether workers of other hosts share the queue, and may take a job that this host's lost sight of."""
+        return self._database.beyond_host
+
+    def now(self) -> float:
+        """Seconds since 1970 by the clock of every time in the queue. Errors: StoreError."""
+        return self._database.now()
 
     def submit(self, request: Request, content: bytes | str = b"") -> str:
         """Queue one job with its content, an analysis's prompt or a calibration's packed documents; the job's id.
 
         When this returns, the job survives a power cut. Errors: PromptError (empty, binary, not UTF-8), ConfigError,
-        QueueBusyError, StoreError; nothing is queued then.
+        QueueBusyError, StoreError; nothing is queued then. QueueUncertainError: it may be.
         """
         return self._insert((request,), content, None)[0]
 
@@ -75,14 +88,15 @@ class OwnerJobs:
         # Every kind is a dataclass, which the base class can't say.
         owned: list[Request] = [replace(one, owner=self.owner) for one in requests]  # type: ignore[type-var]
         jobs = [(secrets.token_hex(8), request) for request in owned]
+        self._database.check_place()
         try:
             for job_id, _ in jobs if raw else ():
                 self.prompts.write(job_id, raw)
             with self._database.transaction() as connection:
-                connection.executemany(
-                    "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, "
-                    "created_at, owner, sweep) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
-                    [
+                for job_id, request in jobs:
+                    connection.execute(
+                        "INSERT INTO job (id, kind, state, label, request_json, prompt_sha256, prompt_bytes, "
+                        "keep_text, created_at, owner, sweep) VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
                         (
                             job_id,
                             request.kind,
@@ -90,19 +104,26 @@ class OwnerJobs:
                             request.to_json(),
                             digest,
                             len(raw),
-                            request.keeps_content,
-                            time.time(),
+                            int(request.keeps_content),
+                            self._database.now(),
                             self.owner,
                             sweep_id,
-                        )
-                        for job_id, request in jobs
-                    ],
-                )
-        except BaseException:
-            for job_id, _ in jobs:
-                self.prompts.remove(job_id)
-            raise
+                        ),
+                    )
+        except BaseException as error:
+            if not (isinstance(error, QueueUncertainError) and self._came_through(jobs[0][0], error)):
+                for job_id, _ in jobs:
+                    self.prompts.remove(job_id)
+                raise
         return [job_id for job_id, _ in jobs]
+
+    def _came_through(self, job_id: str, error: QueueUncertainError) -> bool:
+        """Whether a job is in the queue although nobody confirmed it. Errors: the error while nobody can say so; the
+        prompts then stay, and are swept later if no job needs them."""
+        try:
+            return bool(self._database.rows("SELECT 1 FROM job WHERE id = ?", (job_id,)))
+        except StoreError:
+            raise error from None
 
     def retry(self, job_id: str) -> str:
         """Submit a failed or cancelled job's request and content again, as a new job of the same sweep; its id.
@@ -145,10 +166,10 @@ class OwnerJobs:
         """
         rows = self._database.rows(
             "SELECT (SELECT count(*) FROM job AS other WHERE other.state = 'queued' AND other.seq <= job.seq) "
-            "FROM job WHERE id = ? AND owner IS ? AND state = 'queued'",
+            "AS place FROM job WHERE id = ? AND owner IS ? AND state = 'queued'",
             (job_id, self.owner),
         )
-        return int(rows[0][0]) if rows else None
+        return int(rows[0]["place"]) if rows else None
 
     def cancel(self, job_id: str) -> State:
         """Cancel a waiting job at once; ask the worker of a running one to stop, which it does between layers.
@@ -170,7 +191,7 @@ class OwnerJobs:
             for job in jobs:
                 connection.execute(
                     "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
-                    (time.time(), job.id),
+                    (self._database.now(), job.id),
                 )
                 connection.execute(
                     "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job.id,)
@@ -198,12 +219,19 @@ class OwnerJobs:
     def workers(self) -> list[WorkerSeen]:
         """Workers that have reported, not said goodbye and not been killed, last seen first; a live one is seen
         every few seconds."""
-        rows = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC")
-        return [
-            WorkerSeen(row["id"], row["started_at"], row["seen_at"], presence.device_of(self.home, row["id"]))
-            for row in rows
-            if not presence.is_gone(self.home, row["id"])
-        ]
+        rows, now = self._database.rows("SELECT * FROM worker ORDER BY seen_at DESC"), self._database.now()
+        found = []
+        for row in rows:
+            lives = presence.lives(self.home, row["id"])
+            if lives or (lives is None and now - row["seen_at"] < SILENT_S):
+                device = presence.read_device(row["device"])
+                found.append(WorkerSeen(row["id"], row["started_at"], row["seen_at"], device))
+        return found
+
+    def held(self) -> bool:
+        """Whether a worker holds one of this owner's jobs by a valid lease. Errors: StoreError."""
+        running, clock = self.jobs(("running",)), self._database.lease_clock()
+        return any(job.lease_until is not None and lease_runs(clock, job.lease_until) for job in running)
 
     def unpublished(self) -> list[str]:
         """Runs of done jobs whose bundles may still have to be moved into the spool."""
@@ -218,7 +246,7 @@ class OwnerJobs:
             raise InputError(f"no job is called {job_id!r}; it may have been deleted")
         return job
 
-    def _mine(self, condition: str, values: tuple[object, ...]) -> list[Job]:
+    def _mine(self, condition: str, values: tuple[Any, ...]) -> list[Job]:
         """The owner's jobs; the one place where pages read jobs."""
         rows = self._database.rows(
             f"SELECT * FROM job WHERE owner IS ? AND {condition}", (self.owner, *values)

@@ -55,7 +55,7 @@ class WarmPreparation:
         else:
             raise ConfigError(f"a job of kind {request.kind!r} prepares no model; update the worker")
         report("write", 0, 1)
-        made.save(folder / target.relative_to(paths.home()))
+        made.save(folder / target.relative_to(paths.workplace()))
         return made.name
 
     def _calibrated(self, request: CalibrateRequest, content: bytes, report: Report) -> Artifact:

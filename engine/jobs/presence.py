@@ -6,9 +6,6 @@ folder's locks) says nothing, and the lease decides.
 
 So a killed worker's job goes on at once, and no clock is compared. A worker that exits with 2 says that starting
 again would not help; the Procfile's loop then stops.
-
-The file says on which device the worker runs its jobs, once it knows: a GPU's name is torch's to say, which an idle
-worker has not loaded at first.
 """
 
 from __future__ import annotations
@@ -23,11 +20,9 @@ from pathlib import Path
 
 from routesparse.engine import fields
 from routesparse.engine.errors import StoreError
-from routesparse.engine.plain_files import read_bounded
 
 _FOLDER = "workers"
 _SUFFIX = ".lock"
-_MOST_BYTES = 4_096
 _CHECK = fields.record({"name": fields.line, "on_gpu": fields.flag, "memory_bytes": fields.whole(1)})
 
 
@@ -43,6 +38,10 @@ class Device:
     def dtype(self) -> str:
         """What models are loaded in there."""
         return "bfloat16" if self.on_gpu else "float32"
+
+    def to_json(self) -> str:
+        """What ``read_device`` reads."""
+        return json.dumps(asdict(self))
 
 
 @contextmanager
@@ -72,37 +71,36 @@ def present(home: Path, worker: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def describe(home: Path, worker: str, device: Device) -> None:
-    """Note a live worker's device. Errors: OSError; the device then stays unknown."""
-    with open(_file(home, worker), "r+b", buffering=0) as handle:
-        handle.write(json.dumps(asdict(device)).encode())
-
-
-def device_of(home: Path, worker: str) -> Device | None:
-    """A worker's device; None where it has not said, or an older version wrote the file."""
+def read_device(text: str | None) -> Device | None:
+    """A worker's device; None where it has not said, or another version wrote something else."""
     try:
-        values = json.loads(read_bounded(_file(home, worker), _MOST_BYTES))
+        values = json.loads(text or "null")
         _CHECK(values, "device")
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return Device(**values)
 
 
-def is_gone(home: Path, worker: str) -> bool:
-    """Whether the worker's process has certainly ended."""
+def lives(home: Path, worker: str) -> bool | None:
+    """Whether the worker's process lives; None where this home knows no such worker."""
     try:
         descriptor = os.open(_file(home, worker), os.O_RDONLY)
     except FileNotFoundError:
-        return False
+        return None
     try:
         # Shared, so that two who look at once don't take each other for the worker.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    else:
         return True
+    else:
+        return False
     finally:
         os.close(descriptor)
+
+
+def is_gone(home: Path, worker: str) -> bool:
+    """Whether the worker's process has certainly ended."""
+    return lives(home, worker) is False
 
 
 def dead(home: Path, needed: Collection[str]) -> list[str]:

@@ -1,10 +1,10 @@
-"""The job queue: SQLite, shared by the web process (submit, cancel, look) and workers (claim, report, end).
+"""The job queue, shared by the web process (submit, cancel, look) and workers (claim, report, end).
 
     queued --claim--> running --finish--> done
        ^                 |------fail----> failed
        |--release, lost--|------cancel--> cancelled      (queued --cancel--> cancelled)
 
-A worker holds a job through a lease that its heartbeat renews, by a clock that nobody can set (job.py). A lease that
+A worker holds a job through a lease that its heartbeat renews, by the queue's clock (database.py). A lease that
 ran out, or a process that is gone (presence.py), means that the worker was lost: the job goes back to its old place,
 and fails as "worker_lost" after MAX_LOSSES workers. Every write of a worker names (job id, attempt) and is refused with
 LeaseLostError once the job has moved on, so a worker that was stopped and wakes up late changes nothing. A worker that
@@ -17,12 +17,12 @@ No torch, duckdb or streamlit here: the web process imports this module.
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Collection
+from typing import Any
 
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
+from routesparse.engine.jobs.database import Row, Transaction
 from routesparse.engine.jobs.job import Claim, FailureKind, Progress, lease_end, lease_runs
 from routesparse.engine.jobs.owner_jobs import OwnerJobs, needs_prompt
 
@@ -42,7 +42,7 @@ class LeaseLostError(RouteSparseError):
 
 
 class JobQueue(OwnerJobs):
-    """The queue of one home folder. Threads may share one; processes open their own."""
+    """The queue that the environment names. Threads may share one; processes open their own."""
 
     # What workers call
 
@@ -50,17 +50,18 @@ class JobQueue(OwnerJobs):
         """Take the oldest waiting job for lease_s seconds, or None. Two workers never get the same attempt."""
         if not self._database.rows("SELECT 1 FROM job WHERE state = 'queued' LIMIT 1"):
             return None  # an idle worker takes no write lock
+        self._database.check_place()  # without its prompt a job would fail
         with self._database.transaction() as connection:
             row = connection.execute(
-                "SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1"
+                f"SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1{self._database.skip_locked}"
             ).fetchone()
             if row is None:
                 return None
-            now = time.time()  # under the lock: jobs start in the order in which they are taken
+            now = self._database.now()  # under the lock: jobs start in the order in which they are taken
             connection.execute(
                 "UPDATE job SET state = 'running', attempt = attempt + 1, worker = ?, lease_until = ?, "
                 "started_at = ? WHERE seq = ?",
-                (worker, lease_end(lease_s), now, row["seq"]),
+                (worker, lease_end(self._database.lease_clock(), lease_s), now, row["seq"]),
             )
         return Claim(
             row["id"],
@@ -81,8 +82,8 @@ class JobQueue(OwnerJobs):
         """
         change = "lease_until = ?, stage = ?, done = ?, total = ?"
         with self._database.transaction() as connection:
-            now = time.time()
-            self._fenced(connection, claim, change, (lease_end(lease_s), *progress))
+            now, until = self._database.now(), lease_end(self._database.lease_clock(), lease_s)
+            self._fenced(connection, claim, change, (until, *progress))
             row = connection.execute(
                 "SELECT worker, cancel_requested FROM job WHERE id = ?", (claim.job_id,)
             ).fetchone()
@@ -92,9 +93,16 @@ class JobQueue(OwnerJobs):
     def finish(self, claim: Claim, run_id: str, result: str | None = None) -> None:
         """The job is done and ``run_id`` is its run: the one moment at which a job ends well (see staging).
 
-        result: the name of the profile or calibration, where the job made one of these.
+        result: the name of the profile or calibration, where the job made one of these. To repeat it is harmless: the
+        answer to the first may have been lost. Errors: LeaseLostError, QueueBusyError.
         """
-        self._end(claim, "state = 'done', run_id = ?, result = ?", (run_id, result))
+        try:
+            self._end(claim, "state = 'done', run_id = ?, result = ?", (run_id, result))
+        except LeaseLostError:
+            if not self._database.rows(
+                "SELECT 1 FROM job WHERE id = ? AND run_id = ?", (claim.job_id, run_id)
+            ):
+                raise
 
     def fail(self, claim: Claim, kind: FailureKind, message: str, log_id: str | None = None) -> None:
         """The job failed and won't be tried again. Errors: LeaseLostError, QueueBusyError."""
@@ -108,7 +116,7 @@ class JobQueue(OwnerJobs):
     def release(self, claim: Claim) -> None:
         """Put the job back in its place because this worker is stopping; no loss is counted."""
         with self._database.transaction() as connection:
-            self._fenced(connection, claim, _back_in_line(), (time.time(),))
+            self._fenced(connection, claim, _back_in_line(), (self._database.now(),))
         self._drop_prompt(claim.job_id)
 
     def requeue_lost(self) -> list[str]:
@@ -117,17 +125,19 @@ class JobQueue(OwnerJobs):
         Pages may call it too: then a lost worker shows although no other worker runs.
         """
         held = self._database.rows("SELECT id, attempt, worker, lease_until FROM job WHERE state = 'running'")
-        lost = [(row["id"], row["attempt"]) for row in held if self._is_lost(row)]
+        lost = {(row["id"], row["attempt"]) for row in self._lost(held)}
         if not lost:
             return []
         with self._database.transaction() as connection:
-            now = time.time()
+            now = self._database.now()
             # Once more under the lock: somebody may have taken a job back, a late heartbeat renewed its lease.
-            current = connection.execute("SELECT * FROM job WHERE state = 'running'").fetchall()
-            rows = [row for row in current if (row["id"], row["attempt"]) in lost and self._is_lost(row)]
+            current = connection.execute(
+                f"SELECT * FROM job WHERE state = 'running' ORDER BY seq{self._database.skip_locked}"
+            ).fetchall()
+            rows = self._lost([row for row in current if (row["id"], row["attempt"]) in lost])
             for row in rows:
                 losses = row["losses"] + 1
-                values: tuple[object, ...] = (now,)
+                values: tuple[Any, ...] = (now,)
                 change = _back_in_line()
                 if losses >= MAX_LOSSES and not row["cancel_requested"]:
                     message = _LOST.format(losses=losses, stage=row["stage"] or "load")
@@ -143,16 +153,23 @@ class JobQueue(OwnerJobs):
             self._drop_prompt(row["id"])
         return [row["id"] for row in rows]
 
-    def _is_lost(self, row: sqlite3.Row) -> bool:
-        return not lease_runs(row["lease_until"]) or presence.is_gone(self.home, row["worker"])
+    def _lost(self, held: list[Row]) -> list[Row]:
+        """Of running jobs those whose worker was lost."""
+        clock = self._database.lease_clock() if held else 0.0
+        return [
+            row
+            for row in held
+            if not lease_runs(clock, row["lease_until"]) or presence.is_gone(self.home, row["worker"])
+        ]
 
-    def seen(self, worker: str) -> None:
-        """A worker reports that it is alive."""
-        now = time.time()
+    def seen(self, worker: str, device: presence.Device | None = None) -> None:
+        """A worker reports that it is alive, and once it knows, on which device it runs its jobs."""
+        now = self._database.now()
         with self._database.transaction() as connection:
             connection.execute(
-                "INSERT INTO worker VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at",
-                (worker, now, now),
+                "INSERT INTO worker (id, started_at, seen_at, device) VALUES (?, ?, ?, ?) ON CONFLICT (id) "
+                "DO UPDATE SET seen_at = excluded.seen_at, device = COALESCE(excluded.device, worker.device)",
+                (worker, now, now, device and device.to_json()),
             )
             connection.execute("DELETE FROM worker WHERE seen_at < ?", (now - WORKER_FORGOTTEN_S,))
 
@@ -163,7 +180,8 @@ class JobQueue(OwnerJobs):
         if not dead:
             return
         with self._database.transaction() as connection:
-            connection.executemany("DELETE FROM worker WHERE id = ?", [(worker,) for worker in dead])
+            for worker in dead:
+                connection.execute("DELETE FROM worker WHERE id = ?", (worker,))
         presence.forget(self.home, dead)
 
     def goodbye(self, worker: str) -> None:
@@ -230,15 +248,13 @@ class JobQueue(OwnerJobs):
         needed = {row["id"] for row in rows if needs_prompt(row["state"], bool(row["keep_text"]))}
         self.prompts.sweep(names, {row["id"] for row in rows}, needed)
 
-    def _end(self, claim: Claim, change: str, values: tuple[object, ...]) -> None:
+    def _end(self, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
         cleared = "worker = NULL, lease_until = NULL, finished_at = ?"
         with self._database.transaction() as connection:
-            self._fenced(connection, claim, f"{change}, {cleared}", (*values, time.time()))
+            self._fenced(connection, claim, f"{change}, {cleared}", (*values, self._database.now()))
         self._drop_prompt(claim.job_id)
 
-    def _fenced(
-        self, connection: sqlite3.Connection, claim: Claim, change: str, values: tuple[object, ...]
-    ) -> None:
+    def _fenced(self, connection: Transaction, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
         cursor = connection.execute(
             f"UPDATE job SET {change} WHERE id = ? AND attempt = ? AND state = 'running'",
             (*values, claim.job_id, claim.attempt),
@@ -252,6 +268,6 @@ class JobQueue(OwnerJobs):
 def _back_in_line() -> str:
     """SET clause that takes a running job back, or ends it where cancelling was asked; its value: the time now."""
     return (
-        "state = CASE WHEN cancel_requested THEN 'cancelled' ELSE 'queued' END, "
-        f"finished_at = CASE WHEN cancel_requested THEN ? END, {_CLEARED}"
+        "state = CASE WHEN cancel_requested = 1 THEN 'cancelled' ELSE 'queued' END, "
+        f"finished_at = CASE WHEN cancel_requested = 1 THEN ? END, {_CLEARED}"
     )

@@ -6,6 +6,7 @@
    for a worker whose lease was taken, which then discards its bundle.
 3. The bundle is renamed into the spool, a profile or calibration into its folder, and the row says so. A spool that
    several hosts share (ROUTESPARSE_SHARED) lies on another disk: there the bundle is copied beside it and renamed.
+   Hosts that share the queue, too, stage in that folder: any of them can do what a lost one left undone.
 
 Killed before 2, the job runs again and the staged folder is swept; between 2 and 3, ``publish_finished`` (every
 worker's start and every turn of its loop) does the renaming. Run ids carry the attempt, so no two attempts ever
@@ -30,13 +31,13 @@ _FOR_HOME = "home"
 
 
 def spool_of(queue: JobQueue) -> Path:
-    """The spool of the queue's own home, which holds what is staged."""
-    return queue.home / "spool"
+    """The spool that holds what is staged, where every worker of the queue sees it."""
+    return queue.place / "spool"
 
 
 def shared_spool(queue: JobQueue) -> Path:
     """The folder that the web process ingests from: the queue's own, or the one of all hosts."""
-    return (paths.shared() or queue.home) / "spool"
+    return (paths.shared() or queue.place) / "spool"
 
 
 def stage(queue: JobQueue, record: RunRecord) -> None:
@@ -45,7 +46,7 @@ def stage(queue: JobQueue, record: RunRecord) -> None:
 
 
 def home_of(queue: JobQueue, run_id: str) -> Path:
-    """An empty folder of this attempt that stands for the home: ``publish`` moves its files there.
+    """An empty folder of this attempt that stands for ``queue.place``: ``publish`` moves its files there.
 
     Errors: StoreError.
     """
@@ -79,7 +80,7 @@ def publish(queue: JobQueue, run_id: str) -> None:
     staged = spool_of(queue) / STAGED / run_id
     try:
         if (staged / _FOR_HOME).is_dir():
-            _move_home(staged / _FOR_HOME, queue.home)
+            _move_home(staged / _FOR_HOME, queue.place)
             shutil.rmtree(staged, ignore_errors=True)
         else:
             _hand_over(staged, spool / run_id)

@@ -107,7 +107,7 @@ class _Worker:
         """Say what jobs run on, and compile before the first one asks for it; no job needs either."""
         try:
             if describe is not None:
-                presence.describe(self._queue.home, self.id, describe())
+                self._queue.seen(self.id, describe())
         # The boundary of a thread: pages then don't know the device.
         except Exception as error:  # noqa: BLE001
             self._log.write("device_unknown", error=type(error).__name__, frames=frames(error))

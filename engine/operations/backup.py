@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from routesparse.engine.errors import InputError, StoreError
-from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
+from routesparse.engine.jobs.opening import FILE as QUEUE
 from routesparse.engine.plain_files import open_plain, read_bounded
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store

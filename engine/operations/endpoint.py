@@ -12,8 +12,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from routesparse.engine.errors import InputError, StoreError
-from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
+from routesparse.engine.errors import ConfigError, InputError, StoreError
+from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import metrics
 
@@ -23,7 +23,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 def problems(home: Path) -> list[str]:
     """Why a job submitted now would not be run, in words without names; empty: ready."""
-    if not (home / QUEUE).exists():
+    if not opening.exists(home):
         return ["no queue yet: start the dashboard and a worker"]
     found = []
     try:
@@ -32,7 +32,7 @@ def problems(home: Path) -> list[str]:
             workers = queue.workers()
         finally:
             queue.close()
-    except StoreError as error:
+    except (StoreError, ConfigError) as error:
         return [f"the queue can't be read ({type(error).__name__})"]
     if not workers:
         found.append("no worker lives: start one with `routesparse worker`")
@@ -54,7 +54,7 @@ def application(home: Path) -> Callable[..., Iterable[bytes]]:
         elif path == "/metrics":
             try:
                 kind, body = CONTENT_TYPE_LATEST, metrics.text(home)
-            except StoreError as error:
+            except (StoreError, ConfigError) as error:
                 kind, status, body = _PLAIN, "503 Service Unavailable", f"{type(error).__name__}\n"
         elif path != "/live":
             status, body = "404 Not Found", "/metrics, /live or /ready\n"

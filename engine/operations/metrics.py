@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
+from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations.sizes import size_bytes
 from routesparse.engine.plain_files import read_bounded
@@ -58,21 +57,19 @@ class _Home:
 
 
 def _queue(home: Path) -> Iterator[Metric]:
-    if not (home / QUEUE).exists():
+    if not opening.exists(home):
         return
     queue = JobQueue(home)
     try:
         tally, durations, workers = queue.tally(), queue.durations(), queue.workers()
-        oldest = queue.waiting_since()
+        oldest, now = queue.waiting_since(), queue.now()
     finally:
         queue.close()
     jobs = GaugeMetricFamily("routesparse_jobs", "Jobs that the queue lists, by state", labels=["state"])
     for state in JOB_STATES:
         jobs.add_metric([state], tally.get(state, 0))
     yield jobs
-    yield _gauge(
-        "oldest_queued_seconds", "Age of the oldest waiting job", time.time() - oldest if oldest else 0.0
-    )
+    yield _gauge("oldest_queued_seconds", "Age of the oldest waiting job", now - oldest if oldest else 0.0)
     yield _gauge("workers", "Workers whose process lives", len(workers))
     if workers:
         last = max(worker.seen_at for worker in workers)
@@ -101,6 +98,7 @@ def _places(home: Path) -> dict[str, Path]:
     places = {name: home / name for name in FOLDERS}
     if home.resolve() == paths.home():
         places |= {"spool": paths.spool(), "bundles": paths.bundles(), "trash": paths.trash()}
+        places["prompts"] = paths.workplace() / "prompts"
     return places
 
 

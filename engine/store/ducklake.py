@@ -15,9 +15,7 @@ hosts must run the same version: who brings the tables up to date stops those of
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,13 +25,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from routesparse.engine.errors import BundleError, ConfigError, StoreError
+from routesparse.engine import postgres
+from routesparse.engine.errors import BundleError, StoreError
+from routesparse.engine.postgres import FOLDER
 from routesparse.engine.store import bundle, bundle_moves, schema
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
 from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verified
 
 PREFIX = "ducklake:postgres:"
-FOLDER = Path(sys.prefix, "ducklake")
 EXTENSIONS = ("postgres_scanner", "ducklake")
 LOCK_S = 120
 _SCHEMA = "routesparse"  # in PostgreSQL
@@ -41,7 +40,6 @@ _LOCK = 0x526F757465  # ours among the advisory locks of the database
 _SEQUENCE = f"{_SCHEMA}.run_key_sequence"
 _LOOK_S = 0.5  # how long a page may miss what another process wrote
 _INLINED_ROWS = 64  # as many rows of a table go into the catalogue instead of a file of their own
-_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']+)")
 _MOST_CHARACTERS = 300
 
 
@@ -276,21 +274,7 @@ class LakeStore(Store):
 
 def catalogue(address: str) -> str:
     """PostgreSQL's words of a store's address. Errors: ConfigError, without what may be a password."""
-    if not address.startswith(PREFIX):
-        raise ConfigError(
-            f"ROUTESPARSE_STORE must be {PREFIX}host=HOST dbname=NAME user=NAME, or not set; it begins otherwise"
-        )
-    words = address.removeprefix(PREFIX)
-    pairs = list(_PAIR.finditer(words))
-    if not pairs or _PAIR.sub("", words).strip():
-        raise ConfigError(
-            f"what follows {PREFIX} in ROUTESPARSE_STORE must be words such as host=HOST dbname=NAME user=NAME"
-        )
-    if any(pair[1] in ("password", "passfile_password", "sslpassword") for pair in pairs):
-        raise ConfigError(
-            "ROUTESPARSE_STORE holds a password, which messages could show; put it into ~/.pgpass or PGPASSWORD"
-        )
-    return words.strip()
+    return postgres.words(address, PREFIX, "ROUTESPARSE_STORE")
 
 
 def installed() -> bool:

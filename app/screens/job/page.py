@@ -240,8 +240,13 @@ def _retry(opened: Access, job_id: str) -> None:
 
 def _log(opened: Access, job: Job) -> None:
     """Ids, stages and times; the workers write no prompt text."""
-    lines = log.tail(opened.queue.home, job.id)
+    queue = opened.queue
+    lines = log.tail(queue.home, job.id)
     if not lines:
+        if queue.beyond_host and job.attempt:
+            st.html(
+                '<div class="rs-note">Another host ran it; the log is in <code>logs/worker.jsonl</code> there.</div>'
+            )
         return
     with st.expander("Log", key="job-log"):
         shown = []

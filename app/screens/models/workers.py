@@ -39,6 +39,13 @@ def card(alive: list[WorkerSeen]) -> None:
             language=None,
             wrap_lines=True,
         )
+        if paths.queue() is not None:
+            st.html(
+                '<div class="rs-note">On another host, such as one with a GPU: the same with its own '
+                "<code>ROUTESPARSE_HOME</code>, and this dashboard’s <code>ROUTESPARSE_QUEUE</code> and "
+                "<code>ROUTESPARSE_SHARED</code>.</div>"
+            )
+            return
         st.html(
             '<div class="rs-note">On a GPU host, run the dashboard and its worker there, and look at it from here. The '
             "queue is a file that two machines can’t write at once, not even in a shared folder.</div>"

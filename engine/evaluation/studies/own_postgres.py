@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from routesparse.engine.errors import InputError
 
@@ -35,57 +34,63 @@ def programs() -> Path | None:
 @contextmanager
 def server() -> Iterator[str]:
     """PostgreSQL's words for it, without a database's name. It writes nothing durable. Errors: InputError."""
+    with cluster() as data, running(data) as words:
+        yield words
+
+
+@contextmanager
+def cluster() -> Iterator[Path]:
+    """The folder of a server that does not run yet. Errors: InputError."""
     folder = programs()
     if folder is None:
         raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
     data = Path(tempfile.mkdtemp(prefix="routesparse-pg-"))
-    user = "postgres" if os.getuid() == 0 else None
-    if user:
-        shutil.chown(data, user, user)
-    made = ["initdb", "-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
-    settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
-    options = [part for setting in settings for part in ("-c", setting)]
-    served: list[str | Path] = [
-        "sh",
-        "-c",
-        _UNTIL_INPUT_ENDS,
-        "sh",
-        folder / "postgres",
-        "-D",
-        "db",
-        "-k",
-        data,
-        *options,
-    ]
     try:
-        with open(data / "log", "wb") as log:
-            begun = _started([folder / made[0], *made[1:]], data, log, user)
-            begun.communicate()
-            if begun.returncode:
-                raise InputError(f"initdb failed: {(data / 'log').read_text('utf-8')[-400:]}")
-            process = _started(served, data, log, user)
-        try:
-            _wait(folder, data)
-            yield f"host={data} user={_USER}"
-        finally:
-            process.communicate()
+        if (owner := _owner()) is not None:
+            shutil.chown(data, owner, owner)
+        made = ["-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
+        begun = _started([folder / "initdb", *made], data)
+        begun.communicate()
+        if begun.returncode:
+            raise InputError(f"initdb failed: {(data / 'log').read_text('utf-8')[-400:]}")
+        yield data
     finally:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _started(
-    command: Sequence[str | Path], folder: Path, log: IO[bytes], user: str | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
-    )
+@contextmanager
+def running(data: Path) -> Iterator[str]:
+    """The server of a ``cluster`` while the block lasts; it may be entered again. Its words. Errors: InputError."""
+    folder = programs()
+    assert folder is not None
+    settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
+    options = [part for setting in settings for part in ("-c", setting)]
+    server: list[str | Path] = [folder / "postgres", "-D", "db", "-k", data, *options]
+    process = _started(["sh", "-c", _UNTIL_INPUT_ENDS, "sh", *server], data)
+    try:
+        _wait(folder, data)
+        yield f"host={data} user={_USER}"
+    finally:
+        process.communicate()
+
+
+def _owner() -> str | None:
+    return "postgres" if os.getuid() == 0 else None
+
+
+def _started(command: Sequence[str | Path], folder: Path) -> subprocess.Popen[bytes]:
+    user = _owner()
+    with open(folder / "log", "ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
 
 
 def new_database(words: str, name: str, like: str = "template0") -> str:

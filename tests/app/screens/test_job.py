@@ -178,6 +178,13 @@ def test_log_of_the_job_is_at_its_end_and_of_no_other(home, queue, submitted, op
     assert "stage route" in shown and "dense" not in shown
 
 
+def test_a_job_of_another_host_says_where_its_log_is(home, queue, submitted, open_page, monkeypatch):
+    queue.claim("elsewhere-1-ab")
+    assert "Another host" not in text_of(open_page("job", job=submitted))
+    monkeypatch.setattr(JobQueue, "beyond_host", True)
+    assert "Another host ran it; the log is in" in text_of(open_page("job", job=submitted))
+
+
 def test_text_that_was_not_kept_can_not_be_tried_again(home, queue, open_page):
     job_id = queue.submit(RunRequest(keep_text=False), TEXT)
     queue.cancel(job_id)

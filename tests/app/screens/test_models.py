@@ -7,10 +7,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from routesparse.app.screens.models import workers
 from routesparse.app.shell import identity, model_checks
 from routesparse.engine import paths
 from routesparse.engine.calibration.artifact import stamp_of
@@ -327,15 +329,22 @@ def test_a_bundled_name_is_refused_at_once(tiny, make_calibration, open_page):
 
 
 def test_live_workers_are_named_with_their_devices(tiny, open_page, queue, home):
-    queue.seen("host-1-ab")
+    queue.seen("host-1-ab", Device("NVIDIA H200", True, 150 << 30))
     with presence.present(home, "host-1-ab"):
-        presence.describe(home, "host-1-ab", Device("NVIDIA H200", True, 150 << 30))
         page = open_page("models", model="tiny")
         assert queue.workers() == [
             WorkerSeen("host-1-ab", *[queue.workers()[0].seen_at] * 2, Device("NVIDIA H200", True, 150 << 30))
         ]
     assert "GPU" in said(page) and "H200" in said(page) and "worker host-1-ab" in said(page)
     assert "No worker is running" not in said(page)
+
+
+def test_how_to_start_a_worker_elsewhere_fits_the_queue(tiny, open_page, monkeypatch):
+    assert "ssh -L 8501" in " ".join(block.value for block in open_page("models", model="tiny").code)
+    monkeypatch.setattr(workers, "paths", SimpleNamespace(queue=lambda: "postgres:host=db", home=paths.home))
+    page = open_page("models", model="tiny")
+    assert "this dashboard’s <code>ROUTESPARSE_QUEUE</code>" in said(page)
+    assert "ssh -L" not in " ".join(block.value for block in page.code)
 
 
 def snapshot(cache, saved, hub_id="org/tiny"):

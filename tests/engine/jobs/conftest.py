@@ -1,30 +1,59 @@
-"""Fixtures of the jobs' tests: a home of its own, a queue in it, worker processes that are ended by their pid."""
+"""Fixtures of the jobs' tests: a home of its own, a queue, worker processes that are ended by their pid.
+
+Tests of what both queues promise run on both: in a file of the home, and on a PostgreSQL of this session.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import secrets
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine import shared_folder
+from routesparse.engine.evaluation.studies import own_postgres
+from routesparse.engine.jobs import database, postgres
+from routesparse.engine.jobs.database import QueueBusyError
 from routesparse.engine.jobs.queue import JobQueue
 
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0
+IN_BOTH = ("test_kinds", "test_owners", "test_queue", "test_sweep", "test_worker", "test_worker_processes")
+
+
+def pytest_generate_tests(metafunc):
+    if "home" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in IN_BOTH:
+        metafunc.parametrize("home", ["file", "postgres"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def server():
+    """PostgreSQL's words for a server of this session."""
+    if not postgres.installed():
+        pytest.skip("DuckLake is not installed; `make ducklake` does it")
+    if own_postgres.programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with own_postgres.server() as words:
+        yield words
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A ROUTESPARSE_HOME of its own."""
+def home(request, tmp_path, monkeypatch):
+    """A ROUTESPARSE_HOME of its own, with the queue in its file or, as the shared folder too, on PostgreSQL."""
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    if getattr(request, "param", "file") == "postgres":
+        words = own_postgres.new_database(request.getfixturevalue("server"), f"queue{secrets.token_hex(6)}")
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", postgres.PREFIX + words)
+        monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path))
+        shared_folder.mark()
     return tmp_path
 
 
@@ -34,6 +63,70 @@ def queue(home):
     queue = JobQueue(home)
     yield queue
     queue.close()
+
+
+@pytest.fixture
+def shared(server, tmp_path, monkeypatch):
+    """The folder of all hosts, and a queue's database that the environment names."""
+    folder = tmp_path / "shared"
+    words = own_postgres.new_database(server, f"queue{secrets.token_hex(6)}")
+    monkeypatch.setenv("ROUTESPARSE_QUEUE", postgres.PREFIX + words)
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(folder))
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "dashboard"))
+    shared_folder.mark()
+    return folder
+
+
+@pytest.fixture
+def host(shared, tmp_path):
+    """Another host's home, whose queue is the same."""
+
+    def home(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    return home
+
+
+@pytest.fixture
+def cut():
+    """End a queue's connection from the server's side."""
+
+    def end(queue):
+        kept = queue._database
+        with closing(kept._psycopg.connect(**kept._words, autocommit=True)) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (kept._connection.info.backend_pid,))
+
+    return end
+
+
+@pytest.fixture
+def alter(home):
+    """One statement on the queue's tables, by another connection."""
+
+    def execute(sql):
+        other = JobQueue(home, busy_timeout_s=30)
+        with other._database.transaction() as transaction:
+            transaction.execute(sql)
+        other.close()
+
+    return execute
+
+
+@pytest.fixture
+def old_queue(home, alter, monkeypatch):
+    """Make a queue as an older version left it, with the waiting job "0ld"."""
+
+    def make(version):
+        scripts = database.migrations()[:version]
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "migrations", lambda: scripts)
+            alter(
+                "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
+                "VALUES ('0ld', 'queued', 'old.txt', '{\"tau\": 0.8}', 'x', 4, 1, 1.0)"
+            )
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -78,20 +171,21 @@ def stop_without_locks(home):
     """SIGSTOP, but not in the middle of a transaction: that lock would hold everybody until SIGCONT or kill."""
 
     def stop(process):
+        other = JobQueue(home, busy_timeout_s=0.2)
         while True:
             os.kill(process.pid, signal.SIGSTOP)
             # The signal is asynchronous: a thread that still runs could take the lock after we looked.
             while not stopped(process.pid):
                 time.sleep(0.001)
-            connection = sqlite3.connect(home / FILE, isolation_level=None, timeout=0.2)
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError:
+                with other._database.transaction() as transaction:
+                    transaction.execute("UPDATE job SET label = label")
+            except QueueBusyError:
                 os.kill(process.pid, signal.SIGCONT)
                 time.sleep(0.05)
-            finally:
-                connection.close()
+            else:
+                other.close()
+                return
 
     return stop
 

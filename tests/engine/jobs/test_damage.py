@@ -7,7 +7,7 @@ import random
 import pytest
 
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs.opening import FILE
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 

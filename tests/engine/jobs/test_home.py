@@ -8,7 +8,7 @@ import pytest
 
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import StoreError
-from routesparse.engine.jobs import database
+from routesparse.engine.jobs import sqlite_file
 from routesparse.engine.jobs.database import QueueGoneError
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
@@ -78,7 +78,7 @@ def test_the_command_tells_a_deleted_home_from_one_that_can_t_be_opened(home, mo
 def test_a_read_only_home_is_named_as_such(home):
     error = sqlite3.OperationalError("attempt to write a readonly database")
     error.sqlite_errorcode = sqlite3.SQLITE_READONLY
-    told = database._in_our_words(error, home / "jobs.sqlite3")
+    told = sqlite_file._in_our_words(error, home / "jobs.sqlite3")
     assert isinstance(told, StoreError) and "make the folder writable, or set ROUTESPARSE_HOME" in str(told)
 
 

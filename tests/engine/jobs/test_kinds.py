@@ -3,20 +3,17 @@
 import json
 import os
 import signal
-import sqlite3
-from importlib import resources
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
 from routesparse.engine.cli.worker import calibrate, measure_profile
 from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
-from routesparse.engine.jobs import presence, staging, worker
+from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.analysis import WarmModel
 from routesparse.engine.jobs.documents import pack, unpack
 from routesparse.engine.jobs.kinds import CalibrateRequest, ProfileRequest, read_request
 from routesparse.engine.jobs.log import tail
-from routesparse.engine.jobs.owner_jobs import FILE
 from routesparse.engine.jobs.preparation import WarmPreparation
 from routesparse.engine.jobs.presence import Device
 from routesparse.engine.jobs.queue import JobQueue
@@ -51,29 +48,14 @@ def work(home, fakes):
     return run
 
 
-def old_queue(home):
-    """A queue as version 2 of its schema left it, with a waiting job."""
-    connection = sqlite3.connect(home / FILE)
-    folder = resources.files("routesparse.engine.jobs") / "migrations"
-    for name in ("0001_jobs.sql", "0002_owner.sql"):
-        connection.executescript((folder / name).read_text())
-    connection.execute("PRAGMA user_version = 2")
-    connection.execute(
-        "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
-        "VALUES ('feed', 'queued', 'old.txt', '{}', '', 4, 1, 0)"
-    )
-    connection.commit()
-    connection.close()
+def test_an_old_queue_s_jobs_are_analyses(old_queue, home, work):
+    old_queue(2)
     (home / "prompts").mkdir()
-    (home / "prompts" / "feed.txt").write_text("text")
-
-
-def test_an_old_queue_s_jobs_are_analyses(home, work):
-    old_queue(home)
-    queue = JobQueue(home)
-    assert (queue.job("feed").kind, queue.job("feed").state) == ("analyse", "queued")
-    work()
-    assert queue.job("feed").state == "done"
+    (home / "prompts" / "0ld.txt").write_text("text")
+    with closing(JobQueue(home)) as queue:
+        assert (queue.job("0ld").kind, queue.job("0ld").state) == ("analyse", "queued")
+        work()
+        assert queue.job("0ld").state == "done"
 
 
 @pytest.mark.parametrize("request_", [ProfileRequest(), CalibrateRequest("mine")])
@@ -83,12 +65,9 @@ def test_a_worker_of_an_older_version_refuses_the_new_kinds(request_):
         RunRequest.from_json(request_.to_json())
 
 
-def test_a_kind_of_a_newer_version_fails_clearly(queue, home, work):
+def test_a_kind_of_a_newer_version_fails_clearly(queue, alter, work):
     job_id = queue.submit(RunRequest(), "text")
-    connection = sqlite3.connect(home / FILE)
-    connection.execute("UPDATE job SET kind = 'distil'")
-    connection.commit()
-    connection.close()
+    alter("UPDATE job SET kind = 'distil'")
     work()
     failure = queue.job(job_id).failure
     assert failure.kind == "config"
@@ -256,10 +235,19 @@ def test_a_worker_names_its_device(queue, home, fakes, until):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "x", "on_gpu": 1, "memory_bytes": 5}'])
-def test_a_device_that_nobody_can_read_is_unknown(home, content):
-    with presence.present(home, "w"):
-        Path(home / "workers" / "w.lock").write_text(content)
-        assert presence.device_of(home, "w") is None
+def test_a_device_that_nobody_can_read_is_unknown(queue, alter, content):
+    queue.seen("w")
+    alter(f"UPDATE worker SET device = '{content}'")
+    (worker_seen,) = queue.workers()
+    assert (worker_seen.id, worker_seen.device) == ("w", None)
+
+
+def test_a_device_stays_known_when_its_worker_reports_again(queue):
+    device = Device("NVIDIA H200", True, 150 << 30)
+    queue.seen("w")
+    queue.seen("w", device)
+    queue.seen("w")
+    assert [(one.id, one.device) for one in queue.workers()] == [("w", device)]
 
 
 def test_a_model_is_profiled_and_calibrated_by_jobs(queue, home, tiny_model):

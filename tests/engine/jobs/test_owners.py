@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import sqlite3
 
 import pytest
 
 from routesparse.engine.errors import InputError
-from routesparse.engine.jobs import database
 from routesparse.engine.jobs.estimate import job_estimate
-from routesparse.engine.jobs.owner_jobs import FILE
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.worker import run_worker
@@ -20,11 +17,11 @@ from routesparse.engine.store import bundle
 ANN, BOB = "a" * 32, "b" * 32
 # What pages ask of a job, with the arguments beside the job's id.
 OF_A_JOB = {"retry", "job", "position", "cancel", "delete"}
-OF_ALL_JOBS = {"jobs", "made", "sweeps"}
+OF_ALL_JOBS = {"held", "jobs", "made", "sweeps"}
 OF_A_SWEEP = {"sweep", "cancel_sweep"}
 # Workers serve everybody; ``of`` and ``submit`` say whose, ``workers`` is about processes.
 NOT_SCOPED = {
-    "of", "submit", "submit_sweep", "close", "workers",
+    "of", "submit", "submit_sweep", "close", "workers", "now",
     "claim", "heartbeat", "finish", "fail", "cancelled", "release", "requeue_lost",
     "seen", "sweep_workers", "goodbye", "unpublished", "mark_published", "current_runs", "sweep_prompts",
     "durations", "tally", "ended_before", "forget", "waiting_since",  # of whoever keeps the home (engine/operations)
@@ -38,7 +35,7 @@ def anns(queue):
 
 
 def snapshot(queue):
-    return [tuple(row) for row in queue._database.rows("SELECT * FROM job ORDER BY seq")]
+    return [dict(row) for row in queue._database.rows("SELECT * FROM job ORDER BY seq")]
 
 
 def test_every_method_of_the_queue_is_known_here():
@@ -111,17 +108,8 @@ def test_estimates_come_from_one_s_own_jobs(queue, home, fakes):
     assert job_estimate(queue.of(BOB), RunRequest(), 4) is None
 
 
-def test_jobs_of_an_older_version_are_the_local_person_s(home):
-    old = sqlite3.connect(home / FILE)
-    for statement in database._migrations()[0].split(";\n"):
-        old.execute(statement)
-    old.execute("PRAGMA user_version = 1")
-    old.execute(
-        "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
-        "VALUES ('0ld', 'queued', 'old.txt', '{\"tau\": 0.8}', 'x', 4, 1, 1.0)"
-    )
-    old.commit()
-    old.close()
+def test_jobs_of_an_older_version_are_the_local_person_s(old_queue, home):
+    old_queue(1)
     queue = JobQueue(home)
     assert [job.id for job in queue.jobs()] == ["0ld"] and queue.of(ANN).jobs() == []
     assert RunRequest.from_json(queue.jobs()[0].request_json).owner is None

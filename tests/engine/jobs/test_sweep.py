@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
 
 from routesparse.engine.errors import ConfigError, InputError, PromptError, StoreError
-from routesparse.engine.jobs import sweep
-from routesparse.engine.jobs.database import _migrations
-from routesparse.engine.jobs.owner_jobs import FILE
+from routesparse.engine.jobs import owner_jobs, sweep
 from routesparse.engine.jobs.prompt_files import PromptFiles
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
@@ -77,14 +73,10 @@ def test_a_disk_that_fills_up_between_two_prompts_queues_nothing(queue, monkeypa
     assert len(written) == 2 and queue.jobs() == [] and queue.prompts.names() == []
 
 
-def test_a_row_that_can_not_be_written_takes_the_others_with_it(queue):
-    """The third insert fails by a trigger, as a full disk would make it."""
-    with queue._database.transaction() as connection:
-        connection.execute(
-            "CREATE TRIGGER full AFTER INSERT ON job WHEN (SELECT count(*) FROM job) > 2 "
-            "BEGIN SELECT RAISE(ABORT, 'no room'); END"
-        )
-    with pytest.raises(StoreError, match="no room"):
+def test_a_row_that_can_not_be_written_takes_the_others_with_it(queue, monkeypatch):
+    ids = iter(["the sweep", "one", "two", "one"])
+    monkeypatch.setattr(owner_jobs.secrets, "token_hex", lambda _: next(ids))
+    with pytest.raises(StoreError, match=r"(?i)unique"):
         queue.submit_sweep(of_prices(0.5, 0.1, 2.0), TEXT)
     assert queue.jobs() == [] and queue.prompts.names() == []
 
@@ -135,19 +127,8 @@ def test_the_runs_carry_the_sweep_and_a_single_run_none(queue, home, fakes):
     assert [run.sweep for run in runs] == [sweep_id, sweep_id, None]
 
 
-def test_jobs_of_an_older_version_have_no_sweep(home):
-    old = sqlite3.connect(home / FILE)
-    scripts = [script for script in _migrations() if "ADD COLUMN sweep" not in script]
-    for script in scripts:
-        for statement in script.split(";\n"):
-            old.execute(statement)
-    old.execute(f"PRAGMA user_version = {len(scripts)}")
-    old.execute(
-        "INSERT INTO job (id, state, label, request_json, prompt_sha256, prompt_bytes, keep_text, created_at) "
-        "VALUES ('0ld', 'queued', 'old.txt', '{}', 'x', 4, 1, 1.0)"
-    )
-    old.commit()
-    old.close()
+def test_jobs_of_an_older_version_have_no_sweep(old_queue, home):
+    old_queue(3)
     queue = JobQueue(home)
     assert queue.jobs()[0].sweep is None and queue.claim("worker-1").sweep is None
     queue.close()

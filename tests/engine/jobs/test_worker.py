@@ -4,7 +4,6 @@ import errno
 import functools
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ import pytest
 from routesparse.engine import errors
 from routesparse.engine.jobs import staging, worker
 from routesparse.engine.jobs.log import tail
-from routesparse.engine.jobs.owner_jobs import FILE
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.jobs.signals import Flag
@@ -192,7 +190,7 @@ def test_a_disk_that_fills_while_the_bundle_is_written(queue, home, work, monkey
     job = queue.job(job_id)
     assert (job.failure.kind, "the disk is full" in job.failure.message) == ("disk_full", True)
     assert visible(home) == staged(home) == []
-    monkeypatch.undo()
+    monkeypatch.setattr(bundle, "_write_synced", write)
     again = queue.retry(job_id)
     work()
     assert queue.job(again).state == "done"
@@ -209,11 +207,9 @@ def test_a_failure_does_not_end_the_worker(queue, work, analysis):
     assert [queue.job(job).state for job in (bad, good)] == ["failed", "done"]
 
 
-def test_a_request_of_a_newer_version_fails_by_name(queue, home, work):
+def test_a_request_of_a_newer_version_fails_by_name(queue, alter, work):
     job_id = submit(queue)
-    with sqlite3.connect(home / FILE) as connection:
-        connection.execute("""UPDATE job SET request_json = '{"tempo": "allegro"}'""")
-    connection.close()
+    alter("""UPDATE job SET request_json = '{"tempo": "allegro"}'""")
     work()
     assert queue.job(job_id).failure.kind == "config"
     assert "tempo" in queue.job(job_id).failure.message
@@ -252,12 +248,10 @@ def test_a_running_job_is_cancelled_between_layers(queue, home, work, analysis):
     assert "job_cancelled" in [line["event"] for line in tail(home, long)]
 
 
-def test_a_job_that_was_taken_back_is_left_alone(queue, home, work, analysis):
+def test_a_job_that_was_taken_back_is_left_alone(queue, home, alter, work, analysis):
     def analyze(request, prompt, run_id, report):
         if run_id.endswith("-1"):
-            with sqlite3.connect(home / FILE, timeout=30) as connection:
-                connection.execute("UPDATE job SET state = 'queued', lease_until = NULL, worker = NULL")
-            connection.close()
+            alter("UPDATE job SET state = 'queued', lease_until = NULL, worker = NULL")
             endless(report)
         return analysis(request, prompt, run_id, report)
 
@@ -267,12 +261,10 @@ def test_a_job_that_was_taken_back_is_left_alone(queue, home, work, analysis):
     assert visible(home) == [f"{job_id}-2"]
 
 
-def test_a_bundle_whose_job_was_taken_meanwhile_is_discarded(queue, home, work, analysis):
+def test_a_bundle_whose_job_was_taken_meanwhile_is_discarded(queue, home, alter, work, analysis):
     def analyze(request, prompt, run_id, report):
         record = analysis(request, prompt, run_id, report)
-        with sqlite3.connect(home / FILE, timeout=30) as connection:
-            connection.execute("UPDATE job SET attempt = 2, worker = 'other', lease_until = lease_until + 20")
-        connection.close()
+        alter("UPDATE job SET attempt = 2, worker = 'other', lease_until = lease_until + 20")
         return record
 
     job_id = submit(queue)
@@ -306,10 +298,12 @@ def test_a_locked_queue_is_waited_out(queue, home, monkeypatch, analysis):
     locked = threading.Event()
 
     def hold(seconds):
-        other = sqlite3.connect(home / FILE, isolation_level=None, timeout=30, check_same_thread=False)
-        other.execute("BEGIN IMMEDIATE")
-        locked.set()
-        time.sleep(seconds)
+        other = JobQueue(home)
+        with other._database.transaction() as transaction:
+            if other.beyond_host:  # the file is locked as a whole
+                transaction.execute("LOCK TABLE job, worker IN EXCLUSIVE MODE")
+            locked.set()
+            time.sleep(seconds)
         other.close()
 
     def lock(seconds):
@@ -372,7 +366,7 @@ def test_the_log_tells_a_job_s_story_without_its_text(queue, home, work):
     assert len(tail(home, job_id, limit=2)) == 2
 
 
-def test_what_a_worker_compiled_at_its_start_is_in_the_log(work, home):
+def test_what_a_worker_compiled_at_its_start_is_in_the_log(queue, work, home):
     from routesparse.engine.decide.ahead import Compiled
 
     done = threading.Event()
@@ -381,18 +375,17 @@ def test_what_a_worker_compiled_at_its_start_is_in_the_log(work, home):
         done.set()
         return Compiled(kernels=89, failed=1, seconds=4.5)
 
-    submit(JobQueue(home))
+    submit(queue)
     work(compile_ahead=compile_ahead)
     assert done.wait(5)
     wait_for_line(home, '"event": "kernels_compiled"')
     assert '"kernels": 89, "failed": 1, "seconds": 4.5' in log_text(home)
 
 
-def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(work, home):
+def test_a_worker_that_cannot_compile_ahead_runs_its_jobs(queue, work, home):
     def compile_ahead():
         raise RuntimeError("the driver is too old")
 
-    queue = JobQueue(home)
     job = submit(queue)
     work(compile_ahead=compile_ahead)
     wait_for_line(home, '"event": "kernels_not_compiled"')

@@ -1,0 +1,179 @@
+"""Workers of several hosts on one queue: killed, cut off, their server restarted. PostgreSQL; no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+
+import pytest
+
+from routesparse.engine import shared_folder
+from routesparse.engine.evaluation.studies import own_postgres
+from routesparse.engine.jobs import heartbeat, presence
+from routesparse.engine.jobs.database import QueueAwayError
+from routesparse.engine.jobs.log import JobLog
+from routesparse.engine.jobs.postgres import PREFIX
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.jobs.signals import Flag
+from routesparse.engine.jobs.worker import run_worker
+from routesparse.engine.store import bundle
+
+TEXT = "the harbour master writes a ledger"
+
+
+@pytest.fixture
+def queue(shared, tmp_path):
+    """The dashboard's, on a host without workers."""
+    with closing(JobQueue(tmp_path / "dashboard")) as opened:
+        yield opened
+
+
+def submit(queue):
+    return queue.submit(RunRequest(), TEXT)
+
+
+def visible(shared):
+    return sorted(path.name for path in (shared / "spool").iterdir() if not path.name.startswith("."))
+
+
+class TestHeartbeat:
+    @pytest.fixture
+    def away(self, queue, monkeypatch):
+        """Make the server unreachable for this host's queue, while others reach it."""
+
+        def refuse(*_):
+            raise QueueAwayError("PostgreSQL can't be reached")
+
+        def arm():
+            for name in ("rows", "transaction"):
+                monkeypatch.setattr(queue._database, name, refuse)
+
+        return arm
+
+    def test_gives_a_job_up_before_another_host_may_take_it(self, queue, away, host, until, tmp_path):
+        submit(queue)
+        claim, stop = queue.claim("w", 2.0), Flag()
+        log = JobLog(queue.home, "w")
+        with closing(JobQueue(host("b"))) as other:
+            with heartbeat.Heartbeat(queue, claim, stop, log, lease_s=2.0, beat_s=0.1) as heart:
+                away()
+                began = time.monotonic()
+                with pytest.raises(heartbeat.Interrupted) as caught:
+                    while time.monotonic() - began < 30:
+                        heart.progress("route", 1, 8)
+                        assert other.requeue_lost() == [], "taken while this worker still ran it"
+                        time.sleep(0.01)
+            assert caught.value.verdict == "lost"
+            until(other.requeue_lost, "the lease's end")
+            assert other.claim("b").attempt == 2
+        stop.close()
+
+    def test_goes_on_after_a_short_outage(self, queue, cut, until):
+        submit(queue)
+        claim, stop = queue.claim("w", 30), Flag()
+        log = JobLog(queue.home, "w")
+        with heartbeat.Heartbeat(queue, claim, stop, log, lease_s=30, beat_s=0.05) as heart:
+            for layer in range(4):
+                heart.progress("route", layer, 4)
+                cut(queue)
+                until(lambda at=layer: queue.job(claim.job_id).done == at, "the next beat")
+            heart.check()
+        stop.close()
+        queue.finish(claim, claim.run_id)
+        assert (queue.job(claim.job_id).state, queue.job(claim.job_id).attempt) == ("done", 1)
+
+
+class TestHosts:
+    """Worker processes with homes of their own: what one writes into its home the other does not see."""
+
+    @pytest.fixture
+    def start(self, fakes, host, shared):
+        started = []
+
+        def begin(name, **options):
+            given = json.dumps({"home": str(host(name)), "lease_s": 2.0, **options})
+            started.append(subprocess.Popen([sys.executable, fakes.__file__, given]))
+            return started[-1]
+
+        yield begin
+        for process in started:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait(timeout=30)
+
+    @staticmethod
+    def ran(tmp_path, *names):
+        files = [tmp_path / name / "ran.txt" for name in names]
+        return [file.read_text().split() if file.exists() else [] for file in files]
+
+    def test_two_take_forty_jobs_and_do_each_once(self, queue, shared, start, until, tmp_path):
+        ids = [submit(queue) for _ in range(40)]
+        workers = [start(name, once=True, layer_s=0.01, lease_s=30.0) for name in ("a", "b")]
+        for process in workers:
+            assert process.wait(timeout=120) == 0
+        ran = self.ran(tmp_path, "a", "b")
+        assert sorted(ran[0] + ran[1]) == sorted(f"{job_id}-1" for job_id in ids) and all(ran)
+        assert [job.state for job in queue.jobs()] == ["done"] * 40
+        assert visible(shared) == sorted(ran[0] + ran[1]) and queue.unpublished() == []
+
+    def test_a_killed_one_s_job_is_done_once_by_the_other(self, queue, shared, start, until, tmp_path):
+        job_id = submit(queue)
+        killed = start("a", layers=2000, layer_s=0.05)
+        until(lambda: self.ran(tmp_path, "a") == [[f"{job_id}-1"]], "the analysis")
+        os.kill(killed.pid, signal.SIGKILL)
+        start("b", once=False)
+        until(lambda: queue.job(job_id).ended, "the other's result")
+        job = queue.job(job_id)
+        assert (job.state, job.attempt, job.losses, job.run_id) == ("done", 2, 1, f"{job_id}-2")
+        assert self.ran(tmp_path, "a", "b") == [[f"{job_id}-1"], [f"{job_id}-2"]]
+        until(lambda: visible(shared) == [f"{job_id}-2"], "the hand-over")
+
+    def test_another_hands_over_what_a_killed_one_finished(self, queue, shared, host, start, fakes):
+        job_id = submit(queue)
+        assert start("a", die_at="job_finished").wait(timeout=60) == -signal.SIGKILL
+        assert queue.unpublished() == [f"{job_id}-1"] and visible(shared) == []
+        other = host("b")
+        assert run_worker(other, fakes.fake_analysis(other), once=True) == 0
+        assert visible(shared) == [f"{job_id}-1"] and not (other / "ran.txt").exists()
+        assert bundle.verify_bundle(shared / "spool" / f"{job_id}-1").run_id == f"{job_id}-1"
+
+    def test_a_device_is_known_on_every_host(self, queue, host):
+        device = presence.Device("NVIDIA H200", True, 150 << 30)
+        with closing(JobQueue(host("gpu"))) as other:
+            other.seen("gpu-1-ab", device)
+        assert [worker.device for worker in queue.workers()] == [device]
+
+
+def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(server, tmp_path, monkeypatch, fakes):
+    """One worker in a job, another waits: it goes on with the first when the server is back, then takes the second."""
+    with own_postgres.cluster() as data, ExitStack() as served:
+        words = served.enter_context(own_postgres.running(data))
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", PREFIX + own_postgres.new_database(words, "again"))
+        monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path))
+        shared_folder.mark()
+        home = tmp_path / "a"
+        home.mkdir()
+        queue, analysis = JobQueue(home), fakes.fake_analysis(home)
+        ids = [submit(queue) for _ in range(2)]
+
+        def analyze(request, prompt, run_id, report):
+            if run_id == f"{ids[0]}-1":
+                report("route", 0, 2)
+                served.close()
+                with pytest.raises(QueueAwayError):
+                    queue.jobs()
+                time.sleep(0.5)
+                served.enter_context(own_postgres.running(data))
+            return analysis(request, prompt, run_id, report)
+
+        assert run_worker(home, analyze, once=True, beat_s=0.05, poll_s=0.05) == 0
+        assert [(job.state, job.attempt, job.losses) for job in queue.jobs()] == [("done", 1, 0)] * 2
+        assert (home / "ran.txt").read_text().split() == [f"{job_id}-1" for job_id in ids]
+        assert visible(tmp_path) == sorted(f"{job_id}-1" for job_id in ids)
+        queue.close()

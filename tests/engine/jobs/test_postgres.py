@@ -1,0 +1,329 @@
+"""The queue of several hosts: what PostgreSQL alone has to promise. A server of these tests' own; no GPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from routesparse.engine import doctor, paths
+from routesparse.engine import postgres as named
+from routesparse.engine.cli import main as cli
+from routesparse.engine.errors import ConfigError, StoreError
+from routesparse.engine.jobs import database, postgres, staging
+from routesparse.engine.jobs.database import (
+    QueueAwayError,
+    QueueBusyError,
+    QueueGoneError,
+    QueueUncertainError,
+)
+from routesparse.engine.jobs.postgres import IDENTITY, PREFIX
+from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
+from routesparse.engine.jobs.request import RunRequest
+from routesparse.engine.operations import endpoint, metrics
+
+TEXT = "the harbour master writes a ledger"
+
+
+@pytest.fixture
+def queue(shared, tmp_path):
+    """The dashboard's, on a host without workers."""
+    with closing(JobQueue(tmp_path / "dashboard")) as opened:
+        yield opened
+
+
+def submit(queue):
+    return queue.submit(RunRequest(), TEXT)
+
+
+class TestAddress:
+    @pytest.mark.parametrize(
+        ("address", "told"),
+        [
+            ("postgresql://u:secret@db", "must be postgres:"),
+            ("ducklake:postgres:host=db", "must be postgres:"),
+            (PREFIX, "must be words"),
+            (f"{PREFIX}//ann:secret@host/db", "must be words"),
+            (f"{PREFIX}host=h password=secret", "~/.pgpass"),
+            (f"{PREFIX}hots=h", "can't be read"),
+        ],
+    )
+    def test_that_can_t_be_used_is_refused_without_its_password(self, shared, monkeypatch, address, told):
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", address)
+        with pytest.raises(ConfigError, match=told) as caught:
+            JobQueue(shared)
+        assert "ROUTESPARSE_QUEUE" in str(caught.value) and "secret" not in str(caught.value)
+
+    def test_without_a_shared_folder_says_which_variable_is_missing(self, shared, monkeypatch):
+        monkeypatch.delenv("ROUTESPARSE_SHARED")
+        with pytest.raises(ConfigError, match="ROUTESPARSE_SHARED is not"):
+            JobQueue(shared)
+
+    def test_without_psycopg_says_what_installs_it(self, shared, monkeypatch):
+        monkeypatch.setattr(named, "FOLDER", shared / "nowhere")
+        with pytest.raises(StoreError, match="`make ducklake`"):
+            JobQueue(shared)
+
+    def test_of_a_server_that_is_not_there_says_so_without_the_address(self, shared, monkeypatch):
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}host={shared} dbname=x user=ann")
+        with pytest.raises(QueueAwayError, match=r"can't be reached.*correct ROUTESPARSE_QUEUE") as caught:
+            JobQueue(shared)
+        assert str(shared) not in str(caught.value)
+
+    def test_of_a_database_that_is_not_there_names_it(self, server, shared, monkeypatch):
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}{server} dbname=nonesuch")
+        with pytest.raises(QueueAwayError, match='"nonesuch" does not exist'):
+            JobQueue(shared)
+
+    def test_of_a_wrong_password_is_told_without_it(self, shared, monkeypatch):
+        """Scripted: the tests' server trusts everybody."""
+        error = postgres._driver().OperationalError(
+            'connection failed: FATAL:  password authentication failed for user "ann"'
+        )
+        told = str(postgres._unreachable(error))
+        assert 'failed for user "ann"' in told and "PGPASSWORD" in told
+
+
+class TestTables:
+    def test_of_a_newer_version_are_refused_unchanged(self, queue):
+        with queue._database.transaction() as transaction:
+            transaction.execute("UPDATE about SET version = 99")
+        with pytest.raises(StoreError, match=r"schema 99.*update RouteSparse"):
+            JobQueue(queue.home)
+        assert queue._database.rows("SELECT version FROM about") == [{"version": 99}]
+
+    def test_are_migrated_in_order_and_only_when_new(self, queue, monkeypatch):
+        job_id = submit(queue)
+        scripts = [*database.migrations(), "ALTER TABLE job ADD COLUMN hue TEXT NOT NULL DEFAULT 'teal';\n"]
+        monkeypatch.setattr(database, "migrations", lambda: scripts)
+        for _ in range(2):
+            with closing(JobQueue(queue.home)) as again:
+                sql = "SELECT hue, version FROM job, about WHERE id = ?"
+                assert again._database.rows(sql, (job_id,)) == [{"hue": "teal", "version": len(scripts)}]
+
+    def test_are_made_once_by_many_at_once(self, shared):
+        opened, errors = [], []
+
+        def work():
+            try:
+                opened.append(JobQueue(shared))
+            except StoreError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for queue in opened:
+            queue.close()
+        assert (errors, len(opened)) == ([], 8)
+
+    def test_that_are_gone_say_so_and_a_new_worker_begins_anew(self, queue):
+        with queue._database.transaction() as transaction:
+            transaction.execute("DROP SCHEMA routesparse_queue CASCADE")
+        for call in (queue.jobs, lambda: queue.claim("w"), lambda: submit(queue)):
+            with pytest.raises(QueueGoneError, match="start again"):
+                call()
+        with pytest.raises(StoreError, match="of another job queue"):
+            JobQueue(queue.home)
+        (queue.place / IDENTITY).unlink()
+        with closing(JobQueue(queue.home)) as again:
+            assert again.jobs() == []
+
+    def test_that_could_not_be_made_leave_no_mark_in_the_folder(self, shared, monkeypatch):
+        monkeypatch.setattr(database, "migrations", lambda: ["CREATE TABLE job (id NOSUCHTYPE);\n"])
+        with pytest.raises(StoreError, match="nosuchtype"):
+            JobQueue(shared)
+        monkeypatch.undo()
+        assert not (shared / IDENTITY).exists()
+
+    def test_keep_a_name_with_a_character_that_postgresql_has_no_place_for(self, queue):
+        submit(queue)
+        claim = queue.claim("w")
+        queue.fail(claim, "model", "model 'a\0b' is unknown")
+        assert queue.job(claim.job_id).failure.message == "model 'a\N{REPLACEMENT CHARACTER}b' is unknown"
+
+
+class TestFolder:
+    def test_of_another_queue_is_refused(self, queue, shared, tmp_path, monkeypatch):
+        monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path / "elsewhere"))
+        with pytest.raises(StoreError, match="is the shared folder mounted"):
+            JobQueue(queue.home)
+
+    def test_that_is_not_mounted_keeps_jobs_waiting(self, queue, shared):
+        job_id = submit(queue)
+        shared.rename(shared.with_name("away"))
+        for call in (lambda: queue.claim("w"), lambda: submit(queue)):
+            with pytest.raises(StoreError, match="is the shared folder mounted"):
+                call()
+        shared.with_name("away").rename(shared)
+        assert queue.claim("w").job_id == job_id and len(queue.jobs()) == 1
+
+    def test_holds_prompts_results_and_calibrations_of_all_hosts(self, queue, shared, host):
+        job_id = submit(queue)
+        with closing(JobQueue(host("a"))) as other:
+            assert other.prompts.read(job_id).decode() == TEXT
+            assert staging.spool_of(other) == shared / "spool"
+        assert paths.calibrations() == shared / "calibrations" and paths.profiles() == shared / "profiles"
+
+
+class TestClock:
+    def test_is_the_server_s(self, queue, monkeypatch):
+        """A host whose clocks are hours wrong ends no lease, prolongs none, and writes right times."""
+        submit(queue)
+        right = time.time()
+        for wrong in (lambda: 1e9, lambda: 5e9):
+            monkeypatch.setattr(time, "time", wrong)
+            monkeypatch.setattr(time, "monotonic", wrong)
+            claim = queue.claim("elsewhere", 30)
+            assert abs(queue.job(claim.job_id).started_at - right) < 60
+            assert queue.requeue_lost() == [] and queue.held()
+            queue.release(claim)
+        monkeypatch.undo()
+
+    def test_ends_a_lease_of_another_host(self, queue, until):
+        job_id = submit(queue)
+        queue.claim("elsewhere", 0.3)
+        until(queue.requeue_lost, "the lease's end")
+        assert (queue.job(job_id).state, queue.job(job_id).losses) == ("queued", 1)
+
+
+class TestOperations:
+    def test_doctor_metrics_and_readiness_see_the_queue_of_all_hosts(self, queue, host):
+        submit(queue)
+        queue.seen("elsewhere-1-ab")
+        home = host("metrics")
+        told = doctor._queue()
+        assert (told.status, told.detail.split(", shared")[0]) == ("ok", "PostgreSQL, 1 jobs, 1 live workers")
+        said = metrics.text(home)
+        assert 'routesparse_jobs{state="queued"} 1.0' in said and "routesparse_workers 1.0" in said
+        assert not [problem for problem in endpoint.problems(home) if "worker" in problem]
+
+    def test_say_what_is_wrong(self, shared, monkeypatch):
+        monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}password=secret")
+        for told in (doctor._queue().detail, *endpoint.problems(shared)):
+            assert "secret" not in told
+        assert doctor._queue().status == "problem" and endpoint.problems(shared)
+
+
+class TestTaking:
+    def test_a_job_that_somebody_is_taking_is_passed_over(self, queue, host):
+        first, second = submit(queue), submit(queue)
+        sql = "SELECT id FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1 FOR UPDATE"
+        with (
+            closing(JobQueue(host("a"), busy_timeout_s=0.2)) as other,
+            queue._database.transaction() as taking,
+        ):
+            assert taking.execute(sql).fetchone()["id"] == first
+            assert other.claim("w").job_id == second
+            assert other.claim("w") is None
+            with pytest.raises(QueueBusyError, match="try again"):
+                other.cancel(first)
+
+    def test_a_host_that_stops_in_a_transaction_gives_its_locks_back(self, queue, host, monkeypatch):
+        monkeypatch.setattr(postgres, "_STOPPED_S", 1)
+        submit(queue)
+        with (
+            closing(JobQueue(host("a"))) as stopped,
+            pytest.raises(QueueAwayError),
+            stopped._database.transaction() as transaction,
+        ):
+            transaction.execute("SELECT id FROM job FOR UPDATE")
+            time.sleep(2.5)
+            assert queue.claim("w") is not None
+            transaction.execute("UPDATE job SET label = 'late'")
+
+
+class TestConnection:
+    def test_that_was_cut_while_idle_is_made_anew_unnoticed(self, queue, cut):
+        job_id = submit(queue)
+        cut(queue)
+        assert queue.job(job_id).state == "queued"
+        cut(queue)
+        assert queue.claim("w").job_id == job_id
+
+    def test_that_is_cut_within_a_change_undoes_it(self, queue, cut):
+        job_id = submit(queue)
+        with (
+            pytest.raises(QueueAwayError, match="nothing was changed"),
+            queue._database.transaction() as change,
+        ):
+            change.execute("UPDATE job SET label = 'half'")
+            cut(queue)
+            change.execute("UPDATE job SET label = 'whole'")
+        assert queue.job(job_id).label != "half"
+
+    @pytest.fixture
+    def cut_at_commit(self, queue, cut, monkeypatch):
+        """Cut the connection before, or right after, the next change is confirmed."""
+        commit = postgres.PostgresQueue._commit
+
+        def arm(when):
+            def cut_commit(kept, connection):
+                monkeypatch.setattr(postgres.PostgresQueue, "_commit", commit)
+                if when == "after":
+                    connection.execute("COMMIT")
+                cut(queue)
+                commit(kept, connection)
+
+            monkeypatch.setattr(postgres.PostgresQueue, "_commit", cut_commit)
+
+        return arm
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_that_is_cut_at_a_job_s_end_leaves_it_done_once(self, queue, cut_at_commit, when):
+        """The answer is lost; the worker asks again, as run_worker does."""
+        submit(queue)
+        claim = queue.claim("w")
+        cut_at_commit(when)
+        with pytest.raises(QueueUncertainError):
+            queue.finish(claim, claim.run_id)
+        queue.finish(claim, claim.run_id)
+        assert queue.unpublished() == [claim.run_id]
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_that_is_cut_at_a_submission_queues_the_job_once_or_not_at_all(self, queue, cut_at_commit, when):
+        cut_at_commit(when)
+        if when == "after":
+            job_id = submit(queue)
+            assert [job.id for job in queue.jobs()] == [job_id] == queue.prompts.names()
+        else:
+            with pytest.raises(QueueUncertainError, match="Look at page Jobs"):
+                submit(queue)
+            assert queue.jobs() == [] and queue.prompts.names() == []
+
+    def test_that_stays_away_after_a_submission_keeps_the_prompt(self, queue, cut_at_commit, monkeypatch):
+        cut_at_commit("after")
+
+        def away(*_):
+            raise QueueAwayError("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(postgres.PostgresQueue, "rows", away)
+            patch.setattr(postgres.PostgresQueue, "now", lambda _: 1.0)
+            with pytest.raises(QueueUncertainError):
+                submit(queue)
+        assert [job.id for job in queue.jobs()] == queue.prompts.names() != []
+
+    def test_that_is_cut_at_a_release_gives_the_job_up(self, queue, cut_at_commit):
+        submit(queue)
+        claim = queue.claim("w")
+        cut_at_commit("after")
+        with pytest.raises(QueueUncertainError):
+            queue.release(claim)
+        with pytest.raises(LeaseLostError):
+            queue.release(claim)
+        assert queue.job(claim.job_id).state == "queued"
+
+
+def test_the_command_says_that_the_server_is_away_and_that_another_start_may_help(
+    shared, monkeypatch, capsys
+):
+    """Exit code 1: the Procfile's loop starts a new worker until the server is there."""
+    monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}host={shared} dbname=x user=ann")
+    assert cli.main(["worker", "--once"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("warning: PostgreSQL") and "ROUTESPARSE_QUEUE" in told

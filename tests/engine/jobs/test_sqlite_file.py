@@ -1,0 +1,124 @@
+"""The queue's file: locked, full, damaged, of another version. No GPU."""
+
+import sqlite3
+import stat
+import threading
+import time
+
+import pytest
+
+from routesparse.engine.errors import StoreError
+from routesparse.engine.jobs import database, sqlite_file
+from routesparse.engine.jobs.database import QueueBusyError
+from routesparse.engine.jobs.opening import FILE
+from routesparse.engine.jobs.queue import JobQueue
+from routesparse.engine.jobs.request import RunRequest
+
+TEXT = "the harbour master writes a ledger"
+
+
+def submit(queue):
+    return queue.submit(RunRequest(), TEXT)
+
+
+def test_a_locked_file_refuses_a_job_after_the_timeout(home):
+    queue = JobQueue(home, busy_timeout_s=0.05)
+    other = sqlite3.connect(home / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(QueueBusyError, match="try again"):
+            submit(queue)
+        assert queue.prompts.names() == []
+        assert queue.jobs() == [], "readers don't wait for writers"
+    finally:
+        other.close()
+    submit(queue)
+    queue.close()
+
+
+@pytest.mark.parametrize(("free", "kind"), [(0, database.QueueFullError), (10**9, StoreError)])
+def test_no_room_for_the_wal_s_index_is_a_full_disk(home, monkeypatch, free, kind):
+    """SQLite reports an I/O error then; with room on the disk it is one."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+
+    def fail(connection):
+        raise error
+
+    monkeypatch.setattr(sqlite_file, "_use_wal", fail)
+    usage = sqlite_file.shutil.disk_usage(home)._replace(free=free)
+    monkeypatch.setattr(sqlite_file.shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(StoreError) as raised:
+        JobQueue(home)
+    assert type(raised.value) is kind
+
+
+def test_the_prompt_is_nowhere_in_the_file(queue, home):
+    submit(queue)
+    queue.close()
+    assert TEXT.encode() not in (home / FILE).read_bytes()
+
+
+def test_leases_are_told_by_a_clock_that_nobody_sets(queue, monkeypatch):
+    clock = queue._database.lease_clock()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert queue.now() == 0.0 and 0.0 <= queue._database.lease_clock() - clock < 60.0
+
+
+class TestFile:
+    def test_is_for_its_user_only(self, queue, home):
+        assert stat.S_IMODE((home / FILE).stat().st_mode) == 0o600
+
+    def test_keeps_jobs_between_openings(self, queue, home):
+        job_id = submit(queue)
+        queue.close()
+        again = JobQueue(home)
+        assert again.job(job_id).state == "queued"
+        again.close()
+
+    def test_of_a_newer_schema_is_refused_unchanged(self, queue, home):
+        queue.close()
+        with sqlite3.connect(home / FILE) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+        with pytest.raises(StoreError, match=r"schema 99.*update RouteSparse"):
+            JobQueue(home)
+
+    def test_that_is_no_database_is_refused(self, home):
+        (home / FILE).write_text("not a database at all, but long enough to have a header " * 20)
+        with pytest.raises(StoreError, match="damaged or no job queue"):
+            JobQueue(home)
+
+    def test_in_an_impossible_place_is_refused(self, home):
+        (home / "file").write_text("")
+        with pytest.raises(StoreError, match="can't be created"):
+            JobQueue(home / "file")
+
+    def test_opened_by_many_at_once_is_migrated_once(self, home):
+        opened, errors = [], []
+
+        def work():
+            try:
+                opened.append(JobQueue(home, busy_timeout_s=60))
+            except StoreError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for queue in opened:
+            queue.close()
+        assert (errors, len(opened)) == ([], 8)
+
+    def test_migrations_run_in_order_and_only_when_new(self, queue, home, monkeypatch):
+        job_id = submit(queue)
+        queue.close()
+        scripts = [*database.migrations(), "ALTER TABLE job ADD COLUMN hue TEXT NOT NULL DEFAULT 'teal';\n"]
+        monkeypatch.setattr(database, "migrations", lambda: scripts)
+        for _ in range(2):
+            queue = JobQueue(home)
+            assert queue._database.rows("SELECT hue FROM job WHERE id = ?", (job_id,))[0]["hue"] == "teal"
+            assert queue._database.rows("PRAGMA user_version")[0][0] == len(scripts)
+            queue.close()
