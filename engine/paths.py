@@ -1,7 +1,8 @@
 """Where things live on disk, and the environment variables that say so.
 
 ROUTESPARSE_HOME moves everything that runs write. ROUTESPARSE_SHARED is a folder that several hosts see: finished
-bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py).
+bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py), and
+ROUTESPARSE_LAKE an object store for its rows.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ def trash() -> Path:
 def store() -> str | None:
     """The address of a store with many writers: $ROUTESPARSE_STORE; None: the DuckDB file."""
     return os.environ.get("ROUTESPARSE_STORE") or None
+
+
+def lake() -> str | None:
+    """Where the rows of a store with many writers lie: $ROUTESPARSE_LAKE; None: in the shared folder."""
+    return os.environ.get("ROUTESPARSE_LAKE") or None
 
 
 def _store_folder() -> Path:

@@ -35,47 +35,52 @@ def programs() -> Path | None:
 @contextmanager
 def server() -> Iterator[str]:
     """PostgreSQL's words for it, without a database's name. It writes nothing durable. Errors: InputError."""
-    folder = programs()
-    if folder is None:
-        raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
+    folder = _programs()
     data = Path(tempfile.mkdtemp(prefix="routesparse-pg-"))
-    user = "postgres" if os.getuid() == 0 else None
-    if user:
-        shutil.chown(data, user, user)
+    if _user():
+        shutil.chown(data, _user(), _user())
     made = ["initdb", "-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
-    settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
-    options = [part for setting in settings for part in ("-c", setting)]
-    served: list[str | Path] = [
-        "sh",
-        "-c",
-        _UNTIL_INPUT_ENDS,
-        "sh",
-        folder / "postgres",
-        "-D",
-        "db",
-        "-k",
-        data,
-        *options,
-    ]
     try:
         with open(data / "log", "wb") as log:
-            begun = _started([folder / made[0], *made[1:]], data, log, user)
+            begun = _started([folder / made[0], *made[1:]], data, log)
             begun.communicate()
-            if begun.returncode:
-                raise InputError(f"initdb failed: {(data / 'log').read_text('utf-8')[-400:]}")
-            process = _started(served, data, log, user)
-        try:
-            _wait(folder, data)
+        if begun.returncode:
+            raise InputError(f"initdb failed: {(data / 'log').read_text('utf-8')[-400:]}")
+        with served(data):
             yield f"host={data} user={_USER}"
-        finally:
-            process.communicate()
     finally:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def _started(
-    command: Sequence[str | Path], folder: Path, log: IO[bytes], user: str | None
-) -> subprocess.Popen[bytes]:
+@contextmanager
+def served(data: Path) -> Iterator[None]:
+    """PostgreSQL on the folder of a ``server``, until the block ends; again, after that one was killed."""
+    settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
+    options = [part for setting in settings for part in ("-c", setting)]
+    place: list[str | Path] = [_programs() / "postgres", "-D", "db", "-k", data]
+    with open(data / "log", "ab") as log:
+        process = _started(["sh", "-c", _UNTIL_INPUT_ENDS, "sh", *place, *options], data, log)
+    try:
+        _wait(_programs(), data)
+        yield
+    finally:
+        process.communicate()
+
+
+def _programs() -> Path:
+    folder = programs()
+    if folder is None:
+        raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
+    return folder
+
+
+def _user() -> str | None:
+    """Whom PostgreSQL runs as, where not as who starts it."""
+    return "postgres" if os.getuid() == 0 else None
+
+
+def _started(command: Sequence[str | Path], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    user = _user()
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -90,12 +95,10 @@ def _started(
 
 def new_database(words: str, name: str, like: str = "template0") -> str:
     """Make a database on the server; PostgreSQL's words for it."""
-    folder = programs()
-    assert folder is not None
     host = words.partition(" ")[0].removeprefix("host=")
     sql = f'CREATE DATABASE "{name}" TEMPLATE "{like}"'
     subprocess.run(
-        [folder / "psql", "-q", "-h", host, "-U", _USER, "-d", "postgres", "-c", sql],
+        [_programs() / "psql", "-q", "-h", host, "-U", _USER, "-d", "postgres", "-c", sql],
         check=True,
         stdout=subprocess.DEVNULL,
     )
