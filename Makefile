@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Books for RULER's haystacks, as prose/test/*.txt.
 TEXTS ?= ../shared/data
 
-.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray ducklake vllm serve-vllm evaluate-cpu
+.PHONY: run test check clean screenshots lock audit licenses sbom lm-eval kvpress ray ducklake moto vllm serve-vllm evaluate-cpu
 
 run: .venv/.installed
 	@echo "RouteSparse: http://127.0.0.1:$(PORT) (Ctrl-C stops web and worker)"
@@ -67,6 +67,9 @@ ray: .venv/ray/.installed
 # engine/store/ducklake.py and engine/jobs/postgres.py look into.
 ducklake: .venv/ducklake/.installed
 
+# An object store for tests/engine/store/test_object_store.py, in an environment of its own: it wants another python-dateutil.
+moto: .venv/moto/.installed
+
 # vLLM's CPU build in an environment of its own: it wants another transformers. The rest, PyTorch first, it has from .venv.
 vllm: .venv/vllm/.installed
 
@@ -112,6 +115,11 @@ clean:
 .venv/ducklake/.installed: .ci/ducklake.lock | .venv/.installed
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --target $(@D) -r $<
+	touch $@
+
+.venv/moto/.installed: .ci/moto.lock | .venv/.installed
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 .venv/vllm/.installed: .ci/vllm.lock | .venv/.installed

@@ -2,7 +2,7 @@
 
 ROUTESPARSE_HOME moves everything that runs write. ROUTESPARSE_SHARED is a folder that several hosts see: finished
 bundles go into its spool. ROUTESPARSE_STORE names a store that several processes write to (store/ducklake.py),
-ROUTESPARSE_QUEUE a job queue that several hosts share (jobs/postgres.py).
+ROUTESPARSE_LAKE an object store for its rows, and ROUTESPARSE_QUEUE a job queue of several hosts (jobs/postgres.py).
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ def queue() -> str | None:
 def workplace() -> Path:
     """The folder that all workers of the queue see, and what jobs need or make beside runs: the home, or the shared."""
     return (shared() if queue() else None) or home()
+
+
+def lake() -> str | None:
+    """Where the rows of a store with many writers lie: $ROUTESPARSE_LAKE; None: in the shared folder."""
+    return os.environ.get("ROUTESPARSE_LAKE") or None
 
 
 def _store_folder() -> Path:

@@ -23,6 +23,7 @@ ALLOWED_SKIPS = (
     r"running as root",  # permissions don't bind root
     r"vLLM is not installed",  # an environment of its own: `make vllm`
     r"DuckLake is not installed",  # `make ducklake`, as .ci/run does
+    r"moto is not installed",  # an object store for tests: `make moto`, as .ci/run does
     r"PostgreSQL is not installed",  # .ci/run installs it
     r"only who may mount",  # a disk small enough to be filled
 )

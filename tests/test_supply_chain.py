@@ -68,6 +68,12 @@ def test_the_environment_of_vllm_brings_hashed_packages_and_leaves_pytorch_to_th
     assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
 
 
+def test_the_environment_of_the_object_store_for_tests_brings_hashed_packages():
+    brought = lock.entries((ROOT / ".ci" / "moto.lock").read_text())
+    assert {"moto", "flask", "botocore"} <= brought.keys()
+    assert not [name for name, entry in brought.items() if not lock.hashes(entry)]
+
+
 def test_duckdb_s_extensions_are_of_the_locked_duckdb():
     """One of another version does not load."""
     brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
@@ -86,7 +92,7 @@ def test_no_file_of_the_supply_chain_names_a_host():
     files = (
         *("requirements.txt", "requirements.lock", "Makefile"),
         *(".ci/lock.py", ".ci/licenses.py", ".ci/lm-eval.lock", ".ci/kvpress.lock", ".ci/ray.lock"),
-        *(".ci/ducklake.lock", ".ci/vllm.lock"),
+        *(".ci/ducklake.lock", ".ci/moto.lock", ".ci/vllm.lock"),
     )
     assert not [
         name for name in files if re.search(r"(?i)pypi\.org|https://|index-url", (ROOT / name).read_text())

@@ -21,11 +21,12 @@ _UNITS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 def backup(
     out: Annotated[Path, typer.Argument(help="A new folder for the backup.")], json_output: JsonFlag = False
 ) -> None:
-    """Copy the home, runs, jobs and prompts, while dashboard and workers run; folder models is left out."""
+    """Copy runs, jobs and prompts, while dashboards and workers run; folder models is left out.
+
+    With ROUTESPARSE_STORE the runs of the lake, with ROUTESPARSE_SHARED those that wait in its spool.
+    """
     from routesparse.engine.operations.backup import back_up
 
-    _need_file("a backup")
-    _need_own_spool("a backup")
     made = back_up(paths.home(), out)
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
@@ -42,17 +43,30 @@ def restore(
     ] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Check every file of a backup and make it the home; an existing home is never written over."""
+    """Check every file of a backup and make it the home; an existing home is never written over.
+
+    With ROUTESPARSE_STORE its runs go into that lake, which may hold no others.
+    """
     from routesparse.engine.operations.backup import restore as restore_home
 
     held, before = restore_home(backup, paths.home(), replace=replace)
     moved = None if before is None else str(before)
+    shared = paths.shared() if paths.store() else None
     if json_output:
-        print_json({"home": str(paths.home()), "runs": held.runs, "jobs": held.jobs, "moved_aside": moved})
+        print_json(
+            {
+                "home": str(paths.home()),
+                "runs": held.runs,
+                "jobs": held.jobs,
+                "moved_aside": moved,
+                "lake": shared and str(shared),
+            }
+        )
         return
+    place = "" if shared is None else f", the runs in the lake of {shared}"
     aside = "" if moved is None else f"\nwhat was there before is now {moved}"
     out_console().print(
-        f"{held.runs} runs and {held.jobs} jobs of {held.made_at}\n{paths.home()}{aside}",
+        f"{held.runs} runs and {held.jobs} jobs of {held.made_at}\n{paths.home()}{place}{aside}",
         markup=False,
         soft_wrap=True,
     )
@@ -65,13 +79,14 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name what would be removed.")] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Remove old runs, ended jobs and their prompts for good, and shrink the database. Stop the dashboard before.
+    """Remove old runs, ended jobs and their prompts for good, and give their room back.
+
+    Stop the dashboard of a file before; those of a lake (ROUTESPARSE_STORE) may run.
 
     Bundled samples stay, and runs that somebody pinned unless --pinned. Without --dry-run nothing is asked again.
     """
     from routesparse.engine.operations.retention import prune as prune_home
 
-    _need_file("prune")
     found = prune_home(paths.home(), age(older_than), keep or (), dry_run=dry_run, with_pinned=pinned)
     if json_output:
         print_json({"dry_run": dry_run, **dataclasses.asdict(found)})
@@ -93,25 +108,6 @@ def prune(
     console.print(
         f"{len(found.runs)} runs and {len(found.jobs)} jobs older than {older_than} {freed}", markup=False
     )
-
-
-def _need_file(what: str) -> None:
-    """Errors: InputError where the runs are not in the file of this home."""
-    if paths.store() is not None:
-        raise InputError(
-            f"{what} is for runs in the file of a home, and ROUTESPARSE_STORE is set: these lie in PostgreSQL and in "
-            f"{paths.shared()}. Back both up with pg_dump and a copy of the folder, in this order; delete runs on page "
-            "Runs; or unset the variable to mean the file"
-        )
-
-
-def _need_own_spool(what: str) -> None:
-    """Errors: InputError where finished runs wait in a folder that lies outside the home."""
-    if paths.shared() is not None:
-        raise InputError(
-            f"{what} copies the home alone, and ROUTESPARSE_SHARED is set: finished runs wait in {paths.spool()}. Let "
-            "the dashboard take them in, copy that folder too, and unset the variable to back up the home"
-        )
 
 
 def store(

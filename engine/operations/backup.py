@@ -1,10 +1,11 @@
-"""Backup and restore of a home, also while a dashboard and workers use it.
+"""Backup and restore of a home and of the runs that it shares, also while dashboards and workers use them.
 
 What is finished moves one way: job -> staged bundle -> spool -> database -> bundles -> trash; only a run restored from
 the trash goes back. The backup copies in that order, so whatever moves on is met later, never missed; the first start
 on a restored home takes in what was caught between two places, as after a crash. SQLite copies the queue as one
 transaction. The database's file and its log of writes are copied together until neither changed meanwhile: what a
-killed dashboard would leave. The copy is then opened, and every run, in the trash too, must have its bundle, and no run
+killed dashboard would leave. Of a lake all rows of one moment are copied into such a file: a backup has one form and
+goes back into either store. The copy is then opened, and every run, in the trash too, must have its bundle, and no run
 of a job that the copied queue calls running may have one; else all is copied again.
 
 Not copied: models (folder ``models``), workers' locks, links, and what is half written.
@@ -17,15 +18,22 @@ import json
 import shutil
 import sqlite3
 import time
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from routesparse.engine import shared_folder
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.opening import FILE as QUEUE
+from routesparse.engine.operations import places, restoring
+from routesparse.engine.operations.places import Places
 from routesparse.engine.plain_files import open_plain, read_bounded
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.ducklake import LakeStore
+from routesparse.engine.store.moving import copy_rows
+from routesparse.engine.store.opening import open_lake
 
 MANIFEST = "backup.json"
 VERSION = 1
@@ -54,45 +62,53 @@ class Backup:
 
 
 def back_up(home: Path, target: Path) -> Backup:
-    """Copy a home into the new folder ``target``, which appears whole or not at all.
+    """Copy a home, and the lake that it shares, into the new folder ``target``, which appears whole or not at all.
 
-    Errors: InputError for a target that exists or lies in the home, or a home without anything; StoreError where
-    the home can't be copied or does not hold still.
+    Errors: InputError for a target that exists or lies in what is copied, or a home without anything; StoreError where
+    it can't be copied or does not hold still.
     """
+    at = places.of(home)
     if target.exists() or target.is_symlink():
         raise InputError(f"{target} exists; name a new folder for the backup")
-    if target.resolve().is_relative_to(home):
-        raise InputError(
-            f"{target} lies in the home {home}, which would then hold its own backups; name another"
-        )
-    if not any((home / name).exists() for name in (_STORE, QUEUE)):
+    for folder in at.folders:
+        if target.resolve().is_relative_to(folder):
+            raise InputError(
+                f"{target} lies in {folder}, which would then hold its own backups; name another"
+            )
+    if at.lake is None and not any((home / name).exists() for name in (_STORE, QUEUE)):
         raise InputError(f"{home} holds neither runs nor jobs; set ROUTESPARSE_HOME to the home to back up")
     partial = target.with_name(f".{target.name}.partial")
-    try:
-        for left in reversed(range(TRIES)):
+    with ExitStack() as opened:
+        lake = None if at.lake is None else opened.enter_context(closing(open_lake(at.lake)))
+        if at.shared is not None:
+            shared_folder.check()
+        try:
+            for left in reversed(range(TRIES)):
+                shutil.rmtree(partial, ignore_errors=True)
+                try:
+                    return _copy(at, lake, partial, target)
+                except (_Moved, FileNotFoundError) as error:
+                    if not left:
+                        raise StoreError(f"{home} changed all the time ({error}); try again later") from error
+                    time.sleep(PAUSE_S)
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or target}: {error.strerror or error}; nothing was kept"
+            ) from error
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            try:
-                return _copy(home, partial, target)
-            except (_Moved, FileNotFoundError) as error:
-                if not left:
-                    raise StoreError(f"{home} changed all the time ({error}); try again later") from error
-                time.sleep(PAUSE_S)
-    except OSError as error:
-        raise StoreError(
-            f"{error.filename or target}: {error.strerror or error}; nothing was kept"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     raise AssertionError("TRIES is positive")
 
 
 def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup, Path | None]:
     """Check a backup, copy it to where the home shall be; the backup, and where an existing home was moved to.
 
-    Errors: InputError for what is no backup or is damaged, and for a home that holds something unless ``replace``;
-    the home is then as it was.
+    Where the environment names a lake, the runs go into that one, beside no others; what waited in the spool goes into
+    the shared folder. Errors: InputError for what is no backup or is damaged, for a home that holds something unless
+    ``replace``, and for a lake with other runs; the home is then as it was.
     """
-    held = read_manifest(source)
+    held, at = read_manifest(source), places.of(home)
+    restoring.check_places(at)
     before = None
     if home.exists() and any(home.iterdir()):
         if not replace:
@@ -109,6 +125,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
                 raise InputError(f"{source / name} is missing; nothing was restored")
             if _copy_file(source / name, partial / name) != digest:
                 raise InputError(f"{source / name} is damaged (its sha256 is another); nothing was restored")
+        restoring.hand_over(partial, at)
         if before is not None:
             home.rename(before)
         elif home.exists():
@@ -146,7 +163,8 @@ def read_manifest(source: Path) -> Backup:
     return held
 
 
-def _copy(home: Path, partial: Path, target: Path) -> Backup:
+def _copy(at: Places, lake: LakeStore | None, partial: Path, target: Path) -> Backup:
+    home = at.home
     partial.mkdir(parents=True, mode=0o700)
     special = {*_LEFT_OUT, *_IN_ORDER, "spool", "prompts"}
     # A prompt is written before its job and may go before it: copied on both sides of the queue, none is missed.
@@ -154,20 +172,23 @@ def _copy(home: Path, partial: Path, target: Path) -> Backup:
     jobs, running = _copy_queue(home / QUEUE, partial / QUEUE)
     _copy_tree(home / "prompts", partial / "prompts")
     _copy_tree(home / "spool" / ".staged", partial / "spool" / ".staged")
-    _copy_tree(home / "spool", partial / "spool")
-    for entry in sorted(home.iterdir()):
-        if entry.name in special or entry.name.startswith((QUEUE, _STORE)):
+    _copy_tree(at.spool, partial / "spool")
+    for entry in sorted(home.iterdir()) if home.is_dir() else ():
+        if entry.name in special or entry == at.shared or entry.name.startswith((QUEUE, _STORE)):
             continue
         if entry.is_dir() and not entry.is_symlink():
             _copy_tree(entry, partial / entry.name)
         elif entry.is_file() and not entry.is_symlink():
             _copy_file(entry, partial / entry.name)
-    _copy_store(home, partial)
+    if lake is None:
+        _copy_store(home, partial)
+    else:
+        _copy_lake(lake, partial)
     for name in _IN_ORDER:
-        _copy_tree(home / name, partial / name)
-    runs = _check(partial, home)
-    places = ("spool", *_IN_ORDER)
-    if done := [run for run in running if any((partial / name / run).is_dir() for name in places)]:
+        _copy_tree(at.runs / name, partial / name)
+    runs = _check(partial, at.runs)
+    folders = ("spool", *_IN_ORDER)
+    if done := [run for run in running if any((partial / name / run).is_dir() for name in folders)]:
         raise _Moved(
             f"{done[0]} ended after the queue was copied"
         )  # it would run once more on the restored home
@@ -227,6 +248,18 @@ def _copy_store(home: Path, partial: Path) -> None:
             return
         time.sleep(PAUSE_S)
     raise _Moved("the database was written to")
+
+
+def _copy_lake(lake: LakeStore, partial: Path) -> None:
+    """The lake's rows of one moment, as a home's database holds them. Errors: StoreError."""
+    with closing(Store(partial / _STORE)) as copy:
+        try:
+            with lake.moment() as rows:
+                copy_rows(rows, copy)
+        except StoreError as error:
+            if "No such file" in str(error):  # `prune` has deleted what this moment still named
+                raise _Moved(str(error)) from error
+            raise
 
 
 def _check(partial: Path, home: Path) -> int:

@@ -1,7 +1,8 @@
-"""Retention: which runs and jobs are older than asked, and their removal for good. The dashboard must be stopped.
+"""Retention: which runs and jobs are older than asked, and their removal for good.
 
-Bundled samples, runs that are to be kept and pinned runs stay. The trash is emptied of what is older too, and the
-database is written anew, because its file never shrinks by itself.
+Bundled samples, runs that are to be kept and pinned runs stay. The trash is emptied of what is older too. The database
+is written anew, because its file never shrinks by itself: its dashboard must be stopped. A lake is compacted while
+dashboards use it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from pathlib import Path
 
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.operations.sizes import size_bytes
-from routesparse.engine.store import trash
+from routesparse.engine.operations import places
+from routesparse.engine.operations.places import Places
+from routesparse.engine.store import lake_upkeep, trash
 from routesparse.engine.store.compact import compact
 from routesparse.engine.store.duckdb_store import Store
+from routesparse.engine.store.ducklake import LakeStore
+from routesparse.engine.store.opening import open_lake
+
+_AT_ONCE = 64  # runs that one transaction removes
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,10 @@ def prune(
     keep: ids of runs that stay. with_pinned: remove runs that somebody pinned on the dashboard, too.
     Errors: InputError for an unknown id in keep, and where a dashboard holds the database; StoreError.
     """
-    before = size_bytes(home)
+    at = places.of(home)
+    before = at.size_bytes()
     limit = time.time() - age_s
-    try:
-        store = Store(home / "routesparse.duckdb")
-    except StoreError as error:  # a dashboard holds it: the user's to stop
-        raise InputError(str(error)) from error
+    store = _opened(at)
     queue = JobQueue(home)
     try:
         unknown = set(keep) - store.run_ids()
@@ -61,19 +65,33 @@ def prune(
         pinned = [] if with_pinned else [run for run in old if run in pins]
         runs = [run for run in old if run not in pinned]
         jobs = queue.ended_before(limit)
-        thrown = sorted(path.name for path in store.trash.iterdir() if path.lstat().st_mtime < limit)
+        ages = {path.name: trash.changed_at(path) for path in store.trash.iterdir()}
+        thrown = sorted(name for name, changed in ages.items() if changed is not None and changed < limit)
         found = Pruned(tuple(runs), tuple(jobs), tuple(thrown), tuple(pinned))
         if dry_run:
             return found
-        for run in runs:
-            store.delete_run(run)
+        for first in range(0, len(runs), _AT_ONCE):
+            store.delete_runs(runs[first : first + _AT_ONCE])
         trash.empty(store, [*runs, *thrown])
         queue.forget(jobs)
+        if isinstance(store, LakeStore):
+            lake_upkeep.compact(store)
     finally:
         store.close()
         queue.close()
-    compact(home / "routesparse.duckdb")
-    return replace(found, freed_bytes=before - size_bytes(home))
+    if at.lake is None:
+        compact(home / "routesparse.duckdb")
+    return replace(found, freed_bytes=before - at.size_bytes())
+
+
+def _opened(at: Places) -> Store:
+    """Errors: InputError for a file that a dashboard holds, which is the user's to stop; StoreError."""
+    if at.lake is not None:
+        return open_lake(at.lake)
+    try:
+        return Store(at.home / "routesparse.duckdb")
+    except StoreError as error:
+        raise InputError(str(error)) from error
 
 
 def seconds(created_at: str) -> float:

@@ -221,28 +221,37 @@ class Store:
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run or certificate from the tables; its bundle goes to the trash. Errors: StoreError if unknown."""
+        if not self.delete_runs([run_id]):
+            raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
+
+    def delete_runs(self, run_ids: Sequence[str]) -> list[str]:
+        """As ``delete_run``, all in one transaction; those that were stored. Errors: StoreError."""
         with self._alone():
-            found = self.rows("SELECT run_key, bundle_id FROM stored WHERE run_id = ?", [run_id])
+            sql = "SELECT run_id, run_key, bundle_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
+            found = self.rows(sql, [list(run_ids)])
             if not found:
-                raise StoreError(f"run {run_id} is not in the store; nothing was deleted")
-            run_key, bundle_id = found[0]
-            with self.writing(f"run {run_id} was not deleted") as cursor:
+                return []
+            names, keys, bundles = (list(column) for column in zip(*found, strict=True))
+            with self.writing(f"run {', '.join(names)} was not deleted") as cursor:
                 cursor.execute(
                     "INSERT INTO trashed_run SELECT run_id, owner, prompt_name, tokens, created_at, "
-                    "now() AT TIME ZONE 'UTC' FROM stored WHERE run_key = ?",
-                    [run_key],
+                    "now() AT TIME ZONE 'UTC' FROM stored WHERE list_contains(?::INTEGER[], run_key)",
+                    [keys],
                 )
                 for table in (*FACT_TABLES, *OF_CERTIFICATES, "run_summary", *HEADS):
-                    cursor.execute(f"DELETE FROM {table} WHERE run_key = ?", [run_key])
+                    cursor.execute(f"DELETE FROM {table} WHERE list_contains(?::INTEGER[], run_key)", [keys])
                 cursor.execute(
-                    "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' WHERE bundle_id = ?",
-                    [bundle_id],
+                    "UPDATE ingested_bundle SET deleted_at = now() AT TIME ZONE 'UTC' "
+                    "WHERE list_contains(?::VARCHAR[], bundle_id)",
+                    [bundles],
                 )
-            place = self.bundles / run_id
-            if place.exists():
-                shutil.rmtree(self.trash / run_id, ignore_errors=True)
-                place.rename(self.trash / run_id)
-                os.utime(self.trash / run_id)  # its age in the trash counts from now
+            for run_id in names:
+                place = self.bundles / run_id
+                if place.exists():
+                    shutil.rmtree(self.trash / run_id, ignore_errors=True)
+                    place.rename(self.trash / run_id)
+                    os.utime(self.trash / run_id)  # its age in the trash counts from now
+        return names
 
     def was_deleted(self, bundle_id: str) -> bool:
         """Whether somebody deleted this bundle: samples don't come back by themselves."""

@@ -19,7 +19,9 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +30,7 @@ import pyarrow.compute as pc
 from routesparse.engine import postgres
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.postgres import FOLDER
-from routesparse.engine.store import bundle, bundle_moves, schema
+from routesparse.engine.store import bundle, bundle_moves, object_store, schema, store_errors
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
 from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verified
 
@@ -43,20 +45,34 @@ _INLINED_ROWS = 64  # as many rows of a table go into the catalogue instead of a
 _MOST_CHARACTERS = 300
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What the lake held at one moment, read as a store is. Errors: duckdb.Error, for ``moment`` to tell."""
+
+    cursor: duckdb.DuckDBPyConnection
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.cursor.execute(sql, list(parameters)).fetchall()
+
+    def table(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+        return self.cursor.execute(sql, list(parameters)).to_arrow_table()
+
+
 class LakeStore(Store):
     """Runs, kept by several processes at once. Thread-safe."""
 
     AT_ONCE = 16  # a transaction asks PostgreSQL some 300 questions, however many rows it brings
 
-    def __init__(self, address: str, shared: Path, folder: Path) -> None:
+    def __init__(self, address: str, shared: Path, folder: Path, rows: str | None = None) -> None:
         """Open or create the lake and bring its tables up to date.
 
         address: ``ducklake:postgres:`` and PostgreSQL's key=value words; the password belongs into ~/.pgpass or
         PGPASSWORD. shared: the folder that all hosts see, for rows, bundles and trash. folder: this process's own.
-        Errors: ConfigError for another address, StoreError where extensions, catalogue or folder can't be used or are
-        of a newer schema.
+        rows: an object store's address for the rows (object_store.py). Errors: ConfigError for another address,
+        StoreError where extensions, catalogue or folder can't be used or are of a newer schema.
         """
         words = catalogue(address)
+        self._rows_at = object_store.folder(rows) if rows else None
         self.database, self.shared = folder / "routesparse.duckdb", shared
         self._snapshot, self._looked_at = 0, float("-inf")
         self._keeper: duckdb.DuckDBPyConnection | None = None
@@ -67,7 +83,7 @@ class LakeStore(Store):
                 f"{error.filename} can't be made ({error.strerror}); check ROUTESPARSE_SHARED"
             ) from error
         try:
-            connection = _connected(words)
+            connection = _connected(words, self._rows_at)
             self._begin(connection, shared / "bundles", shared / "trash")
             try:
                 with self._alone():
@@ -103,6 +119,16 @@ class LakeStore(Store):
             raise StoreError(
                 f"{file} is not there or another's; is the shared folder mounted? See ROUTESPARSE_SHARED"
             )
+
+    @contextmanager
+    def moment(self) -> Iterator[Moment]:
+        """All reads of the block are of one snapshot, while others write. Errors: StoreError."""
+        with self._reads(), self._cursor() as cursor:
+            cursor.begin()
+            try:
+                yield Moment(cursor)
+            finally:
+                roll_back(cursor)
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         cursor = self._connection.cursor()
@@ -192,15 +218,20 @@ class LakeStore(Store):
             return (
                 f"{what}: another process has been writing for {LOCK_S} s; {kept}. Try again, or end that one"
             )
+        if self._rows_at and (lost := object_store.failed(str(error))):
+            return f"{what}: {lost}; {kept}"
+        if damaged := store_errors.damaged_in_lake(self.shared, error):
+            return f"{what}: {damaged}"
         return text
 
     def _open_lake(self, words: str) -> None:
         """Attach the lake and bring it up to date, alone: two that begin an empty one would meet."""
-        place = _quoted(f"{self.shared / 'lake'}/")
+        place = _quoted(self._rows_at or f"{self.shared / 'lake'}/")
         self._connection.execute(
             f"ATTACH {_quoted(PREFIX + words)} AS lake "
             f"(DATA_PATH {place}, OVERRIDE_DATA_PATH true, METADATA_SCHEMA '{_SCHEMA}')"
         )
+        self._check_rows_place()
         for setting, value in (
             ("allowed_directories", f"[{place}]"),
             ("enable_external_access", "false"),  # SQL reads no other file
@@ -223,6 +254,19 @@ class LakeStore(Store):
             migrate(cursor, pending, schema.without_keys)
         self._check_folder()
         self._define(pending[-1][0])
+
+    def _check_rows_place(self) -> None:
+        """A shared folder may be mounted elsewhere, which the identity in it tells; an object store has one address."""
+        sql = f"SELECT value FROM {_SCHEMA}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
+        with self._cursor() as cursor:
+            made_with = _asked(cursor, sql)
+        there = made_with if made_with.startswith("s3://") else None
+        if there != self._rows_at:
+            wanted = f"set ROUTESPARSE_LAKE to {there}" if there else "unset ROUTESPARSE_LAKE"
+            raise StoreError(
+                f"the rows of this catalogue do not lie in {self._rows_at or 'the shared folder'}; {wanted}. To "
+                "move them, copy with `routesparse store --to file`, then `--to lake` into a new database"
+            )
 
     def _check_folder(self) -> None:
         """The folder and the catalogue must know each other: rows written into another folder nobody would find."""
@@ -277,9 +321,9 @@ def catalogue(address: str) -> str:
     return postgres.words(address, PREFIX, "ROUTESPARSE_STORE")
 
 
-def installed() -> bool:
+def installed(extensions: Sequence[str] = EXTENSIONS) -> bool:
     """Whether `make ducklake` has been run here."""
-    return all(_extension(name).is_file() for name in EXTENSIONS)
+    return all(_extension(name).is_file() for name in extensions)
 
 
 def _extension(name: str) -> Path:
@@ -287,9 +331,10 @@ def _extension(name: str) -> Path:
     return FOLDER / f"duckdb_extension_{name}" / "extensions" / version / f"{name}.duckdb_extension"
 
 
-def _connected(words: str) -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory with PostgreSQL attached as ``catalogue``. Errors: StoreError, duckdb.Error."""
-    if not installed():
+def _connected(words: str, rows_at: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory with PostgreSQL attached as ``catalogue``. Errors: StoreError, ConfigError, duckdb.Error."""
+    extensions = (*EXTENSIONS, object_store.EXTENSION) if rows_at else EXTENSIONS
+    if not installed(extensions):
         raise StoreError(
             f"ROUTESPARSE_STORE needs DuckDB's extensions in {FOLDER}; run `make ducklake`, or unset it to keep runs "
             "in a file of this machine"
@@ -298,8 +343,10 @@ def _connected(words: str) -> duckdb.DuckDBPyConnection:
         config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
     )
     try:
-        for name in EXTENSIONS:
+        for name in extensions:
             connection.execute(f"LOAD {_quoted(str(_extension(name)))}")
+        if rows_at:
+            connection.execute(object_store.secret(rows_at))
         connection.execute(f"ATTACH {_quoted(words)} AS catalogue (TYPE postgres)")
         connection.execute("CREATE SCHEMA visible")
     except BaseException:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -30,6 +31,14 @@ _OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")
 _NAMED = 5  # of what differs, in a message
 _LABEL = "run_id, owner, name, notes, tags, pinned"
 _BESIDE = {"ingested_bundle": ("bundle_id",), "run_label": ("run_id", "owner"), "trashed_run": ("run_id",)}
+
+
+class Readable(Protocol):
+    """A store, or what a lake held at one moment (ducklake.py)."""
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    def table(self, sql: str, parameters: Sequence[Any] = ()) -> pa.Table: ...
 
 
 @dataclass(frozen=True)
@@ -60,14 +69,26 @@ def copy_store(source: Store, target: Store, progress: Progress = no_progress) -
     for first in range(0, len(new), _AT_ONCE):
         progress("store", first, len(new))
         some = new[first : first + _AT_ONCE]
-        lost += [run for run in some if not _copy_folder(source.bundles / run, target.bundles / run)]
+        lost += [run for run in some if not copy_folder(source.bundles / run, target.bundles / run)]
         _copy_rows(source, target, [wanted[run][0] for run in some])
     trashed = [path for path in source.trash.iterdir() if path.is_dir()]
     for path in trashed:
-        _copy_folder(path, target.trash / path.name)
+        copy_folder(path, target.trash / path.name)
     _copy_beside(source, target)
-    _compare(source, target, wanted)
+    _compare_rows(source, target, wanted)
+    if gone := [path.name for path in _visible(source.trash) if not (target.trash / path.name).exists()]:
+        raise StoreError(f"the target's trash lacks {_some(gone)}; keep the source and copy again")
     return Copied(len(new), len(wanted) - len(new), len(trashed), tuple(lost))
+
+
+def copy_rows(source: Readable, target: Store) -> None:
+    """Copy all rows into an empty store, and compare; the folders are the caller's. Errors: StoreError."""
+    wanted = _stored(source)
+    keys = [key for key, _ in wanted.values()]
+    for first in range(0, len(keys), _AT_ONCE):
+        _copy_rows(source, target, keys[first : first + _AT_ONCE])
+    _copy_beside(source, target)
+    _compare_rows(source, target, wanted)
 
 
 def check_settled(source: Store, spool: Path) -> None:
@@ -131,7 +152,7 @@ def _half_deleted(source: Store, target: Store) -> set[str]:
     return found
 
 
-def _labels(store: Store) -> dict[tuple[str, str | None], tuple]:
+def _labels(store: Readable) -> dict[tuple[str, str | None], tuple]:
     """(run id, owner) -> name, notes, tags and whether it is pinned."""
     rows = store.rows(f"SELECT {_LABEL} FROM run_label")
     return {
@@ -139,13 +160,13 @@ def _labels(store: Store) -> dict[tuple[str, str | None], tuple]:
     }
 
 
-def _stored(store: Store) -> dict[str, tuple[int, str]]:
+def _stored(store: Readable) -> dict[str, tuple[int, str]]:
     """Run id -> (run_key, bundle id), in the order in which they came in."""
     sql = "SELECT run_id, run_key, bundle_id FROM stored ORDER BY run_key"
     return {run_id: (int(key), digest) for run_id, key, digest in store.rows(sql)}
 
 
-def _copy_folder(source: Path, target: Path) -> bool:
+def copy_folder(source: Path, target: Path) -> bool:
     """A bundle's folder, whole or not at all, with its age; whether there was one. Errors: StoreError."""
     if not source.is_dir() or target.exists():
         return source.is_dir()
@@ -162,7 +183,7 @@ def _copy_folder(source: Path, target: Path) -> bool:
     return True
 
 
-def _copy_rows(source: Store, target: Store, keys: Sequence[int]) -> None:
+def _copy_rows(source: Readable, target: Store, keys: Sequence[int]) -> None:
     with target.writing("the runs were not copied") as cursor:
         known = dict(zip(keys, target.new_keys(cursor, len(keys)), strict=True))
         for table in _OF_RUNS:
@@ -176,7 +197,7 @@ def _copy_rows(source: Store, target: Store, keys: Sequence[int]) -> None:
             _insert(cursor, table, rows.set_column(place, "run_key", renumbered))
 
 
-def _copy_beside(source: Store, target: Store) -> None:
+def _copy_beside(source: Readable, target: Store) -> None:
     with target.writing("labels and trash were not copied") as cursor:
         for table, key in _BESIDE.items():
             names = ", ".join(key)
@@ -196,7 +217,7 @@ def _insert(cursor, table: str, rows: pa.Table) -> None:
         cursor.unregister("incoming")
 
 
-def _compare(source: Store, target: Store, wanted: dict[str, tuple[int, str]]) -> None:
+def _compare_rows(source: Readable, target: Store, wanted: dict[str, tuple[int, str]]) -> None:
     """Errors: StoreError where the target has fewer or more rows of a run, or lacks what lies beside it."""
     there = _stored(target)
     for table, key in _BESIDE.items():
@@ -208,8 +229,6 @@ def _compare(source: Store, target: Store, wanted: dict[str, tuple[int, str]]) -
     labels = _labels(target)
     if any(labels[key] != values for key, values in _labels(source).items()):
         raise StoreError("the target has other labels than the source; keep the source and copy again")
-    if lost := [path.name for path in _visible(source.trash) if not (target.trash / path.name).exists()]:
-        raise StoreError(f"the target's trash lacks {_some(lost)}; keep the source and copy again")
     for table in _OF_RUNS:
         sql = f"SELECT run_key, count(*) FROM {table} GROUP BY run_key"
         before, after = dict(source.rows(sql)), dict(target.rows(sql))

@@ -25,7 +25,7 @@ def open_lake(address: str) -> LakeStore:
             "ROUTESPARSE_STORE is set and ROUTESPARSE_SHARED is not; set it to the folder that all hosts of this store "
             "see"
         )
-    store = LakeStore(address, shared, paths.home())
+    store = LakeStore(address, shared, paths.home(), paths.lake())
     try:
         shared_folder.mark()
     except StoreError:

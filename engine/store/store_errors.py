@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 _DAMAGED = ("Corrupt database file", "Corrupt WAL file", "Could not read enough bytes")
+_DAMAGED_PARQUET = (
+    "too small to be a Parquet file",
+    "Invalid footer length",
+    "No magic bytes found",
+    "No such file or directory",
+    "TProtocolException",
+    "Could not read enough bytes",
+)
+_PARQUET = re.compile(r"[^'\"]+\.parquet")
 _STOPPED = "database has been invalidated"
 _MOST_CHARACTERS = 300
 
@@ -38,6 +48,19 @@ def not_opened(database: Path, error: Exception) -> str:
                 "writable, with some space, or set ROUTESPARSE_HOME to another one"
             )
     return f"{database.name} can't be opened ({_cause(text)}). {_away(database)}"
+
+
+def damaged_in_lake(shared: Path, error: Exception) -> str | None:
+    """Which file of a lake is damaged or gone, and what to do; None where the error says nothing of the kind."""
+    text = str(error)
+    named = _PARQUET.search(text)
+    if named is None or not any(mark in text for mark in _DAMAGED_PARQUET):
+        return None
+    return (
+        f"{named[0]} of the lake is damaged ({text.splitlines()[0][:_MOST_CHARACTERS]}). Stop all its dashboards; then "
+        f"restore a backup, or move {shared / 'lake'} away and name another database in ROUTESPARSE_STORE: they take "
+        "the runs in from their bundles, without names, notes, tags and pins"
+    )
 
 
 def no_room(error: Exception) -> bool:

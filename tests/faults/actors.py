@@ -29,6 +29,7 @@ from routesparse.engine.store.owner_view import OwnerView
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
 LAYERS = 4
 SPARE_BYTES = 128 << 20
+CURES = ("with some space", "PostgreSQL can't be reached")  # of what need not be mended by hand
 ERRORS = {
     "RuntimeError": RuntimeError("a message that quotes the prompt: swordfish"),
     "MemoryError": MemoryError(),
@@ -95,8 +96,10 @@ def web(home: Path) -> int:
             opened = access.Access()
             break
         except StoreError as error:
-            if "with some space" not in str(error):
+            if not any(cure in str(error) for cure in CURES):
                 raise
+            with suppress(OSError):
+                tell(home, {"runs": [], "partial": {}, "rejected": {}, "trouble": str(error)})
             time.sleep(0.2)
     partial: dict[str, str] = {}
     checked: set[str] = set()
@@ -108,20 +111,27 @@ def web(home: Path) -> int:
             opened.look_into_spool()
             runs = opened.store.run_ids()
             for run_id in runs - checked:
-                partial |= _lacking(opened.store, home / "bundles" / run_id)
+                partial |= _lacking(opened.store, paths.bundles() / run_id)
                 checked.add(run_id)
+            twice = "SELECT run_id FROM stored GROUP BY run_id HAVING count(*) > 1"
+            partial |= {run_id: "stored twice" for (run_id,) in opened.store.rows(twice)}
         except StoreError as error:
             trouble = str(error)
         rejected = {each.name: each.reason for each in opened.rejections()}
         waiting = [each.reason for each in opened.waiting()]
         found = {"partial": partial, "rejected": rejected, "trouble": trouble or next(iter(waiting), None)}
         if written != (found, runs):
-            file = home / ".status.partial"
             with suppress(OSError):  # a full disk: the next look tries again
-                file.write_text(json.dumps({"runs": sorted(runs), **found}))
-                file.replace(home / "status.json")
+                tell(home, {"runs": sorted(runs), **found})
                 written = (found | {"partial": dict(partial)}, set(runs))
         time.sleep(0.1)
+
+
+def tell(home: Path, status: dict[str, Any]) -> None:
+    """Write what a page would read, whole. Errors: OSError."""
+    file = home / ".status.partial"
+    file.write_text(json.dumps(status))
+    file.replace(home / "status.json")
 
 
 def _lacking(store: OwnerView, bundle: Path) -> dict[str, str]:

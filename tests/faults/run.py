@@ -17,9 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # a script, run by its path: its neighbours
 
-from injected import FAULTS, may_mount
+import injected
+import lake_injected
+from injected import may_mount
+from lake_stage import LakeStage, lacking
 from stage import Stage, Tally
 
+FAULTS = {**injected.FAULTS, **lake_injected.FAULTS}
 FAULTS_A_HOME = 10  # a store that is rebuilt from its bundles takes longer the more there are
 
 
@@ -27,7 +31,8 @@ def inject(name: str, times: int, seed: int, folder: Path, patience_s: float = 9
     """One kind of fault that often, ten times on one home."""
     moments, tally = random.Random(f"{name} {seed}"), Tally()
     for first in range(0, times, FAULTS_A_HOME):
-        stage = Stage(folder / f"home{first}", patience_s)
+        kind = LakeStage if name in lake_injected.FAULTS else Stage
+        stage = kind(folder / f"home{first}", patience_s)
         wanted = min(first + FAULTS_A_HOME, times)
         before = tally.injected
         try:
@@ -43,6 +48,13 @@ def inject(name: str, times: int, seed: int, folder: Path, patience_s: float = 9
     return tally
 
 
+def left_out(name: str, folder: Path) -> str | None:
+    """Why this fault can't be injected here, in the words of a skipped test; None: it can."""
+    if name in ("disk full", *lake_injected.MOUNTING) and not may_mount(folder):
+        return "only who may mount has a small disk"
+    return lacking() if name in lake_injected.FAULTS else None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=50)
@@ -54,10 +66,8 @@ def main() -> int:
     for name in wishes.only:
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            if name == "disk full" and not may_mount(Path(folder)):
-                print(
-                    json.dumps({"fault": name, "left out": "only who may mount has a small disk"}), flush=True
-                )
+            if why := left_out(name, Path(folder)):
+                print(json.dumps({"fault": name, "left out": why}), flush=True)
                 continue
             tally = inject(name, wishes.times, wishes.seed, Path(folder), wishes.patience)
         clean = clean and tally.clean

@@ -51,6 +51,7 @@ class Stage:
         self.home, self.patience_s = home, patience_s
         home.mkdir(parents=True, exist_ok=True)
         self.queue = JobQueue(home)
+        self.spool, self.environment = home / "spool", dict[str, str]()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -58,15 +59,25 @@ class Stage:
         if name in self.running and self.running[name].poll() is not None:
             self.running.pop(name)
         if name not in self.running:
-            wishes = json.dumps({"home": str(self.home), **options})
+            home = self.home_of(name)
+            wishes = json.dumps({"home": str(home), **options})
             with open(self.home.with_name(f"{self.home.name} {name}.log"), "ab") as sink:
                 self.running[name] = subprocess.Popen(
                     [sys.executable, str(ACTORS), name.split()[0], wishes],
-                    env={**os.environ, "ROUTESPARSE_HOME": str(self.home), "OMP_NUM_THREADS": "1"},
+                    env={
+                        **os.environ,
+                        "ROUTESPARSE_HOME": str(home),
+                        "OMP_NUM_THREADS": "1",
+                        **self.environment,
+                    },
                     stdout=sink,
                     stderr=sink,
                 )
         return self.running[name]
+
+    def home_of(self, name: str) -> Path:
+        """Of a process: here they have one together."""
+        return self.home
 
     def end(self, *names: str, by: int = signal.SIGKILL) -> list[int]:
         """Signal these processes and wait for their end; their exit codes."""
@@ -85,10 +96,10 @@ class Stage:
     def jobs(self) -> list[Any]:
         return self.queue.jobs(limit=100_000)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, name: str = "web") -> dict[str, Any]:
         """What a page would read; empty before the first look."""
         try:
-            return json.loads((self.home / "status.json").read_text())
+            return json.loads((self.home_of(name) / "status.json").read_text())
         except FileNotFoundError:
             return {"runs": [], "partial": {}, "rejected": {}, "trouble": None}
 
@@ -115,7 +126,7 @@ class Stage:
 
     def look(self, tally: Tally) -> None:
         """What readers of the spool see now is whole."""
-        for path in (self.home / "spool").glob("[!.]*"):
+        for path in self.spool.glob("[!.]*"):
             if path.name == "rejected":
                 continue
             try:

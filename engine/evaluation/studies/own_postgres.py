@@ -41,9 +41,7 @@ def server() -> Iterator[str]:
 @contextmanager
 def cluster() -> Iterator[Path]:
     """The folder of a server that does not run yet. Errors: InputError."""
-    folder = programs()
-    if folder is None:
-        raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
+    folder = _programs()
     data = Path(tempfile.mkdtemp(prefix="routesparse-pg-"))
     try:
         if (owner := _owner()) is not None:
@@ -61,8 +59,7 @@ def cluster() -> Iterator[Path]:
 @contextmanager
 def running(data: Path) -> Iterator[str]:
     """The server of a ``cluster`` while the block lasts; it may be entered again. Its words. Errors: InputError."""
-    folder = programs()
-    assert folder is not None
+    folder = _programs()
     settings = ["listen_addresses=", "fsync=off", "max_connections=200", "unix_socket_permissions=0777"]
     options = [part for setting in settings for part in ("-c", setting)]
     server: list[str | Path] = [folder / "postgres", "-D", "db", "-k", data, *options]
@@ -74,7 +71,15 @@ def running(data: Path) -> Iterator[str]:
         process.communicate()
 
 
+def _programs() -> Path:
+    folder = programs()
+    if folder is None:
+        raise InputError("PostgreSQL is not installed here; on Debian: apt-get install postgresql")
+    return folder
+
+
 def _owner() -> str | None:
+    """Whom PostgreSQL runs as, where not as who starts it."""
     return "postgres" if os.getuid() == 0 else None
 
 
@@ -95,12 +100,10 @@ def _started(command: Sequence[str | Path], folder: Path) -> subprocess.Popen[by
 
 def new_database(words: str, name: str, like: str = "template0") -> str:
     """Make a database on the server; PostgreSQL's words for it."""
-    folder = programs()
-    assert folder is not None
     host = words.partition(" ")[0].removeprefix("host=")
     sql = f'CREATE DATABASE "{name}" TEMPLATE "{like}"'
     subprocess.run(
-        [folder / "psql", "-q", "-h", host, "-U", _USER, "-d", "postgres", "-c", sql],
+        [_programs() / "psql", "-q", "-h", host, "-U", _USER, "-d", "postgres", "-c", sql],
         check=True,
         stdout=subprocess.DEVNULL,
     )

@@ -133,9 +133,7 @@ def test_once_prints_and_stops(home, capsys):
     assert samples(capsys.readouterr().out)["routesparse_jobs", "queued"] == 1
 
 
-def test_a_spool_that_hosts_share_is_counted_and_a_backup_of_the_home_alone_refused(
-    home, tmp_path, monkeypatch, capsys
-):
+def test_a_spool_that_hosts_share_is_counted(home, tmp_path, monkeypatch):
     shared = tmp_path / "shared"
     (shared / "spool" / "waits").mkdir(parents=True)
     (shared / "spool" / "rejected" / "bad").mkdir(parents=True)
@@ -144,5 +142,3 @@ def test_a_spool_that_hosts_share_is_counted_and_a_backup_of_the_home_alone_refu
     after = samples(metrics.text(home))
     for name in ("routesparse_spool_bundles", "routesparse_rejected_bundles"):
         assert (before[(name,)], after[(name,)]) == (0, 1)
-    assert main(["backup", str(tmp_path / "out")]) == 2
-    assert "ROUTESPARSE_SHARED is set" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -201,6 +201,28 @@ def test_a_copied_bundle_leaves_the_spool_in_one_step(small, home, monkeypatch):
     assert hidden.name.startswith(bundle.TEMPORARY_PREFIX)
 
 
+@pytest.mark.parametrize("left", [20, None])
+def test_a_torn_or_missing_file_is_named_with_what_to_do_and_its_advice_brings_all_back(
+    lake, lake_address, postgres, small, home, left
+):
+    """left: its bytes; None: the file is gone."""
+    lake.adopt(bundle.write_bundle(small, home / "spool"), "spool", move=True)
+    before = many_writers.rows_of(lake)
+    file = min((home / "lake" / "main" / "candidate_score").glob("*.parquet"))
+    file.unlink() if left is None else os.truncate(file, left)
+    started = LakeStore(lake_address, home, home)
+    with pytest.raises(StoreError, match=rf"{file.name} of the lake is damaged.*another database") as caught:
+        started.table("FROM candidate_score")
+    started.close()
+    assert "\n" not in str(caught.value)
+    (home / "lake").rename(home / "away")
+    address = PREFIX + own_postgres.new_database(postgres, f"again{left}")
+    again = LakeStore(address, home, home)
+    assert spool.recover(again).ingested == [small.run.run_id]
+    assert many_writers.rows_of(again) == before
+    again.close()
+
+
 def test_a_newer_schema_is_refused(lake, lake_address, home):
     with lake.writing("") as cursor:
         cursor.execute("INSERT INTO schema_migration VALUES (99, 'later', now() AT TIME ZONE 'UTC')")
@@ -292,9 +314,6 @@ def test_the_commands_say_where_runs_lie_and_copy_them(lake, small, factory, hom
     lake.adopt(bundle.write_bundle(small, home / "made"), "spool", move=True)
     code, said, _ = run("store")
     assert (code, said.split(",")[0]) == (0, "lake: 1 runs")
-    for command in (["backup", str(home / "out")], ["prune", "--older-than", "1d"]):
-        code, _, told = run(*command)
-        assert code == 2 and "ROUTESPARSE_STORE is set" in told and "pg_dump" in told
     monkeypatch.setenv("ROUTESPARSE_HOME", str(home / "host"))
     waiting = bundle.write_bundle(factory.rename(small, "waiting"), home / "spool")
     code, _, told = run("store", "--to", "file")

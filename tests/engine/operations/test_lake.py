@@ -1,0 +1,310 @@
+"""Backup, restore and prune where the runs lie in a lake, and between both stores. PostgreSQL, DuckLake; no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from routesparse.engine.cli.main import main
+from routesparse.engine.errors import InputError, StoreError
+from routesparse.engine.evaluation.studies import many_writers
+from routesparse.engine.operations.backup import back_up, restore
+from routesparse.engine.store import bundle, ducklake, lake_upkeep, spool
+from routesparse.engine.store.labels import Label
+from routesparse.engine.store.opening import open_store
+from routesparse.engine.store.owner_view import OwnerView
+
+OLD, NEW, GONE = "01d01d01d01d01d0", "2e2e2e2e2e2e2e2e", "3f3f3f3f3f3f3f3f"
+# A dashboard's data access without its pages: takes in what comes, and deletes every third run.
+WEB = """
+import time
+from routesparse.engine import paths
+from routesparse.engine.store import spool
+from routesparse.engine.store.opening import open_store
+store, seen = open_store(), 0
+print("open", flush=True)
+while True:
+    for run in spool.ingest_spool(store).ingested:
+        seen += 1
+        if seen % 3 == 0:
+            store.delete_run(run)
+        print(run, flush=True)
+    time.sleep(0.01)
+"""
+
+
+def everything() -> tuple:
+    """All rows of the store that the environment names, with runs' ids for their numbers."""
+    with closing(open_store()) as store:
+        beside = [
+            store.rows(f"SELECT * FROM {table} ORDER BY ALL")
+            for table in ("run_label", "trashed_run", "ingested_bundle")
+        ]
+        return many_writers.rows_of(store), beside
+
+
+def files(*folders: Path) -> dict[str, bytes]:
+    """What lies in bundles, trash, spool and prompts."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for folder in folders
+        for name in ("bundles", "trash", "spool", "prompts")
+        for path in (folder / name).rglob("[!.]*")
+        if path.is_file()
+    }
+
+
+def jobs(home: Path) -> list[tuple]:
+    with closing(sqlite3.connect(home / "jobs.sqlite3")) as queue:
+        return queue.execute("SELECT * FROM job ORDER BY 1").fetchall()
+
+
+@pytest.fixture
+def lived_in(lake_home, tmp_path, make):
+    """A label and a pin, a run in the trash, one that waits in the spool, and one that was refused."""
+    shared = tmp_path / "lake"
+    with closing(open_store()) as store:
+        bundle.write_bundle(make(GONE), shared / "spool")
+        spool.ingest_spool(store)
+        OwnerView(store, None).set_label(OLD, Label("harbour", "notes", ("a", "b"), pinned=True))
+        store.delete_run(GONE)
+    bundle.write_bundle(make("4a4a4a4a4a4a4a4a"), shared / "spool")
+    spool.reject(
+        bundle.write_bundle(make("5b5b5b5b5b5b5b5b"), shared / "spool"), "a reason", shared / "spool"
+    )
+    return lake_home
+
+
+def test_a_lake_s_backup_comes_back_whole_in_another_lake_and_in_a_file(
+    lived_in, tmp_path, new_lake, monkeypatch, capsys
+):
+    rows, kept, queue = everything(), files(lived_in, tmp_path / "lake"), jobs(lived_in)
+    assert rows[0]["run"].total() == 2 and rows[0]["head_choice"].total() > 4 and all(rows[1])
+    assert main(["backup", str(tmp_path / "kept"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    other = new_lake("other")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    assert main(["restore", str(tmp_path / "kept")]) == 0
+    assert f"in the lake of {other}" in capsys.readouterr().out
+    assert everything() == rows and files(tmp_path / "new", other) == kept and jobs(tmp_path / "new") == queue
+    assert not list((tmp_path / "new").glob("routesparse.duckdb*"))
+    for name in ("ROUTESPARSE_STORE", "ROUTESPARSE_SHARED"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "file"))
+    assert main(["restore", str(tmp_path / "kept")]) == 0
+    assert everything() == rows and files(tmp_path / "file") == kept and jobs(tmp_path / "file") == queue
+
+
+def test_a_file_s_backup_comes_back_in_a_lake(home, tmp_path, new_lake, monkeypatch):
+    rows, kept = everything(), files(home)
+    back_up(home, tmp_path / "kept")
+    other = new_lake("other")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    restore(tmp_path / "kept", tmp_path / "new")
+    assert everything() == rows and files(tmp_path / "new", other) == kept
+
+
+def test_a_backup_of_a_busy_lake_holds_every_run_that_was_finished_before_it(
+    lake_home, tmp_path, make, monkeypatch
+):
+    shared = tmp_path / "lake"
+    web = subprocess.Popen([sys.executable, "-c", WEB], stdout=subprocess.PIPE, env=os.environ, text=True)
+    try:
+        assert web.stdout.readline() == "open\n"
+        finished = {OLD, NEW}
+        for number in range(2):
+            for part in range(3):
+                run = f"{number:08d}{part:08d}"
+                bundle.write_bundle(make(run), shared / "spool")
+                finished.add(run)
+            web.stdout.readline()
+            back_up(lake_home, tmp_path / f"kept{number}")
+            with monkeypatch.context() as patch:
+                patch.delenv("ROUTESPARSE_STORE")
+                patch.delenv("ROUTESPARSE_SHARED")
+                copy = tmp_path / f"home{number}"
+                patch.setenv("ROUTESPARSE_HOME", str(copy))
+                restore(tmp_path / f"kept{number}", copy)
+                with closing(open_store()) as store:
+                    spool.recover(store)
+                    spool.ingest_spool(store)
+                    thrown = {path.name for path in store.trash.iterdir()}
+                    assert store.run_ids() | thrown == finished
+                    assert store.rows("SELECT run_id FROM stored GROUP BY 1 HAVING count(*) > 1") == []
+    finally:
+        web.kill()
+        web.wait(10)
+        web.stdout.close()
+
+
+def test_a_moment_does_not_see_what_comes_in_meanwhile(lake_home, tmp_path, make):
+    with closing(open_store()) as lake, closing(open_store()) as other, lake.moment() as then:
+        assert then.rows("SELECT count(*) FROM run") == [(2,)]
+        bundle.write_bundle(make(GONE), tmp_path / "lake" / "spool")
+        assert spool.ingest_spool(other).ingested == [GONE]
+        other.delete_run(OLD)
+        assert then.rows("SELECT count(*) FROM run") == [(2,)]
+        assert then.table("SELECT run_id FROM run ORDER BY 1")["run_id"].to_pylist() == [OLD, NEW]
+        assert lake.run_ids() == {NEW, GONE}
+
+
+def test_a_lake_with_other_runs_is_left_as_it_is(lake_home, tmp_path, new_lake, make, monkeypatch, capsys):
+    back_up(lake_home, tmp_path / "kept")
+    other = new_lake("other")
+    with closing(open_store()) as store:
+        bundle.write_bundle(make("5a5a5a5a5a5a5a5a"), tmp_path / "samples")
+        spool.ingest_samples(store, tmp_path / "samples")
+        bundle.write_bundle(make(GONE), other / "spool")
+        spool.ingest_spool(store)
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    assert main(["restore", str(tmp_path / "kept")]) == 2
+    told = capsys.readouterr().err
+    assert "1 runs that the backup lacks" in told and GONE in told and "store --to lake" in told
+    assert not (tmp_path / "new").exists()
+    with closing(open_store()) as store:
+        assert store.run_ids() == {GONE, "5a5a5a5a5a5a5a5a"}
+        store.delete_run(GONE)
+        shutil.rmtree(store.trash / GONE)
+    restore(tmp_path / "kept", tmp_path / "new")
+    with closing(open_store()) as store:
+        assert store.run_ids() == {OLD, NEW, "5a5a5a5a5a5a5a5a"}, "a sample is nobody's"
+
+
+def test_a_restore_that_was_cut_off_goes_on(lake_home, tmp_path, new_lake, monkeypatch):
+    rows = everything()
+    back_up(lake_home, tmp_path / "kept")
+    new_lake("other")
+    new = tmp_path / "new"
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(new))
+    rename = Path.rename
+
+    def refused(path, target):
+        if path.name.endswith(".partial"):
+            raise OSError(28, "No space left on device", str(target))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        with pytest.raises(StoreError, match="No space left"):
+            restore(tmp_path / "kept", new)
+    assert not new.exists()
+    restore(tmp_path / "kept", new)
+    assert everything() == rows and jobs(new)
+
+
+def test_a_shared_folder_in_the_home_is_not_restored_over(lake_home, tmp_path, monkeypatch):
+    back_up(lake_home, tmp_path / "kept")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
+    with pytest.raises(InputError, match="ROUTESPARSE_SHARED lies in the home"):
+        restore(tmp_path / "kept", tmp_path, replace=True)
+
+
+@pytest.mark.parametrize("place", ["lake", "home"])
+def test_a_backup_within_what_it_copies_is_refused(lake_home, tmp_path, place):
+    with pytest.raises(InputError, match="hold its own backups"):
+        back_up(lake_home, tmp_path / place / "kept")
+
+
+def test_a_shared_spool_of_one_dashboard_is_in_the_backup_and_comes_back(home, tmp_path, make, monkeypatch):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(shared))
+    with pytest.raises(StoreError, match="is the shared folder mounted"):
+        back_up(home, tmp_path / "early")
+    open_store().close()
+    waiting = bundle.write_bundle(make(GONE), shared / "spool")
+    back_up(home, tmp_path / "kept")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    shutil.rmtree(waiting)
+    restore(tmp_path / "kept", tmp_path / "new")
+    with closing(open_store()) as store:
+        assert spool.ingest_spool(store).ingested == [GONE] and store.run_ids() == {OLD, NEW, GONE}
+
+
+def text_anywhere(text: str, shared: Path) -> bool:
+    """Whether PostgreSQL's tables or a file of the shared folder hold it."""
+    with closing(open_store()) as lake, lake._cursor() as cursor:
+        sql = "SELECT table_name FROM routesparse.ducklake_inlined_data_tables"
+        names = [row[0] for row in cursor.execute(f"FROM postgres_query('catalogue', '{sql}')").fetchall()]
+        told = "".join(
+            str(
+                cursor.execute(
+                    f"FROM postgres_query('catalogue', 'SELECT * FROM routesparse.{name}')"
+                ).fetchall()
+            )
+            for name in names
+        )
+        for file in (shared / "lake" / "main" / "prompt").glob("*.parquet"):
+            told += str(ducklake.duckdb.sql(f"SELECT * FROM read_parquet('{file}')").fetchall())
+    return text in told
+
+
+def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_on(
+    lake_home, tmp_path, make, monkeypatch, capsys
+):
+    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    shared, secret = tmp_path / "lake", "swordfish in the harbour"
+    dashboard = open_store()
+    for number in range(6):
+        made = make(f"{number:016d}", created_at="2026-01-03T00:00:00+00:00")
+        with_text = replace(made.prompt, text=secret + made.prompt.text[len(secret) :])
+        bundle.write_bundle(replace(made, prompt=with_text), shared / "spool")
+    assert len(spool.ingest_spool(dashboard).ingested) == 6
+    kept = OwnerView(dashboard, "a" * 32)
+    before = kept.frame("SELECT * FROM candidate_score ORDER BY ALL")
+    assert text_anywhere(secret, shared) and len(before)
+    assert main(["prune", "--older-than", "30d", "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert sorted(found) == sorted([OLD, *(f"{number:016d}" for number in range(6))])
+    assert len(dashboard.run_ids()) == 8
+    parquet = sum(path.stat().st_size for path in (shared / "lake").rglob("*.parquet"))
+    assert main(["prune", "--older-than", "30d", "--keep", OLD, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["freed_bytes"] > 0
+    assert sum(path.stat().st_size for path in (shared / "lake").rglob("*.parquet")) < parquet
+    assert dashboard.run_ids() == {OLD, NEW} and {path.name for path in (shared / "bundles").iterdir()} == {
+        OLD,
+        NEW,
+    }
+    assert not list((shared / "trash").iterdir()) and not text_anywhere(secret, shared)
+    monkeypatch.setattr(ducklake, "_LOOK_S", 0.0)
+    assert kept.frame("SELECT * FROM candidate_score ORDER BY ALL").equals(before)
+    bundle.write_bundle(make("ffffffffffffffff"), shared / "spool")
+    assert spool.ingest_spool(dashboard).ingested == ["ffffffffffffffff"]
+    assert dashboard.rows("SELECT max(run_key) FROM run") == [(9,)], "numbers go on where they were"
+    dashboard.close()
+
+
+def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
+    lake_home, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    folder = tmp_path / "lake" / "lake" / "main" / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    dead, alive = folder / "dead.parquet", folder / "alive.parquet"
+    for file in (dead, alive):
+        file.write_bytes(b"PAR1")
+    os.utime(dead, (1e9, 1e9))
+    rows = everything()
+    with closing(open_store()) as lake:
+        lake_upkeep.compact(lake)
+    assert not dead.exists() and alive.exists() and everything() == rows
+    assert (tmp_path / "lake" / "lake" / "identity").is_file()
+
+
+def test_a_pinned_run_of_a_lake_stays_and_one_deleted_meanwhile_is_no_error(lake_home, monkeypatch):
+    with closing(open_store()) as store:
+        OwnerView(store, None).set_label(OLD, Label(pinned=True))
+        assert store.delete_runs([OLD, "nobody"]) == [OLD] and store.delete_runs([OLD]) == []
+        OwnerView(store, None).restore_run(OLD)
+    monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    assert main(["prune", "--older-than", "30d"]) == 0
+    with closing(open_store()) as store:
+        assert store.run_ids() == {OLD, NEW}
