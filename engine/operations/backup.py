@@ -25,7 +25,6 @@ from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.owner_jobs import FILE as QUEUE
 from routesparse.engine.plain_files import open_plain, read_bounded
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
-from routesparse.engine.store.duckdb_store import Store
 
 MANIFEST = "backup.json"
 VERSION = 1
@@ -231,6 +230,8 @@ def _copy_store(home: Path, partial: Path) -> None:
 
 def _check(partial: Path, home: Path) -> int:
     """The copied database opens, and every run has its bundle; how many runs. A torn copy is a reason to try again."""
+    from routesparse.engine.store.duckdb_store import Store
+
     if not (partial / _STORE).exists():
         return 0
     try:
