@@ -129,8 +129,9 @@ class Stage:
             if process.poll() is not None:
                 lines.append(f"{name} ended with {process.returncode}")
                 continue
-            process.send_signal(signal.SIGUSR1)  # actors.py: every thread's stack
-            time.sleep(1.0)
+            if _hears(process.pid, signal.SIGUSR1):  # not before all is imported
+                process.send_signal(signal.SIGUSR1)  # actors.py: every thread's stack
+                time.sleep(1.0)
             stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
             cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
             log = self.home.with_name(f"{self.home.name} {name}.log").read_text("utf-8", "replace")
@@ -180,3 +181,13 @@ class Stage:
         made = [run_id.rpartition("-")[0] for run_id in runs]
         tally.doubled |= {job_id for job_id in made if made.count(job_id) > 1}
         tally.half |= {f"{run_id}: {what}" for run_id, what in self.status()["partial"].items()}
+
+
+def _hears(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for this signal."""
+    (caught,) = (
+        line.split()[1]
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("SigCgt")
+    )
+    return bool(int(caught, 16) >> (number - 1) & 1)
