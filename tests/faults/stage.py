@@ -126,16 +126,16 @@ class Stage:
             f"store: {len(status['runs'])} runs, trouble {status['trouble']!r}, rejected {status['rejected']}",
         ]
         for name, process in self.running.items():
+            log = self.home.with_name(f"{self.home.name} {name}.log")
             if process.poll() is not None:
-                lines.append(f"{name} ended with {process.returncode}")
+                lines.append(f"{name} ended with {process.returncode}, its log ends {_end(log)!r}")
                 continue
             if _hears(process.pid, signal.SIGUSR1):  # not before all is imported
                 process.send_signal(signal.SIGUSR1)  # actors.py: every thread's stack
                 time.sleep(1.0)
             stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
             cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-            log = self.home.with_name(f"{self.home.name} {name}.log").read_text("utf-8", "replace")
-            lines.append(f"{name}: state {stat[0]}, {cpu_s:.1f} s of CPU, its log ends {log[-2_500:]!r}")
+            lines.append(f"{name}: state {stat[0]}, {cpu_s:.1f} s of CPU, its log ends {_end(log)!r}")
         return "; ".join(lines)
 
     def until_running(self, job_id: str) -> None:
@@ -181,6 +181,10 @@ class Stage:
         made = [run_id.rpartition("-")[0] for run_id in runs]
         tally.doubled |= {job_id for job_id in made if made.count(job_id) > 1}
         tally.half |= {f"{run_id}: {what}" for run_id, what in self.status()["partial"].items()}
+
+
+def _end(log: Path) -> str:
+    return log.read_text("utf-8", "replace")[-2_500:]
 
 
 def _hears(pid: int, number: int) -> bool:
