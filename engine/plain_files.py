@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+_GROWN_BYTES = 1 << 20  # read at once of what a file grew by since it was opened
+
 
 def open_plain(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
     """Open a plain file to read; a pipe is not waited for, a device is not opened for long.
@@ -44,7 +46,13 @@ def read_bounded(path: str | Path, most_bytes: int, *, follow_links: bool = True
     Errors: those of ``open_plain``, and OSError with errno EFBIG for more than ``most_bytes``.
     """
     with open_plain(path, follow_links=follow_links) as handle:
-        content = handle.read(most_bytes + 1)
+        # By its size: Python takes memory for all that a read may return before it reads the first byte.
+        content = handle.read(min(os.fstat(handle.fileno()).st_size, most_bytes) + 1)
+        while len(content) <= most_bytes:
+            more = handle.read(min(_GROWN_BYTES, most_bytes + 1 - len(content)))
+            if not more:
+                break
+            content += more
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MB" if most_bytes >= 1 << 20 else f"{most_bytes:,} bytes"
         raise OSError(errno.EFBIG, f"it has more than {size}", str(path))

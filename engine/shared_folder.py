@@ -1,6 +1,7 @@
 """Whether the folder that several hosts share (ROUTESPARSE_SHARED) is there, and not the empty place it is mounted at.
 
-The dashboard leaves a mark in its spool; whoever brings a finished run looks for it first.
+The dashboard leaves a mark in its spool. Whoever puts a finished run there does so through ``store/bundle.py``, which
+looks for the mark first; a command asks ``check`` also before its work begins.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ def mark() -> None:
         ) from error
 
 
-def check() -> Path:
-    """The spool that finished runs go into. Errors: StoreError where the shared folder is not mounted."""
-    if paths.shared() is not None and not (paths.spool() / MARK).is_file():
+def check(folder: Path | None = None) -> Path:
+    """The folder that a finished run goes into: this one, or the spool.
+
+    Errors: StoreError where it is the spool of all hosts and has no mark: the shared folder is not mounted.
+    """
+    folder = paths.spool() if folder is None else Path(folder)
+    if paths.shared() is None or folder.resolve() != paths.spool().resolve():
+        return folder
+    if not (folder / MARK).is_file():
         raise StoreError(
-            f"{paths.spool() / MARK} is not there; is the shared folder mounted? Check ROUTESPARSE_SHARED, and start "
+            f"{folder / MARK} is not there; is the shared folder mounted? Check ROUTESPARSE_SHARED, and start "
             "the dashboard once: it makes the spool"
         )
-    return paths.spool()
+    return folder

@@ -128,7 +128,7 @@ def analyze(
         beta=beta,
         seed=seed,
     )
-    target = writable_folder(out or shared_folder.check())
+    target = writable_folder(shared_folder.check(out))
     asked = _checked(
         Asked(
             model,

@@ -19,7 +19,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from routesparse.engine import paths, plain_files, shared_folder
+from routesparse.engine import paths, plain_files
 from routesparse.engine.cli.options import JsonFlag
 from routesparse.engine.cli.output import Reporter, out_console, print_json, printable
 from routesparse.engine.errors import BundleError, InputError, StoreError
@@ -298,7 +298,7 @@ def _copy(folder: Path, manifest: Manifest) -> Path:
     """Copy into the spool so that a reader sees all of the bundle or nothing."""
     from routesparse.engine.store import bundle
 
-    target = shared_folder.check() / manifest.run_id
+    target = paths.spool() / manifest.run_id
     try:
         bundle.copy(folder, manifest, target)
     except OSError as error:

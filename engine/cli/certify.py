@@ -105,7 +105,7 @@ def certify(
 
     read_names(rows_at or ())
     plan = _plan(mask, block_q, block_k, minference, method)
-    target = writable_folder(out or shared_folder.check())
+    target = writable_folder(shared_folder.check(out))
     from routesparse.engine.models.token_count import refuse_before_loading
 
     refuse_before_loading(model, text)

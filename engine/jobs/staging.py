@@ -100,7 +100,7 @@ def publish(queue: JobQueue, run_id: str) -> None:
 
 def _hand_over(staged: Path, target: Path) -> None:
     """Errors: FileNotFoundError where it is staged no more, StoreError, OSError, BundleError for a damaged one."""
-    shared_folder.check()
+    shared_folder.check(target.parent)  # or the next line would make a spool on the empty mount point
     try:
         target.parent.mkdir(exist_ok=True)
     except OSError as error:

@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from routesparse.engine import plain_files
+from routesparse.engine import plain_files, shared_folder
 from routesparse.engine.certificate_rows import CertificateRecord, CertificateRow
 from routesparse.engine.errors import BundleError, DiskFullError, StoreError
 from routesparse.engine.fields import FieldError
@@ -72,11 +72,11 @@ class Manifest:
 def write_bundle(record: RunRecord | CertificateRecord, directory: Path) -> Path:
     """Write the record as ``<directory>/<run_id>`` and return that folder; an existing one is left as it is.
 
-    Errors: StoreError when the disk is full or not writable (nothing half-written stays), BundleError when
-    the probe exceeds 20 MB or the run id can't name a folder.
+    Errors: StoreError when the disk is full or not writable (nothing half-written stays) or the spool of all hosts is
+    not mounted, BundleError when the probe exceeds 20 MB or the run id can't name a folder.
     """
     run = record.run if isinstance(record, RunRecord) else record.certificate
-    target = Path(directory) / check_run_id(run.run_id)
+    target = shared_folder.check(directory) / check_run_id(run.run_id)
     if target.exists():
         return target
     temporary = target.parent / f"{TEMPORARY_PREFIX}{run.run_id}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -191,8 +191,10 @@ def extra_entries(path: Path, manifest: Manifest) -> list[str]:
 def copy(path: Path, manifest: Manifest, target: Path) -> None:
     """Copy a bundle, and nothing else that lies in its folder, to where a reader sees all of it or nothing.
 
-    Errors: BundleError where it is no longer the verified one, OSError.
+    Errors: BundleError where it is no longer the verified one, StoreError where the spool of all hosts is not mounted,
+    OSError.
     """
+    shared_folder.check(target.parent)
     temporary = target.parent / f"{TEMPORARY_PREFIX}{target.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
         temporary.mkdir(parents=True)
@@ -206,7 +208,11 @@ def copy(path: Path, manifest: Manifest, target: Path) -> None:
 
 
 def publish(temporary: Path, target: Path) -> None:
-    """Rename a finished folder into place and flush the parent; a target that appeared meanwhile wins."""
+    """Rename a finished folder into place and flush the parent; a target that appeared meanwhile wins.
+
+    Errors: StoreError where the spool of all hosts is not mounted, OSError.
+    """
+    shared_folder.check(target.parent)
     try:
         os.rename(temporary, target)
     except OSError as error:

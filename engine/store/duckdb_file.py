@@ -47,9 +47,14 @@ def open_file(database: Path) -> duckdb.DuckDBPyConnection:
             connection.close()
             raise
         return connection
-    except duckdb.Error as error:
-        if not found and store_errors.no_room(error):
-            database.unlink(missing_ok=True)  # the beginning of a file, which DuckDB would refuse for ever
+    except (duckdb.Error, StoreError) as error:
+        full = store_errors.no_room(error)  # also in the midst of a migration
+        if full and not found:
+            # The beginning of a file, which DuckDB would refuse for ever, and of its log.
+            for file in (database, database.with_name(f"{database.name}.wal")):
+                file.unlink(missing_ok=True)
+        if isinstance(error, StoreError) and not full:
+            raise
         raise StoreError(store_errors.not_opened(database, error)) from error
     except OSError as error:
         raise StoreError(

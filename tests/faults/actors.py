@@ -9,10 +9,12 @@ layer 2) or to have no memory left ("raise memory 2"). The web process is the da
 from __future__ import annotations
 
 import errno
+import faulthandler
 import importlib.util
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -149,6 +151,7 @@ def _lacking(store: OwnerView, bundle: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # Stage.found asks for it
     options = json.loads(sys.argv[2])
     home = Path(options.pop("home"))
     os.environ["ROUTESPARSE_HOME"] = str(home)

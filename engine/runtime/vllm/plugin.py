@@ -7,7 +7,8 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from routesparse.engine.errors import ModelError
+from routesparse.engine import shared_folder
+from routesparse.engine.errors import ModelError, StoreError
 from routesparse.engine.models.files import resolve
 from routesparse.engine.models.load import revision_of_model
 from routesparse.engine.runtime.quality import Chosen, choose
@@ -84,3 +85,8 @@ def _tell(settings: ServingSettings, chosen: Chosen, model: ServedModel) -> None
     every = settings.record_every
     recorded = f"1 of {every} recorded in {settings.spool}" if every else "none recorded"
     log.info("RouteSparse routes prompts of %s, policy %s; %s", model.name, chosen.config.policy, recorded)
+    if every:
+        try:
+            shared_folder.check(settings.spool)
+        except StoreError as error:
+            log.warning("RouteSparse will record no request until this is mended: %s", error)

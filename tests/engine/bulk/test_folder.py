@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from routesparse.engine import analyze, paths
+from routesparse.engine import analyze, paths, shared_folder
 from routesparse.engine.bulk import folder as bulk
 from routesparse.engine.bulk.asked import Asked
 from routesparse.engine.config import RouterConfig
@@ -96,6 +96,35 @@ def test_bundles_that_several_hosts_see_are_found(home, tmp_path, monkeypatch):
         bundle.mkdir(parents=True)
         (bundle / MANIFEST).write_text("{}")
         assert bulk._earlier(paths.spool()) == {"a" * 16: bundle}
+
+
+def test_a_folder_of_all_hosts_that_goes_away_half_way_gets_no_run_until_it_is_back(
+    run, model, home, prompts, tmp_path, monkeypatch
+):
+    shared, away, write = tmp_path / "shared", tmp_path / "away", bulk.write_bundle
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(shared))
+    (shared / "spool").mkdir(parents=True)
+    code, out, err = run(*arguments(model, prompts))
+    assert code == 1 and "is the shared folder mounted" in err and "loading" not in err
+
+    def then_unmounted(record, out):
+        made = write(record, out)
+        shared.rename(away)
+        (shared / "spool").mkdir(parents=True)
+        return made
+
+    shared_folder.mark()
+    monkeypatch.setattr(bulk, "write_bundle", then_unmounted)
+    code, out, err = run(*arguments(model, prompts))
+    assert code == 1 and "is the shared folder mounted" in err
+    assert list((shared / "spool").iterdir()) == [] and len(bundles(away)) == 1
+
+    monkeypatch.setattr(bulk, "write_bundle", write)
+    (shared / "spool").rmdir()
+    shared.rmdir()
+    away.rename(shared)
+    code, out, err = run(*arguments(model, prompts))
+    assert code == 0 and "3 runs (1 done before)" in out and len(bundles(shared)) == 3, err
 
 
 def test_a_bundle_that_is_taken_in_while_the_command_looks_is_not_made_again(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from routesparse.engine import shared_folder
 from routesparse.engine.config import RouterConfig
 from routesparse.engine.errors import ConfigError, InputError, UnsupportedModelError
 from routesparse.engine.method.attend import dense_attention
@@ -15,7 +16,7 @@ from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.quality import Chosen
 from routesparse.engine.runtime.session import RoutingSession
-from routesparse.engine.runtime.vllm import batch, refusals, steps
+from routesparse.engine.runtime.vllm import batch, plugin, refusals, steps
 from routesparse.engine.runtime.vllm.batch import Row
 from routesparse.engine.runtime.vllm.requests import Requests, ServedModel, prompt_digest
 from routesparse.engine.runtime.vllm.settings import ServingSettings, from_environment
@@ -236,6 +237,27 @@ def test_a_spool_that_cannot_be_written_costs_the_record_only(tmp_path, caplog):
     with caplog.at_level(logging.ERROR, "vllm.routesparse"):
         assert prefill(requests_into(spool), Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
     assert "could not record request a" in caplog.text
+
+
+def test_an_empty_mount_point_takes_no_record_and_the_server_says_so_and_goes_on(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(tmp_path / "shared"))
+    spool = tmp_path / "shared" / "spool"
+    spool.mkdir(parents=True)
+    requests = requests_into(spool)
+    with caplog.at_level(logging.WARNING, "vllm.routesparse"):
+        plugin._tell(requests.settings, requests.chosen, requests.model)
+        assert "will record no request until this is mended" in caplog.text
+        assert prefill(requests, Row("a", 0, 0, TOKENS, 0, TOKENS), inputs_of(1))
+    assert "could not record request a" in caplog.text and "is the shared folder mounted" in caplog.text
+    assert list(spool.iterdir()) == []
+    caplog.clear()
+    shared_folder.mark()
+    assert prefill(requests, Row("b", 0, 0, TOKENS, 0, TOKENS), inputs_of(2))
+    plugin._tell(requests.settings, requests.chosen, requests.model)
+    assert len([path for path in spool.iterdir() if path.is_dir()]) == 1
+    assert not [line for line in caplog.records if line.levelno >= logging.WARNING]
 
 
 def test_a_dropped_request_is_forgotten(tmp_path):

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from routesparse.engine import shared_folder
 from routesparse.engine.evaluation.studies import own_postgres
 from routesparse.engine.store import ducklake
 from routesparse.engine.store.duckdb_store import Store
@@ -61,6 +62,7 @@ def lake_address(postgres, empty_lake, home, monkeypatch):
     shutil.copytree(empty_lake / "lake", home / "lake")
     monkeypatch.setenv("ROUTESPARSE_STORE", PREFIX + words)
     monkeypatch.setenv("ROUTESPARSE_SHARED", str(home))
+    shared_folder.mark()
     return PREFIX + words
 
 

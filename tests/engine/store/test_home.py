@@ -82,3 +82,43 @@ def test_a_first_start_on_a_full_disk_leaves_no_file_that_is_refused_later(home,
     store = Store(home / "routesparse.duckdb")
     assert store.run_ids() == set()
     store.close()
+
+
+@pytest.mark.parametrize(("first", "room"), [(True, 0), (True, 2), (False, 0)])
+def test_a_disk_that_fills_up_within_a_start_is_told_as_full_and_only_the_beginning_of_a_store_goes(
+    home, monkeypatch, first, room
+):
+    """Of a first start every migration is a commit, of a later one all that a start makes anew."""
+    connect, file = duckdb.connect, home / "routesparse.duckdb"
+
+    class NearlyFull:
+        """A connection to a disk with room for so many commits."""
+
+        def __init__(self, *given, **more):
+            self.connection, self.room = connect(*given, **more), room
+
+        def __getattr__(self, name):
+            return getattr(self.connection, name)
+
+        def __enter__(self):
+            return self.connection.__enter__()
+
+        def __exit__(self, *error):
+            return self.connection.__exit__(*error)
+
+        def commit(self):
+            if not self.room:
+                raise duckdb.TransactionException(f"Failed to commit: {os.strerror(errno.ENOSPC)}")
+            self.room -= 1
+            self.connection.commit()
+
+    if not first:
+        Store(file).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(duckdb, "connect", NearlyFull)
+        with pytest.raises(StoreError, match="with some space"):
+            Store(file)
+    assert [path.name for path in home.glob("routesparse*")] == ([] if first else [file.name])
+    store = Store(file)
+    assert store.run_ids() == set()
+    store.close()
