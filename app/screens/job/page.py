@@ -11,6 +11,7 @@ import streamlit as st
 from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
@@ -198,7 +199,9 @@ def _model(job: Job) -> str:
 
 def _failed(opened: Access, job: Job) -> None:
     if job.failure is not None:
-        lines = [job.failure.message]
+        lines = [wrong(job.failure.message)]
+        if job.failure.kind == "profile":
+            lines.append("Measure this machine on the page Models, then try again.")
         if job.failure.log_id:
             lines.append(f"Log entry {job.failure.log_id}.")
         states.problem(jobs_view.failure_title(job.failure.kind), lines)

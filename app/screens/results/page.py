@@ -18,6 +18,7 @@ from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
 
 EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
+SCORE_AGAIN = f"{states.PROGRAM} evaluate SUITE --stage score"
 
 
 def render() -> None:
@@ -31,6 +32,9 @@ def _evaluations() -> None:
     found, problems = offered()
     for problem in problems:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
+    if problems:
+        st.html('<div class="rs-note">A file of this home can be made anew from its predictions:</div>')
+        st.code(SCORE_AGAIN, language="bash", width=520)
     if not found:
         title = "No evaluation can be read" if problems else "No evaluations yet"
         lines = [
