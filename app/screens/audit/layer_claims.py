@@ -19,9 +19,10 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
     rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
     with st.container(border=True, key="card-layer-claims", gap="xsmall"):
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
+        told = held(layers, shown.run.confidence)
         st.html(
-            f'<div class="rs-sub">Certified means against audited ones: {held(layers, shown.run.confidence)}. A mean over '
-            "heads and rows: one head or one row may lose far more.</div>" + _table(rows, shown.everything)
+            f'<div class="rs-sub">Certified means against audited ones: {told}. A mean over heads and rows: one head '
+            "or one row may lose far more.</div>" + _table(rows, shown.everything)
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
@@ -42,9 +43,8 @@ def held(layers: pd.DataFrame, confidence: float) -> str:
     broken = known[known["covered"] == False]  # noqa: E712  NULL is not known
     told = [f"{int(one['covered'].sum())} of {len(one)} hold"] if len(one) else []
     if len(several):
-        told.append(
-            f"{int((broken['claims'] > 1).sum())} of {len(several)} with several segments have one below the least bound"
-        )
+        missed = int((broken["claims"] > 1).sum())
+        told.append(f"{missed} of {len(several)} with several segments have one below the least bound")
     if len(broken):
         by = float((broken["lower_mass"] - broken["audited_mass"]).max())
         told.append(f"missed by {numbers.small(by)} at most; {numbers.may_miss(confidence)}")
