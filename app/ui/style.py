@@ -53,8 +53,9 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w), .st-key-card-sides td.l,
+.st-key-card-settings td.l:not(.w), .st-key-card-settings th, .st-key-card-sides td.l,
 .st-key-card-kinds td.l { white-space: normal; }
+.st-key-card-settings td.l:not(.w) { overflow-wrap: anywhere; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
@@ -154,6 +155,9 @@ _STYLE = """
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
+  [class*="candidates"] .rs-table td.w { min-width: 118px; }
+  .st-key-card-sides .twice { display: none; } .st-key-card-sides td.l:first-child { min-width: 105px; }
+  .st-key-card-sides td.against { min-width: 84px; }
   .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)

@@ -199,7 +199,8 @@ def _model(job: Job) -> str:
 
 def _failed(opened: Access, job: Job) -> None:
     if job.failure is not None:
-        lines = [wrong(job.failure.message)]
+        told = wrong(job.failure.message)
+        lines = [f"{told[:1].upper()}{told[1:].rstrip('.')}."]
         if job.failure.kind == "profile":
             lines.append("Measure this machine on the page Models, then try again.")
         if job.failure.log_id:

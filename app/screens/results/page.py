@@ -6,6 +6,7 @@ the whole view: set, length and method.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 import streamlit as st
@@ -14,6 +15,7 @@ from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
 
@@ -133,6 +135,8 @@ def _verdict_card(chosen: Offered) -> None:
             st.html('<div class="rs-sub">Not tested: this file holds no verdicts. Score it again.</div>')
             return
         table = tables.verdict_table(chosen.verdicts, chosen.tested_on)
+        told = tuple(tuple(wrong(cell) for cell in row) for row in table.rows)
+        table = replace(table, rows=told)
         st.html(rows.html(table))
         exports.chart_foot(
             "hypotheses",
