@@ -8,6 +8,7 @@ import re
 from routesparse.app.ui import design, numbers
 
 _SIGNS = (
+    (r"^(the floor at price [^\s:]+): ", r"\1, since no cheaper candidate keeps as much: "),
     (r">=", "≥"),
     (r"\btau_layer\b", "τ layer"),
     (r"\btau\b", "τ"),

@@ -32,6 +32,7 @@ _STYLE = """
 .rs-h { font-weight: 650; font-size: 1rem; }
 .stApp .st-key-run-header { flex-wrap: nowrap; } .st-key-run-header > :first-child { min-width: 0; }
 .rs-kpi { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; }
+@media (max-width: 1560px) { .rs-kpi:has(> :nth-child(8)) { grid-template-columns: repeat(4, 1fr); } }
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }

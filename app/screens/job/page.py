@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words, verdict_bar
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
 from routesparse.app.ui.error_words import wrong
@@ -165,6 +165,7 @@ def _done(opened: Access, job: Job) -> None:
         _prepared(job)
         return
     if job.run_id in opened.store.run_ids():
+        verdict_bar.of_run(opened.store, str(job.run_id))
         with st.container(horizontal=True, gap="medium"):
             if st.button("Open the routing map", key="open-map", type="primary"):
                 navigate.go("map", run=queries.short_id(opened.store, str(job.run_id)))

@@ -19,3 +19,10 @@ def test_a_head_that_was_expanded_says_from_what_in_the_pages_names():
         "τ 0.900; after 2 steps certificate 0.930 ≥ τ 0.900"
     )
     assert shown("expanded 1x from <b> (x) y") == "expanded 1x from <b> (x) y"
+
+
+def test_a_floor_says_why_it_and_not_a_cheaper_one():
+    told = "the floor at price 0.5, since no cheaper candidate keeps as much: g 0.093, certificate 0.539 ≥ τ 0.250"
+    assert shown("the floor at price 0.5: g 0.093, certificate 0.539 ≥ τ 0.250") == told
+    cheaper = "cheaper than the floor at price 0.5 and loses at most 0.5 times as much, g ≥ 0.928: g 0.933"
+    assert shown(cheaper) == cheaper
