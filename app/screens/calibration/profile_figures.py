@@ -141,8 +141,8 @@ def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Them
 
 
 def _shown(mix: str) -> str:
-    """A mix as the page calls it: "synthetic 3" is the third sparse plan that the profile made up to measure."""
-    return mix.replace("synthetic", "made-up sparse plan") if mix.startswith("synthetic") else mix
+    """A mix as the page calls it: "synthetic 3" is the third sparse plan that was made up to be measured."""
+    return mix.replace("synthetic", "sparse plan") if mix.startswith("synthetic") else mix
 
 
 def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str, str]]:
