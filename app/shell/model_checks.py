@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from routesparse.app.ui import numbers
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.calibration.artifact import Calibration, load_calibration
 from routesparse.engine.calibration.folders import folders
 from routesparse.engine.config import RouterConfig
@@ -180,7 +181,7 @@ def _profile(size: PromptSize, devices: Sequence[Device]) -> Check:
         try:
             found.append(_loaded(file, file.stat().st_mtime_ns))
         except (InputError, OSError) as error:
-            broken.append(str(error))
+            broken.append(wrong(error))
     means = "It tells the router what a plan costs here."
     lacking = [
         device

@@ -11,6 +11,7 @@ from routesparse.app.shell import (
     certificate_link,
     export_menu,
     navigate,
+    new_run_address,
     setting_words,
     tour,
     verdict_bar,
@@ -86,6 +87,9 @@ def header(store: OwnerView, run: RunRow, title: str, head: tuple[int, int] | No
         )
         export_menu.menu(store, run.run_id)
     verdict_bar.of_run(store, run.run_id)
+    if run.routed and run.sparse_units and run.top1_agreement is None:
+        again = {**new_run_address.of_run(run), "from": queries.short_id(store, run.run_id), "dense": "true"}
+        navigate.link("Run it again with dense beside it", "new", **again)
     if run.sweep is not None:
         navigate.link("One setting of a sweep: see the others", "sweep", sweep=run.sweep)
     tour.strip(queries.short_id(store, run.run_id))

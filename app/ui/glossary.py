@@ -12,7 +12,7 @@ TERMS: dict[str, str] = {
     "unit": "One head of one layer within one segment of the prompt: the smallest part that gets its own decision "
     "(section 3.1).",
     "segment": "Consecutive query rows that share one decision per head, by default 16,384 tokens and on a GPU "
-    "131,072; a multiple of the query block of 128 rows, block_q in the configuration (abstract, section 3.1).",
+    "131,072; a multiple of the query block of 128 rows (abstract, section 3.1).",
     "body": "The rows of a segment without the tail: the rows that a sparse plan shortens and that certificates "
     "speak about (ours).",
     "tail": "The last rows of the prompt, 128 by default, which always read all keys because they often hold the "
@@ -80,7 +80,7 @@ TERMS: dict[str, str] = {
     "guards the mean over its heads. certified: each head's cheapest candidate that reaches λ. budgeted: the least "
     "total risk within Tℓ (equation 6). strict: as budgeted, and fallback may not exceed Tℓ either.",
     "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
-    "microseconds (800us); budget in the configuration (equation 6).",
+    "microseconds (800us) (equation 6).",
     "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "
     "in-prompt certificate decides alone. For the policy priced there is no λ, only δ_q (section 3.5).",
     "audit": "A comparison with dense attention after the decisions. rows: on a random sample of every head's rows; "

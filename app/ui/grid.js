@@ -5,6 +5,12 @@ const TOP = 34, GAP = 2, LETTER = 6.2, ALARM = "▲";
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 
+// "22.4 %" as "22 %", for a narrow cell; never 0 or 100 % for what is only near.
+const brief = (text) => text.replace(/^(▲?)([\d.]+)( ?%)$/, (_, mark, value, unit) => {
+  const whole = Math.min(Math.round(value), value < 100 ? 99 : 100);
+  return mark + (whole || Number(value) === 0 ? whole : "<1") + unit;
+});
+
 function draw(root, data) {
   const [rows, columns] = data.shape, width = Math.floor(root.clientWidth);
   const left = Math.max(...data.row_labels.map((label) => label.length)) * LETTER + (data.row_title ? 26 : 10);
@@ -21,7 +27,7 @@ function draw(root, data) {
   for (const [i, j, color, text, strong] of data.cells) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
     grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"/>`;
-    const shown = text.length * size * 0.6 <= cell ? text : text.startsWith(ALARM) ? ALARM : "";
+    const shown = [text, brief(text)].find((one) => one.length * size * 0.6 <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
     if (shown)
       texts += `<text x="${px(x + (cell - gap) / 2)}" y="${px(y + (row - gap) / 2 + size * 0.36)}" fill="${ink}"${strong ? ' font-weight="700"' : ""}>${escape(shown)}</text>`;
   }

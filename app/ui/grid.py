@@ -28,8 +28,8 @@ class Axis:
 def drawing(
     cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
 ) -> dict[str, Any]:
-    """What grid.js draws; a text that does not fit its cell is left out, but for the ▲ it begins with; places without a
-    cell stay grey.
+    """What grid.js draws; a text that does not fit its cell loses its decimals, and is left out where that does not
+    help, but for the ▲ it begins with; places without a cell stay grey.
 
     cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``.
     """

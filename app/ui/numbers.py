@@ -36,6 +36,7 @@ __all__ = [
     "kl",
     "limit",
     "mass",
+    "may_miss",
     "micros",
     "millis",
     "rounded_down",
@@ -85,3 +86,8 @@ def uncertified(count: float, units: float) -> str:
 def uncertified_layers(count: float, layers: float) -> str:
     """How many layers ran uncertified: "1 of 8 layers ran uncertified"."""
     return f"{int(count):,} of {several(int(layers), 'layer')} ran uncertified"
+
+
+def may_miss(confidence: float) -> str:
+    """What chance alone may break of certificates: "at 95 % confidence one in 20 may be missed"."""
+    return f"at {share(confidence, 0)} confidence one in {round(1 / (1 - confidence)):,} may be missed"

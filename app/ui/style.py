@@ -32,6 +32,7 @@ _STYLE = """
 .rs-h { font-weight: 650; font-size: 1rem; }
 .stApp .st-key-run-header { flex-wrap: nowrap; } .st-key-run-header > :first-child { min-width: 0; }
 .rs-kpi { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 10px; }
+@media (max-width: 1560px) { .rs-kpi:has(> :nth-child(8)) { grid-template-columns: repeat(4, 1fr); } }
 .rs-kpi div { background: var(--rs-panel); border: 1px solid var(--rs-line); border-radius: 8px;
   padding: 8px 12px 9px; }
 .rs-kpi span { display: block; color: var(--rs-mute); font-size: .84rem; }
@@ -53,8 +54,9 @@ _STYLE = """
   white-space: nowrap; }
 .rs-table .l { text-align: left; }
 .rs-table td.w { width: 99%; max-width: 90px; overflow: hidden; text-overflow: ellipsis; }
-.st-key-card-settings td.l:not(.w), .st-key-card-sides td.l,
+.st-key-card-settings td.l:not(.w), .st-key-card-settings th, .st-key-card-sides td.l,
 .st-key-card-kinds td.l { white-space: normal; }
+.st-key-card-settings td.l:not(.w) { overflow-wrap: anywhere; }
 .rs-table mark { background: var(--rs-pick); color: var(--rs-ink); text-decoration: underline; }
 .rs-table .no { color: var(--rs-mute); }
 .rs-table tr.pick td { background: var(--rs-pick); font-weight: 600; color: var(--rs-ink); }
@@ -154,6 +156,9 @@ _STYLE = """
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
+  [class*="candidates"] .rs-table td.w { min-width: 118px; }
+  .st-key-card-sides .twice { display: none; } .st-key-card-sides td.l:first-child { min-width: 105px; }
+  .st-key-card-sides td.against { min-width: 84px; }
   .rs-kpi:has(> :nth-child(6):last-child) { grid-template-columns: repeat(3, 1fr); }
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)

@@ -25,7 +25,10 @@ def card(owner: str | None, model_revision: str | None = None) -> None:
         for line in problems:
             states.field_error(line)
         if not found:
-            st.html(f'<div class="rs-sub">No tuned price here: {escape(states.PROGRAM)} {COMMAND}</div>')
+            st.html(
+                '<div class="rs-sub">No price was tuned for these weights on this machine. To tune one, on the command '
+                f"line: <code>{escape(states.PROGRAM)} {COMMAND}</code></div>"
+            )
             return
         rows = listed(found)
         st.html(as_html(rows))
@@ -93,8 +96,9 @@ def as_html(rows: pd.DataFrame) -> str:
         '<th>bound</th><th>area</th><th>saved</th><th>windows</th><th>documents</th><th class="l">unit</th>'
     )
     body = [
-        f'<tr><td class="l">{escape(row["name"])}</td><td class="l">{escape(row["domain"])}</td>'
-        f'<td class="l">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, {100 * row["confidence"]:g} %</td>'
+        f'<tr><td class="l">{escape(row["name"])}</td><td class="l wrap">{escape(row["domain"])}</td>'
+        f'<td class="l wrap">{escape(tuned.WORDS[row["measure"]])} {row["target"]:g}, '
+        f"{100 * row['confidence']:g} %</td>"
         f"<td>{row['price']:g}</td><td>{row['loss']:.4f}</td><td>{row['bound']:.4f}</td>"
         f"<td>{numbers.share(row['area'])}</td><td>{numbers.share(row['saved'])}</td>"
         f'<td>{row["windows"]:,}</td><td>{row["documents"]:,}</td><td class="l say">{escape(row["unit"])}</td></tr>'

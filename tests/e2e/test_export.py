@@ -7,19 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+from routesparse.engine.rows import PromptRow
 from routesparse.engine.store import bundle
 from routesparse.engine.verdict import of_record
 
 pytestmark = pytest.mark.timeout(240)
 HOSTILE = '<img src="http://127.0.0.1:9/x" onerror="document.title=1">\u2028\u202e.txt'
+# No block of 64 tokens is without it.
+WORDS = '<script>document.title=2</script><img src="http://127.0.0.1:9/y"></td></div>\u202e ' * 2_000
 
 
 @pytest.fixture(scope="module")
 def record(factory):
     made = factory.make_record(hardness=0.9)
-    return replace(made, run=replace(made.run, prompt_name=HOSTILE))
+    starts = np.linspace(0, len(WORDS), made.run.tokens + 1).astype("<i4")
+    prompt = PromptRow(made.run.run_id, WORDS, starts[::64].tobytes(), starts.tobytes())
+    return replace(made, run=replace(made.run, prompt_name=HOSTILE), prompt=prompt)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +44,10 @@ def menu(address, page, record):
     page.get_by_role("button", name="Export").click()
     page.get_by_role("button", name="Copy link").wait_for()
     return page
+
+
+def settled(page) -> None:
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def saved(page, kind: str, target: Path) -> Path:
@@ -67,6 +77,8 @@ def test_the_zip_holds_the_run_and_its_text_only_where_it_is_ticked(menu, record
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record, tmp_path, scheme):
+    menu.get_by_text("Include the prompt’s text").click()
+    settled(menu)
     file = saved(menu, "report", tmp_path)
     elsewhere = browser.new_context(
         offline=True, color_scheme=scheme, viewport={"width": 1024, "height": 800}
@@ -82,6 +94,8 @@ def test_the_report_opens_from_the_disk_without_a_network(browser, menu, record,
     assert of_record(record).sentence in report.get_by_role("region", name="Verdict").inner_text()
     maps = report.get_by_role("img", name="Routing map of segment")
     assert maps.count() == record.run.segments and maps.first.bounding_box()["height"] > 100
+    words = report.locator("body").inner_text()
+    assert "<script>document.title=2</script>" in words.replace("\n", "") and "\u202e" not in words
     assert report.locator("script, img, link, iframe").count() == 0
     # The styles are let through by the policy, and nothing is cut off at the side.
     dark = report.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(27, 31, 35)"

@@ -210,3 +210,27 @@ def test_hostile_text_is_shown_as_text(address, context, page):
     )
     assert set(heights) == {19}
     assert context.failures == []
+
+
+def test_a_hostile_phrase_is_searched_for_and_shown_as_text(address, context, page):
+    """Typed, in the heading, in the occurrences, and from the link."""
+    phrase = '<img src=x onerror="window.hacked=1">'
+    page.goto(f"{address}/text?run=d4e5eeee")
+    field = page.get_by_placeholder("Find in the prompt")
+    field.fill(phrase)
+    field.press("Enter")
+    title = page.locator(".st-key-card-heads .rs-h")
+    title.get_by_text(phrase).wait_for()
+    page.wait_for_url("**find=**")
+    assert "onerror" not in page.url and "img" not in page.url
+    page.reload()
+    title.get_by_text(phrase).wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator(".st-key-card-heads img, .st-key-card-heads script").count() == 0
+    for missing in ("\u202eevil</div>\u202c", "**bold** :blue[x]", "$\\frac{1}{2}$"):
+        field.fill(missing)
+        field.press("Enter")
+        page.get_by_text("No occurrence in this prompt.").wait_for()
+        settled(page)
+    assert page.evaluate("window.hacked") is None
+    assert context.failures == [] and context.hosts() == {"127.0.0.1"}

@@ -19,9 +19,10 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
     rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
     with st.container(border=True, key="card-layer-claims", gap="xsmall"):
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
+        told = held(layers, shown.run.confidence)
         st.html(
-            f'<div class="rs-sub">Certified means against audited ones: {_held(layers)}. A mean over heads and '
-            "rows: one head or one row may lose far more.</div>" + _table(rows, shown.everything)
+            f'<div class="rs-sub">Certified means against audited ones: {told}. A mean over heads and rows: one head '
+            "or one row may lose far more.</div>" + _table(rows, shown.everything)
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
@@ -34,14 +35,19 @@ def card(shown: Scope, layers: pd.DataFrame) -> None:
         )
 
 
-def _held(layers: pd.DataFrame) -> str:
-    """How many claims held; of several segments the run keeps the least claim, so that only a broken one shows."""
+def held(layers: pd.DataFrame, confidence: float) -> str:
+    """How many claims held, and what chance alone may break; of several segments the run keeps the least claim, so
+    that only a broken one shows. layers: rows of audit_queries.layer_claims."""
     known = layers.dropna(subset=["audited_mass", "lower_mass"])
     one, several = known[known["claims"] == 1], known[known["claims"] > 1]
-    broken = int((several["covered"] == False).sum())  # noqa: E712  NULL is not known
+    broken = known[known["covered"] == False]  # noqa: E712  NULL is not known
     told = [f"{int(one['covered'].sum())} of {len(one)} hold"] if len(one) else []
     if len(several):
-        told.append(f"{broken} of {len(several)} with several segments have one below the least bound")
+        missed = int((broken["claims"] > 1).sum())
+        told.append(f"{missed} of {len(several)} with several segments have one below the least bound")
+    if len(broken):
+        by = float((broken["lower_mass"] - broken["audited_mass"]).max())
+        told.append(f"missed by {numbers.small(by)} at most; {numbers.may_miss(confidence)}")
     return "; ".join(told) or numbers.NOT_MEASURED
 
 
@@ -74,6 +80,6 @@ def _verdict(row: Any) -> str:
     if numbers.is_missing(row.covered):
         known = not numbers.is_missing(row.audited_mass)
         return f"reaches τ layer; {'no segment below the least bound' if known else 'not audited'}"
-    return (
-        "reaches τ layer; the bound holds" if row.covered else '<span class="rs-warn">below the bound</span>'
-    )
+    if row.covered:
+        return "reaches τ layer; the bound holds"
+    return f"reaches τ layer; audited {numbers.small(row.lower_mass - row.audited_mass)} below the bound"

@@ -222,9 +222,10 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
         drawn = figures.mass_figure(few, tau, theme, name)
         label = "Audited against certified retained mass"
         _follow(store, plot.show(drawn, f"audit-mass-{shown.name}", label, picks=True))
-        st.html(
-            figures.pattern_legend(few, theme, f"below the dotted line y = x: {below:,} of {len(known):,}")
-        )
+        told = f"below the dotted line y = x: {below:,} of {len(known):,}"
+        if below:
+            told += f"; {numbers.may_miss(shown.run.confidence)}"
+        st.html(figures.pattern_legend(few, theme, told))
         exports.chart_foot(
             f"mass-certified-{shown.name}",
             f"{_drawn(few, known, len(known))} · share of 1, mean over the body; audited over "

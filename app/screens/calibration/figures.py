@@ -64,7 +64,13 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
                 col=1,
             )
         chart.update_yaxes(
-            title=escape(name), tickformat=".0%", range=[0, top], fixedrange=True, nticks=4, row=place, col=1
+            title=f"{escape(name)}, share",
+            tickformat=".0%",
+            range=[0, top],
+            fixedrange=True,
+            nticks=4,
+            row=place,
+            col=1,
         )
     chart.update_xaxes(fixedrange=True)
     chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", row=len(names), col=1)

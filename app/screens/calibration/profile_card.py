@@ -11,6 +11,7 @@ import streamlit as st
 from routesparse.app.screens.calibration import profile_figures
 from routesparse.app.shell import view
 from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
 from routesparse.engine.method.latency import LatencyProfile
@@ -69,7 +70,8 @@ def _surface_card(name: str, path: Path | None) -> None:
         try:
             profile = LatencyProfile.load(path)
         except ProfileError as error:
-            states.problem("This profile can’t be read", [str(error), "Stored runs are not affected."])
+            lines = [f"{wrong(error)}.", "Measure it again on the page Models. Stored runs are not affected."]
+            states.problem("This profile can’t be read", lines)
             return
         measured = profile_figures.cells(profile)
         if measured.empty:

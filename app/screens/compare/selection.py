@@ -162,7 +162,7 @@ def of_calibrations(store: OwnerView, run: RunRow, wanted: list[str]) -> Sides |
             calibration = load_known(name, identity.owner())
             rows = replay(candidates, calibration, run.tokens, run.confidence)
         except (CalibrationError, InputError) as error:
-            problems.append(str(error))
+            problems.append(f"{name}: {error}.")
             continue
         if (calibration.gate_threshold is None) != (run.tau_layer is not None):
             problems.append(

@@ -98,7 +98,7 @@ def sides_html(sides: Sides, verdicts: Mapping[str, Verdict], times: Mapping[str
         "kept": kept,
         **dict.fromkeys(("error", "prefill"), ""),
         "against": '<th class="l">prefill against the baseline</th>',
-        **{name: f'<th class="l">{name}</th>' for name in ("calibration", "λ", "price", "domain", "tokens")},
+        **{name: f'<th class="l{_told_twice(name)}">{name}</th>' for name in _SETTINGS},
         "sparse": "<th>sparse units</th>",
         "planned": "<th>predicted time</th>",
         "conformal": "<th>conformal ≥ τ</th>",
@@ -134,12 +134,12 @@ def _cells(
         "kept": f"<td>{_dash(row['density'], numbers.share)}</td>",
         "error": f"<td>{_dash(row['mean_error'], numbers.small)}</td>",
         "prefill": f"<td>{numbers.millis(side.run.total_ms)}</td>",
-        "against": f'<td class="l">{escape(times.get(side.key, "" if pin else "other prompt"))}</td>',
-        "calibration": f'<td class="l">{escape(_dash(row["calibration"], str))}</td>',
+        "against": f'<td class="l against">{escape(times.get(side.key, "" if pin else "other prompt"))}</td>',
+        "calibration": f'<td class="l twice">{escape(_dash(row["calibration"], str))}</td>',
         "λ": f'<td class="l">{_lambda(row, side)}</td>',
-        "price": f'<td class="l">{_dash(row["price"], lambda value: f"{value:g}")}</td>',
-        "domain": f'<td class="l">{escape(_dash(row["domain"], str))}</td>',
-        "tokens": f'<td class="l">{row["tokens"]:,}</td>',
+        "price": f'<td class="l twice">{_dash(row["price"], lambda value: f"{value:g}")}</td>',
+        "domain": f'<td class="l twice">{escape(_dash(row["domain"], str))}</td>',
+        "tokens": f'<td class="l twice">{row["tokens"]:,}</td>',
         "sparse": f"<td>{row['sparse_units']:,} of {row['units']:,}</td>",
         "fallback": f"<td>{_dash(row['fallback_share'], numbers.share)}</td>",
         "uncertified": f"<td>{_dash(row['uncertified_units'], lambda _: _uncertified(row))}</td>",
@@ -148,6 +148,11 @@ def _cells(
         "run": f'<td><a href="{escape(navigate.address("map", run=side.key))}" target="_self">'
         f"{escape(queries.label(side.run.run_id))}</a></td>",
     }
+
+
+def _told_twice(setting: str) -> str:
+    """A class of columns that a narrow window leaves out: the sides' names hold these settings where they differ."""
+    return "" if setting == "λ" else " twice"
 
 
 def pairing(sides: Sides) -> str:
@@ -230,7 +235,7 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     body = [
         f'<tr><td class="l">{escape(str(row["setting"]).replace("_", " "))}</td>'
         + "".join(
-            f'<td class="l w" title="{escape(_text(row[key]))}">{escape(_text(row[key]))}</td>'
+            f'<td class="l{_cut(row["setting"])}" title="{escape(_text(row[key]))}">{escape(_text(row[key]))}</td>'
             for key in order
         )
         + "</tr>"
@@ -238,6 +243,11 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     ]
     # Equal columns: else the one with the longest hash takes the room of the others.
     return framed(f"<tr>{head}</tr>{''.join(body)}", "table-layout:fixed")
+
+
+def _cut(setting: str) -> str:
+    """A hash is cut; everything else is told whole."""
+    return " w" if setting.endswith("sha256") else ""
 
 
 def map_legend(metric: str, rows: pd.DataFrame, heads: int, theme: design.Theme) -> str:

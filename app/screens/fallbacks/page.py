@@ -110,8 +110,8 @@ def _banner(kinds: pd.DataFrame, certificates: pd.DataFrame, limit: float) -> No
                 "Lower τ layer or the price, so that the first plan reaches its layer’s certificate; or accept dense "
                 "attention for such prompts."
                 if len(certificates)
-                else "Raise λ or pass a calibration of this domain, so that fewer candidates are tested in vain; allow "
-                "larger budgets; or accept dense attention for such prompts.",
+                else "Raise λ or choose a calibration of this domain, so that fewer candidates are tested in vain; "
+                "allow larger budgets; or accept dense attention for such prompts.",
             ],
         )
 

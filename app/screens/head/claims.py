@@ -116,7 +116,12 @@ def _truth(choice: pd.Series, run: RunRow) -> str:
     covered = choice["covered"]
     verdict = ""
     if not numbers.is_missing(covered):
-        verdict = "<em>the bound holds</em>" if covered else '<em class="bad">below the bound</em>'
+        missed = choice["lower_mass"] - choice["audited_mass"]
+        verdict = (
+            "<em>the bound holds</em>"
+            if covered
+            else f'<em class="bad">{numbers.small(missed)} below the bound</em>'
+        )
     return _box(
         "Audited truth",
         choice["audited_mass"],
@@ -125,9 +130,17 @@ def _truth(choice: pd.Series, run: RunRow) -> str:
         f"Mean over {_audited_rows(choice, run)}; the worst row retains "
         f"{numbers.mass(choice['audited_min_mass'])}. Output error {numbers.mass(choice['audited_error'], 4)}, worst "
         f"row {numbers.mass(choice['audited_max_error'], 4)} (bound {numbers.mass(choice['bound_tight'], 4)})."
-        f"{_upstream(choice)}",
+        f"{_upstream(choice)}{_chance(covered, run)}",
         "truth",
     )
+
+
+def _chance(covered: Any, run: RunRow) -> str:
+    """Why one missed bound is no alarm: the run's verdict counts them."""
+    if numbers.is_missing(covered) or covered:
+        return ""
+    told = numbers.may_miss(run.confidence)
+    return f" {told[0].upper()}{told[1:]}; Audit says how many of this run’s are."
 
 
 def _audited_rows(choice: pd.Series, run: RunRow) -> str:

@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.screens.home import pattern_icons, sample_map
 from routesparse.app.shell import navigate, verdict_bar, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, numbers, tables
+from routesparse.app.ui import design, glossary, numbers, tables
 from routesparse.engine.store import queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
@@ -74,7 +74,7 @@ def _sample_card(store: OwnerView, run_id: str) -> None:
     with st.container(border=True, key="card-sample", gap="xsmall"):
         st.html(
             f'<div class="rs-h">What you will see: {escape(run.prompt_name)}, {run.tokens:,} tokens, '
-            f"{numbers.share(run.density)} of the causal area kept</div>"
+            f"{numbers.share(run.density)} of the causal area kept{glossary.mark('kept')}</div>"
         )
         verdict_bar.of_run(store, run_id)
         st.html(sample_map.html(run, choices, view.first_pick(choices), design.current_theme()))

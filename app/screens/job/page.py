@@ -8,9 +8,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words
+from routesparse.app.shell import boundary, jobs_view, navigate, new_run_address, setting_words, verdict_bar
 from routesparse.app.shell.access import Access, access
 from routesparse.app.ui import facts, numbers, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import log
 from routesparse.engine.jobs.estimate import Estimate, job_estimate, preparation_estimate
@@ -164,6 +165,7 @@ def _done(opened: Access, job: Job) -> None:
         _prepared(job)
         return
     if job.run_id in opened.store.run_ids():
+        verdict_bar.of_run(opened.store, str(job.run_id))
         with st.container(horizontal=True, gap="medium"):
             if st.button("Open the routing map", key="open-map", type="primary"):
                 navigate.go("map", run=queries.short_id(opened.store, str(job.run_id)))
@@ -198,7 +200,10 @@ def _model(job: Job) -> str:
 
 def _failed(opened: Access, job: Job) -> None:
     if job.failure is not None:
-        lines = [job.failure.message]
+        told = wrong(job.failure.message)
+        lines = [f"{told[:1].upper()}{told[1:].rstrip('.')}."]
+        if job.failure.kind == "profile":
+            lines.append("Measure this machine on the page Models, then try again.")
         if job.failure.log_id:
             lines.append(f"Log entry {job.failure.log_id}.")
         states.problem(jobs_view.failure_title(job.failure.kind), lines)

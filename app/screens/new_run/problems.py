@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from routesparse.app.shell import identity, view
-from routesparse.app.ui import numbers, states
+from routesparse.app.ui import error_words, numbers, states
 from routesparse.engine.calibration.artifact import load_calibration
 from routesparse.engine.calibration.tuned import TunedPrice
 from routesparse.engine.config import RouterConfig
@@ -21,6 +21,13 @@ from routesparse.engine.models.token_count import PromptSize, most_tokens
 from routesparse.engine.profiles.limits import LeastLimit
 
 EXAMPLE_LIMIT = "0.35"
+_LABELS = {
+    "tau": "τ",
+    "tau_layer": "τ layer",
+    "budget": "Time limit Tℓ",
+    "break_even": "Break-even",
+    "rope": "RoPE scaling",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def of_settings(wishes: dict[str, Any]) -> list[Problem]:
     for name, fix in fixes.items():
         alone = {"policy": wishes["policy"], "budget": EXAMPLE_LIMIT, name: wishes.get(name)}
         if wishes.get(name) is not None and (text := _error(alone)):
-            found.append(Problem(_in_plain_words(name, wishes) or text, (fix,)))
+            found.append(Problem(_in_plain_words(name, wishes) or labelled(text), (fix,)))
     if wishes.get("rope") is not None and not _error({"rope": wishes["rope"], "model": wishes["model"]}):
         found += _of_rope(wishes["model"], RopeScaling.parse(wishes["rope"]))
     default = Fix(f"Use policy {RouterConfig.policy}", {"with_policy": RouterConfig.policy})
@@ -103,6 +110,12 @@ def scaling(model: str, text: str | None) -> RopeScaling | None:
     except InputError:
         return None
     return found
+
+
+def labelled(text: str) -> str:
+    """An engine's message that begins with a setting's name in the code, with the name that its field has here."""
+    name, _, rest = text.partition(" ")
+    return f"{_LABELS.get(name, name)} {rest}"
 
 
 def _in_plain_words(name: str, wishes: dict[str, Any]) -> str | None:
@@ -168,7 +181,7 @@ def of_target(request: RunRequest, target: TunedPrice) -> Problem | None:
     if wrong is None:
         return None
     price = Fix(f"Use price {target.price:g} without it", {"quality": NO_CALIBRATION, "price": target.price})
-    return Problem(wrong, (price,))
+    return Problem(f"{error_words.wrong(wrong).rstrip('.')}.", (price,))
 
 
 def of_calibration(request: RunRequest) -> str | None:
@@ -182,8 +195,8 @@ def of_calibration(request: RunRequest) -> str | None:
             return found.mismatch(revision, request.config())
         if found.model_revision == revision:
             return (
-                f"Calibration {found.name} was made without RoPE scaling, which makes another model of this one; "
-                "calibrate with it: routesparse calibrate --rope"
+                f"Calibration {found.name} was made without RoPE scaling, which makes another model of this "
+                "one; one that was made with the scaling may fit."
             )
         # Whether it was made with this scaling is known once the model is loaded: its revision then holds both.
         return found.mismatch(found.model_revision, request.config())

@@ -8,7 +8,7 @@ KEY = "rope"
 _MOST_CHARACTERS = 4_000  # two lists of a LongRoPE, with all digits
 _HELP = (
     'Rescales rotary positions for prompts beyond the model’s context: {"rope_type": "yarn", "factor": 4.0}, or linear '
-    "(Position Interpolation) or longrope, as --rope of the command line. It makes another model of this one: "
+    "(Position Interpolation) or longrope, written as JSON like this. It makes another model of this one: "
     "calibrations and quality targets made without it do not fit"
 )
 

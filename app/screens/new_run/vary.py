@@ -142,7 +142,8 @@ def _values(varied: Varied, policy: str) -> tuple[list[Any], list[Problem]]:
             alone: dict[str, Any] = {"policy": policy, "budget": problems.EXAMPLE_LIMIT, field: value}
             RunRequest(**alone)
         except ConfigError as error:
-            told = str(error) if text in str(error) else f"{text}: {error}"
+            told = problems.labelled(str(error))
+            told = told if text in told else f"{text}: {told}"
             found.append(Problem(told, (varied.leave_out(text),)))
             continue
         if value in values:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from routesparse.app.shell.access import Access
 from routesparse.app.ui import numbers
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import InputError
 from routesparse.engine.jobs.estimate import job_estimate, scaled
 from routesparse.engine.jobs.request import RunRequest
@@ -45,7 +46,10 @@ def outlook(request: RunRequest, size: PromptSize) -> Outlook:
         try:
             found.append((_loaded(file, changed_ns), file, changed_ns))
         except InputError as error:
-            problem = problem or str(error)
+            problem = (
+                problem
+                or f"{wrong(error)}; it is not used, and where no other fits, the job measures this machine first."
+            )
     break_even, device = request.break_even, None
     if break_even is None and found:
         profile, path, changed_ns = found[0]

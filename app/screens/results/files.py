@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.plain_files import identity
 from routesparse.engine.results import evaluations, wording
@@ -36,7 +37,7 @@ def offered() -> tuple[list[Offered], list[str]]:
         try:
             held, verdicts = _read(str(path), identity(path))
         except ResultsError as error:
-            problems.append(str(error))
+            problems.append(wrong(error))
             continue
         file = f"data/results/{path.name}" if not folder else f"evaluations/{folder}/{path.name}"
         for one in held:

@@ -6,6 +6,7 @@ the whole view: set, length and method.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 
 import streamlit as st
@@ -14,10 +15,12 @@ from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
 from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
 
 EVALUATE = f"{states.PROGRAM} evaluate ruler --tasks niah_single_1,vt --lengths 4096 --n 10"
+SCORE_AGAIN = f"{states.PROGRAM} evaluate SUITE --stage score"
 
 
 def render() -> None:
@@ -31,6 +34,9 @@ def _evaluations() -> None:
     found, problems = offered()
     for problem in problems:
         states.field_error(f"{problem}.{' The others are shown.' if found else ''}")
+    if problems:
+        st.html('<div class="rs-note">A file of this home can be made anew from its predictions:</div>')
+        st.code(SCORE_AGAIN, language="bash", width=520)
     if not found:
         title = "No evaluation can be read" if problems else "No evaluations yet"
         lines = [
@@ -129,6 +135,8 @@ def _verdict_card(chosen: Offered) -> None:
             st.html('<div class="rs-sub">Not tested: this file holds no verdicts. Score it again.</div>')
             return
         table = tables.verdict_table(chosen.verdicts, chosen.tested_on)
+        told = tuple(tuple(wrong(cell) for cell in row) for row in table.rows)
+        table = replace(table, rows=told)
         st.html(rows.html(table))
         exports.chart_foot(
             "hypotheses",

@@ -12,6 +12,7 @@ import streamlit as st
 from routesparse.app.screens.results import rows
 from routesparse.app.shell import switch
 from routesparse.app.ui import design, exports, glossary, states
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.results import shift
 from routesparse.engine.results.shift import Goal, Shift
@@ -26,7 +27,7 @@ def card() -> None:
     try:
         found = shift.shipped()
     except ResultsError as error:
-        states.field_error(f"{error}.")
+        states.field_error(f"{wrong(error)}. It comes with RouteSparse: bring it back from the repository.")
         return
     if found is None:
         return

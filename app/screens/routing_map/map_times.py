@@ -23,7 +23,7 @@ def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
     step = _round_step(longest)
     return {
         "longest": longest * 1.02,
-        "ticks": [[step * i, f"{step * i:g}"] for i in range(int(longest / step) + 1)],
+        "ticks": [[step * i, f"{step * i:,g}"] for i in range(int(longest / step) + 1)],
         "rows": [
             {
                 "layer": int(row.layer),

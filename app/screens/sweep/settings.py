@@ -11,6 +11,7 @@ import pandas as pd
 
 from routesparse.app.shell import jobs_view, setting_words, verdict_bar
 from routesparse.app.ui import numbers
+from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.jobs import sweep
 from routesparse.engine.jobs.job import Job
@@ -136,7 +137,7 @@ def error_of(rows: pd.DataFrame, wanted: str | None) -> str:
 def _varied(job: Job, run: dict[Hashable, Any] | None) -> dict[str, Any]:
     """What the job was asked to do, of what a sweep varies, and its failure; its run says so where the request is a
     newer version's. ``readable``: whether either does."""
-    failure = job.failure and job.failure.message
+    failure = job.failure and wrong(job.failure.message)
     try:
         asked = RunRequest.from_json(job.request_json)
     except ConfigError as error:

@@ -17,9 +17,12 @@ function draw(root, data) {
     const x = px(LEFT + (i % heads) * cell), y = px(TOP + Math.floor(i / heads) * row), v = values[i];
     const [ground, ink] = v === EMPTY ? [data.null, data.ink] : data.palette[Math.round((v / 254) * (data.palette.length - 1))];
     out += `<rect x="${x}" y="${y}" width="${px(cell - 1)}" height="${px(row - 1)}" fill="${ground}"/>`;
-    if (data.dropped[i] === "1") marks += `<path d="M${px(x + 2)} ${px(y + row - 3)}L${px(x + Math.min(cell, row) - 3)} ${px(y + 2)}" stroke="${ink}"/>`;
-    if (cell >= 22 && row >= 16 && v !== EMPTY)
-      marks += `<text x="${px(x + cell - 4)}" y="${px(y + row / 2 + 3.5)}" text-anchor="end" fill="${ink}">${Math.round((v / 2.54) * data.scale)}</text>`;
+    const share = (v / 2.54) * data.scale, told = cell >= 22 && row >= 16 && v !== EMPTY;
+    // Through the cell, or in its corner where a number stands.
+    const size = told ? Math.max(6, Math.min(9, row / 2 - 6)) : Math.min(cell, row) - 5;
+    if (data.dropped[i] === "1") marks += `<path d="M${px(x + 2)} ${px(y + row - 3)}l${px(size)} ${px(-size)}" stroke="${ink}" stroke-width="${told ? 1.8 : 1}"/>`;
+    if (told)
+      marks += `<text x="${px(x + cell - 4)}" y="${px(y + row / 2 + 3.5)}" text-anchor="end" fill="${ink}">${share > 0 && share < 0.5 ? "&lt;1" : Math.round(share)}</text>`;
   }
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * layers + 2}" font-size="10.5" ` +

@@ -84,7 +84,7 @@ def heads_card(
         )
         exports.chart_foot(
             f"heads-{queries.label(shown.run.run_id)}",
-            f"n = {known:,} heads · {note}"
+            f"n = {known:,} heads · {note}, %"
             + (
                 f", {numbers.several(len(parts), 'part')} · slash: dropped, below {100 * shown.below:g} %"
                 if parts

@@ -109,6 +109,7 @@ def test_done_job_leads_to_its_map(home, queue, submitted, open_page, record, fa
     bundle.write_bundle(factory.rename(record, claim.run_id), home / "spool")
     queue.finish(claim, claim.run_id)
     page = open_page("job", job=submitted)
+    assert 'class="rs-verdict ' in text_of(page), "whether the run is safe stands beside the way to its map"
     page.button(key="open-map").click().run()
     assert went == [("map", {"run": claim.run_id[-8:]})]
 

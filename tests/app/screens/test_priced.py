@@ -6,8 +6,10 @@ import json
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from routesparse.app.screens.audit import layer_claims
 from routesparse.app.screens.routing_map import map_figure
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
@@ -143,6 +145,18 @@ def test_the_audit_sets_the_layers_beside_their_truth(stored, priced, open_page)
     assert "reaches τ layer; no segment below the least bound" in html
     assert "safety floor" in html
     assert "Certificates of the layers" not in text_of(open_page("audit", run=CERTIFIED))
+
+
+def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
+    rows = {
+        "lower_mass": [0.9, 0.8],
+        "audited_mass": [0.95, 0.7968],
+        "claims": [1, 1],
+        "covered": [True, False],
+    }
+    told = layer_claims.held(pd.DataFrame(rows), 0.95)
+    assert told == "1 of 2 hold; missed by 0.0032 at most; at 95 % confidence one in 20 may be missed"
+    assert layer_claims.held(pd.DataFrame(rows).head(1), 0.95) == "1 of 1 hold"
 
 
 def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, open_page):

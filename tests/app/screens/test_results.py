@@ -99,11 +99,14 @@ def test_a_broken_file_is_named_and_the_others_stay(evaluated, open_page):
     write(evaluated / "evaluations" / "second", '{"about": 3, "suite": []}')
     text = text_of(open_page("results"))
     assert "second/scores.json can't be read: about is 3" in text and "mean score of 94.6" in text
+    assert "`" not in text and "--stage" not in text, "the command stands in a field to copy"
 
 
 def test_broken_alone_is_no_empty_page(home, open_page):
     write(home / "evaluations" / "only", "{")
-    text = text_of(open_page("results"))
+    page = open_page("results")
+    text = text_of(page)
+    assert "evaluate SUITE --stage score" in page.code[0].value
     assert "only/scores.json can't be read" in text and "No evaluation can be read" in text
     assert "others are shown" not in text
 

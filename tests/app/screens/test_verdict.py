@@ -1,6 +1,9 @@
 """The verdict on every page about a run, in Runs and on Home; drift beside every conformal figure. No GPU."""
 
+import re
 from dataclasses import replace
+from html import unescape
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -181,6 +184,10 @@ def test_a_run_that_was_not_compared_says_how_to_compare_it(filled, open_page):
         "Not compared: no dense prefill ran" in html
         and "Answer not compared: run the prompt with dense, too" in html
     )
+    again = re.search(r'href="new\?([^"]*)">Run it again with dense beside it', html)
+    asked = parse_qs(unescape(again[1]))
+    assert (asked["dense"], asked["with_policy"]) == (["true"], ["certified"]) and "from" in asked
+    assert "Run it again with dense" not in text_of(open_page("routing_map", run=GREEN))
 
 
 def test_tokens_are_text_and_numbers_where_the_text_was_not_kept(home, record, open_page):
