@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,12 @@ def module_name(file: str) -> str:
     return "routesparse." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@cache
+def tree_of(file: str) -> ast.Module:
+    """A file's syntax tree: several tests walk through all of them."""
+    return ast.parse((ROOT / file).read_text("utf-8"))
+
+
 def imports_of(file: str) -> Iterator[Import]:
     package = module_name(file) if file.endswith("__init__.py") else module_name(file).rpartition(".")[0]
 
@@ -243,7 +250,7 @@ def imports_of(file: str) -> Iterator[Import]:
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
                 yield from visit(child, top_level and not inside)
 
-    yield from visit(ast.parse((ROOT / file).read_text("utf-8")), True)
+    yield from visit(tree_of(file), True)
 
 
 FILES = sorted(
@@ -466,7 +473,7 @@ def test_the_method_never_asks_which_device_it_runs_on() -> None:
     for file in FILES:
         if room_of(file) != "engine/method":
             continue
-        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+        for node in ast.walk(tree_of(file)):
             text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
             if text.endswith((".is_cuda", "device.type", "torch.cuda", "is_available")):
                 wrong.append(f"{file}:{node.lineno} reads {text}")
@@ -482,7 +489,7 @@ def test_a_family_is_named_in_its_own_file_only() -> None:
         f"{file}:{node.lineno} says {node.value!r}"
         for file in FILES
         if not file.startswith(MAY_NAME_FAMILIES)
-        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert not wrong, listed("families named outside their own files; ask the registry instead", wrong)
@@ -534,7 +541,7 @@ def test_the_web_process_imports_neither_torch_nor_triton() -> None:
 
 def is_importable(file: str) -> bool:
     """Whether importing the file only defines things: no page code at its top level."""
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    tree = tree_of(file)
     return not any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in tree.body)
 
 
