@@ -9,14 +9,16 @@ two tests may err with 2 (1 - q). Nothing is assumed about how the loss depends 
 the price, nor about how the losses of one window at several prices depend on each other.
 
 The loss of a window is the mean over its tokens: KL to dense; the share of changed next tokens; or what the text's own
-log-likelihood loses, where a gain counts as 0. It counts up to a cap of CAP times the limit, because no finite sample
-bounds the mean of a loss that may be arbitrarily large in a rare window. So the claim is about E[min(loss, cap)]; the
-artifact tells the largest loss seen.
+log-likelihood loses, where a gain counts as 0. Of a question (questions.py) it is what the gold answer's log-likelihood
+loses, in the mean over the answer's tokens; the answer runs dense behind the prompt. A loss counts up to a cap of CAP
+times the limit, because no finite sample bounds the mean of a loss that may be arbitrarily large in a rare window. So
+the claim is about E[min(loss, cap)]; the artifact tells the largest loss seen.
 
 A test is a bound by betting (method/layer_certificate.py) on x = 1 - min(loss, cap) / cap, in [0, 1]. What it is about:
 
 * unit "document", where a domain has at least LEAST_CLUSTERS clusters (documents, or projects whose pieces they are):
-  x is a cluster's mean. If clusters are independent draws from the domain, the claim is about the domain.
+  x is a cluster's mean. If clusters are independent draws from the domain, the claim is about the domain. Questions
+  always count by document: nobody drew those of one at random.
 * unit "window", where it has fewer: the clusters are strata, and the windows of one are independent draws from it, by
   our own random generator (prompts.draw). The claim is about the mean over *these* clusters, with equal weights, and
   holds whatever they are. Nothing is claimed of another document; the check on test documents measures that.
@@ -48,7 +50,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """What a user asks for, such as kl=0.01 or agreement=0.97."""
+    """What a user asks for, such as kl=0.01, agreement=0.97 or, of questions, answer=0.05."""
 
     measure: str
     value: float
@@ -64,7 +66,8 @@ class Target:
         most = 1.0 if name == "agreement" else 1e3
         if name not in MEASURES or not 0 < number < most:
             raise ConfigError(
-                f"target {text[:40]!r} is not understood; pass kl=0.01 or nats=0.01 (nats a token), or agreement=0.97"
+                f"target {text[:40]!r} is not understood; pass kl=0.01, nats=0.01 or answer=0.05 (nats a token), or "
+                "agreement=0.97"
             )
         return cls(name, number)
 
@@ -120,7 +123,8 @@ def sample(rows: Iterable[Row], domain: str, prices: Sequence[float], target: Ta
     clusters: dict[str, list[dict[float, Row]]] = {}
     for (cluster, _), at in whole.items():
         clusters.setdefault(cluster, []).append(at)
-    unit = "document" if len(clusters) >= LEAST_CLUSTERS else "window"
+    by_document = len(clusters) >= LEAST_CLUSTERS or target.measure == "answer"
+    unit = "document" if by_document else "window"
     fewest = min(map(len, clusters.values()), default=0)
     if unit == "window":
         # Strata of equal size; which windows are left out does not depend on what they lost.
@@ -129,6 +133,10 @@ def sample(rows: Iterable[Row], domain: str, prices: Sequence[float], target: Ta
         raise CalibrationError(
             f"domain {domain!r} has {len(whole)} windows that were measured at every price; it needs at least 2 "
             "of each document; measure more, or name fewer prices"
+        )
+    if len(clusters) < 2 and target.measure == "answer":
+        raise CalibrationError(
+            f"the questions of domain {domain!r} are all of one document; pass questions about others too"
         )
     cap = CAP * target.limit
     table = {
@@ -158,6 +166,20 @@ def kept_prices(bounds: np.ndarray, limit: float) -> np.ndarray:
     return np.cumprod(bounds <= limit, axis=-1).astype(bool)
 
 
+def _check_kind(rows: Sequence[Row], target: Target) -> None:
+    """Errors: CalibrationError for a target that says nothing about what was measured."""
+    questions = any("answer_tokens" in row for row in rows)
+    if questions and target.measure != "answer":
+        raise CalibrationError(
+            f"{target.measure}={target.value:g} is about texts, and questions were measured; pass --target answer=0.05"
+        )
+    if target.measure == "answer" and not all("answer_tokens" in row for row in rows):
+        raise CalibrationError(
+            "answer= is about gold answers, and texts were measured; pass --prompts with a .jsonl file of questions, "
+            "or --target nats="
+        )
+
+
 def choose(
     rows: Sequence[Row],
     header: Row,
@@ -182,6 +204,7 @@ def choose(
         raise CalibrationError(f"no price was measured on {', '.join(domains)}; measure some first")
     if any(row["split"] == "test" for row in mine):
         raise CalibrationError("these windows are of the test split; choose on the calibration split alone")
+    _check_kind(mine, target)
     samples = [sample(mine, one, prices, target) for one in domains]
     cap, error = CAP * target.limit, 1.0 - confidence
     bounds = np.stack([one.bounds(cap, error if robust else error / len(samples)) for one in samples])

@@ -37,13 +37,16 @@ class Document:
 
 @dataclass(frozen=True)
 class Window:
-    """A prompt cut from a document: bos where the tokenizer has one, then consecutive tokens."""
+    """A prompt cut from a document: bos where the tokenizer has one, then consecutive tokens; or a question."""
 
     domain: str
     document: str
     document_sha256: str
     start: int  # first token of the document
     token_ids: tuple[int, ...]
+    answer_ids: tuple[
+        int, ...
+    ] = ()  # of a question (questions.py): its gold answer, which is not part of the prompt
 
     @property
     def tokens(self) -> int:
@@ -52,8 +55,11 @@ class Window:
 
     @property
     def sha256(self) -> str:
-        """Of the token ids as little-endian int32: the same prompt has the same one everywhere."""
-        return hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes()).hexdigest()
+        """Of the token ids as little-endian int32, then of the gold answer's where there is one: everywhere alike."""
+        digest = hashlib.sha256(np.asarray(self.token_ids, dtype="<i4").tobytes())
+        if self.answer_ids:
+            digest.update(b"answer" + np.asarray(self.answer_ids, dtype="<i4").tobytes())
+        return digest.hexdigest()
 
 
 def read_documents(path: Path, domain: str, tokenizer: Any) -> list[Document]:

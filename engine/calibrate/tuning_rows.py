@@ -35,7 +35,7 @@ _NAMED = fields.record(
         "index": fields.whole(),
         "price": _PRICE,
     },
-    {"sha256": fields.text, "seed": fields.whole()},
+    {"sha256": fields.text, "seed": fields.whole(), "answer_tokens": fields.whole(1)},
     more=fields.plain,
 )
 _NUMBERS = fields.record(

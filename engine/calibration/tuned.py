@@ -28,8 +28,13 @@ from routesparse.engine.method.patterns import library_hash
 
 KIND, SCHEMA = "tuned price", 1
 FOLDER = "tuned"  # below each folder of calibrations
-MEASURES = ("kl", "agreement", "nats")
-WORDS = {"kl": "KL to dense", "agreement": "next-token agreement", "nats": "rise of the text's loss"}
+MEASURES = ("kl", "agreement", "nats", "answer")
+WORDS = {
+    "kl": "KL to dense",
+    "agreement": "next-token agreement",
+    "nats": "rise of the text's loss",
+    "answer": "rise of the gold answers' loss",
+}
 MOST_TIMES_LONGER = 2  # a prompt than the windows, for the claim to be told of it (ours)
 FREE = (
     "price",
@@ -107,6 +112,11 @@ class TunedPrice:
         return next(row for row in self.tested if row.price == self.price)
 
     @property
+    def units(self) -> str:
+        """What was measured."""
+        return "questions" if self.measure == "answer" else "windows"
+
+    @property
     def goal(self) -> str:
         """The target in words."""
         if self.measure == "agreement":
@@ -122,7 +132,7 @@ class TunedPrice:
         )
         joined = "each of " if self.robust else "the mean of " if len(self.parts) > 1 else ""
         return (
-            f"price {self.price:g}: {self.goal} on {joined}{on}, in the mean over windows of up to "
+            f"price {self.price:g}: {self.goal} on {joined}{on}, in the mean over {self.units} of up to "
             f"{self.tokens:,} tokens, each counted up to {self.cap:g}, with confidence {self.confidence:g}"
         )
 

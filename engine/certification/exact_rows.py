@@ -1,11 +1,9 @@
-"""Random rows against exact attention alone, all KV heads at once: what ``rows.py`` measures where there is no plan.
+"""Random rows against exact attention alone, all KV heads at once: what ``rows.py`` measures on a CPU without a plan.
 
 A layer's keys are cut into segments of SEGMENT. Each segment gives a row its own softmax, output o_s and logarithm of
 its sum of exponentials l_s; the exact row is sum_s exp(l_s - l) o_s with l = log sum_s exp(l_s). So no matrix of all
-keys has to stand, the products are many small ones, and segments beyond a row are left out. What it costs on a GPU
-stands in data/results/CERTIFY.md.
-
-Products of 16-bit Q and K are exact in float32, and tensor cores sum them there; the rest is float32 throughout.
+keys has to stand, the products are many small ones, and segments beyond a row are left out. Float32
+throughout. A GPU has kernels for it (kernels/exact_rows).
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ import torch.nn.functional as F
 
 from routesparse.engine.method.inputs import AttentionInputs
 
-SEGMENT = 1_024  # keys; the widest row that torch's softmax keeps in registers
-CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 25}  # rows x keys scored at once
+SEGMENT = 1_024  # keys
+CHUNK_SCORES = 1 << 22  # rows x keys scored at once
 _FLOOR = -1e30  # of hidden keys: finite, so that a segment which a row does not see holds no NaN
 _TINY = 1e-30
 
@@ -52,7 +50,7 @@ def compare(
     queries = inputs.q[b, place[1], place[0]]
     exact = torch.empty(*flat.shape, out.shape[-1], device=device)
     reach = torch.empty(flat.shape, device=device)
-    for start, stop in _chunks(ends, kv_heads, device):
+    for start, stop in _chunks(ends, kv_heads):
         here = slice(start, stop)
         first, last = starts[start], ends[stop - 1]
         positions = place[0, :, here] + shift
@@ -66,12 +64,11 @@ def compare(
     return Compared(*(value.gather(1, back) for value in (apart, exact.norm(dim=-1), reach, finite)))
 
 
-def _chunks(ends: list[int], kv_heads: int, device: torch.device) -> list[tuple[int, int]]:
+def _chunks(ends: list[int], kv_heads: int) -> list[tuple[int, int]]:
     """Ranges of the ordered rows, of about CHUNK_SCORES scores over all KV heads."""
-    most = CHUNK_SCORES["cuda" if device.type == "cuda" else "cpu"]
     chunks, start = [], 0
     for stop in range(1, len(ends) + 1):
-        if stop == len(ends) or (stop + 1 - start) * ends[stop] * kv_heads > most:
+        if stop == len(ends) or (stop + 1 - start) * ends[stop] * kv_heads > CHUNK_SCORES:
             chunks.append((start, stop))
             start = stop
     return chunks
@@ -79,11 +76,11 @@ def _chunks(ends: list[int], kv_heads: int, device: torch.device) -> list[tuple[
 
 @dataclass(frozen=True)
 class _Keys:
-    """A layer's keys and values by segment: [S * Hkv, SEGMENT, D], padded with zeros behind the last key."""
+    """A layer's keys and values by segment, float32 [S * Hkv, SEGMENT, D], with zeros behind the last key."""
 
     keys: torch.Tensor
-    values: torch.Tensor  # float32
-    norms: torch.Tensor  # float32 [S * Hkv, SEGMENT, 1]
+    values: torch.Tensor
+    norms: torch.Tensor  # [S * Hkv, SEGMENT, 1]
     kv_heads: int
 
     @classmethod
@@ -92,15 +89,15 @@ class _Keys:
         kv_heads, tokens, _ = k.shape
         padding = -tokens % SEGMENT
 
-        def segments(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        def segments(tensor: torch.Tensor) -> torch.Tensor:
             padded = F.pad(tensor, (0, 0, 0, padding)) if padding else tensor
             cut = padded.unflatten(1, (-1, SEGMENT)).transpose(0, 1)
-            # One pass over the values, which change their order and their number format at once.
-            copied = torch.empty(cut.shape, dtype=dtype, device=tensor.device).copy_(cut)
+            # One pass over the numbers, which change their order and their format at once.
+            copied = torch.empty(cut.shape, dtype=torch.float32, device=tensor.device).copy_(cut)
             return copied.view(-1, SEGMENT, tensor.shape[-1])
 
-        values = segments(v, torch.float32)
-        return cls(segments(k, k.dtype), values, values.norm(dim=-1, keepdim=True), kv_heads)
+        values = segments(v)
+        return cls(segments(k), values, values.norm(dim=-1, keepdim=True), kv_heads)
 
     def attend(
         self,
@@ -119,7 +116,7 @@ class _Keys:
         count = -(-seen[1] // SEGMENT)
         upto = count * self.kv_heads
         repeated = queries.expand(count, *queries.shape).reshape(upto, *queries.shape[1:])
-        logits = _products(repeated, self.keys[:upto].transpose(1, 2)).mul_(inputs.scale)
+        logits = torch.bmm(repeated.float(), self.keys[:upto].transpose(1, 2)).mul_(inputs.scale)
         if inputs.softcap is not None:
             logits = torch.tanh(logits / inputs.softcap) * inputs.softcap
         by_segment = logits.view(count, *queries.shape[:2], SEGMENT)
@@ -136,15 +133,8 @@ class _Keys:
         weights = logits.softmax(-1)
         largest, where = weights.max(-1, keepdim=True)
         sums = (logits.gather(-1, where) - largest.log()).view(count, *queries.shape[:2])
-        outputs = torch.bmm(weights, self.values[:upto]).view(count, *queries.shape)
+        outputs = torch.bmm(weights, self.values[:upto]).view(count, *queries.shape[:2], -1)
         reached = torch.bmm(weights, self.norms[:upto]).view(sums.shape)
         among = sums if sinks is None else torch.cat((sums, sinks.unsqueeze(0)))
         share = (sums - among.logsumexp(0)).exp()
         return (outputs * share.unsqueeze(-1)).sum(0), (reached * share).sum(0)
-
-
-def _products(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Float32 products; 16-bit factors on a GPU go through tensor cores, which sum in float32."""
-    if queries.is_cuda and queries.dtype in (torch.bfloat16, torch.float16):
-        return torch.bmm(queries, keys, out_dtype=torch.float32)
-    return torch.bmm(queries.float(), keys.float())

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from routesparse.engine.errors import ConfigError
+from routesparse.kernels.exact_rows import Kept
 from routesparse.kernels.interface import RowPlan
 
 BLOCK = (128, 64)  # query rows and keys of a block, where the caller does not say
@@ -27,8 +28,12 @@ class Reads(ABC):
     """Which keys one layer's plan reads."""
 
     @abstractmethod
+    def kept(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> Kept:
+        """Of P heads and rows int64 [P], rows counted from the first query: blocks and single ones of ``keys`` keys."""
+
     def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
-        """bool [P, keys]: heads and rows int64 [P], rows counted from the first query; the first ``keys`` keys."""
+        """bool [P, keys]: the same, key by key, of the first ``keys`` keys."""
+        return self.kept(batch, heads, rows, keys).mask(keys)
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,15 @@ class PlanReads(Reads):
 
     plan: RowPlan
 
-    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
-        """See ``Reads.at``."""
+    def kept(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> Kept:
+        """See ``Reads.kept``."""
         plan = self.plan
         place = (batch, heads, rows // plan.block_q)
         blocks = _listed(plan.blocks[place], plan.block_count[place], plan.key_blocks)
-        kept = blocks.repeat_interleave(plan.block_k, -1)[:, :keys]
-        columns = _listed(plan.columns[place], plan.column_count[place], plan.n_k)[:, :keys]
-        return kept | columns | plan.dense_rows[place].unsqueeze(-1)
+        blocks = blocks | plan.dense_rows[place].unsqueeze(-1)
+        if not plan.columns.shape[-1]:
+            return Kept(blocks, plan.block_k, None)
+        return Kept(blocks, plan.block_k, _listed(plan.columns[place], plan.column_count[place], plan.n_k))
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,10 @@ class BlockReads(Reads):
     block_q: int
     block_k: int
 
-    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
-        """See ``Reads.at``."""
+    def kept(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> Kept:
+        """See ``Reads.kept``."""
         head = heads if len(self.mask) > 1 else torch.zeros_like(heads)
-        blocks = self.mask[head, rows // self.block_q]
-        return blocks.repeat_interleave(self.block_k, -1)[:, :keys]
+        return Kept(self.mask[head, rows // self.block_q], self.block_k, None)
 
 
 @dataclass(frozen=True)
@@ -68,26 +73,24 @@ class FlexReads(Reads):
 
     mask: Any
 
-    def at(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> torch.Tensor:
-        """See ``Reads.at``."""
+    def kept(self, batch: int, heads: torch.Tensor, rows: torch.Tensor, keys: int) -> Kept:
+        """See ``Reads.kept``."""
         mask = self.mask
         block_q, block_k = mask.BLOCK_SIZE
         b = min(batch, mask.kv_indices.shape[0] - 1)
         head = heads if mask.kv_indices.shape[1] > 1 else torch.zeros_like(heads)
         place = (b, head, rows // block_q)
         count = mask.kv_indices.shape[-1]
-
-        def listed(indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-            blocks = _listed(indices[place], counts[place], count)
-            return blocks.repeat_interleave(block_k, -1)[:, :keys]
-
-        partial = listed(mask.kv_indices, mask.kv_num_blocks)
+        partial = _listed(mask.kv_indices[place], mask.kv_num_blocks[place], count)
+        partial = partial.repeat_interleave(block_k, -1)[:, :keys]
         key = torch.arange(partial.shape[-1], device=rows.device)
         which = torch.full_like(heads, batch).unsqueeze(-1)
-        kept = partial & mask.mask_mod(which, heads.unsqueeze(-1), rows.unsqueeze(-1), key)
-        if mask.full_kv_indices is not None:
-            kept = kept | listed(mask.full_kv_indices, mask.full_kv_num_blocks)
-        return kept
+        single = partial & mask.mask_mod(which, heads.unsqueeze(-1), rows.unsqueeze(-1), key)
+        if mask.full_kv_indices is None:
+            return Kept(None, 0, single)
+        return Kept(
+            _listed(mask.full_kv_indices[place], mask.full_kv_num_blocks[place], count), block_k, single
+        )
 
 
 def reads_of(

@@ -24,14 +24,15 @@ import torch
 
 from routesparse.engine.certification.exact_rows import compare
 from routesparse.engine.certification.reads import Reads
+from routesparse.engine.device.constants import to_device
 from routesparse.engine.errors import PromptError
 from routesparse.engine.method.inputs import AttentionInputs
 from routesparse.engine.seeds import stable_seed
-from routesparse.kernels.logits import capped_logits
+from routesparse.kernels.exact_rows import Kept, exact_rows, joined_rows, kernel_runs
+from routesparse.kernels.exact_rows.contract import TINY
 
 ROWS = 64  # of each head
-CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 26}  # rows x keys scored at once
-_TINY = 1e-30
+MOST_READ = 1 << 28  # rows x keys of a plan looked at together
 
 
 @dataclass(frozen=True)
@@ -86,129 +87,64 @@ def score_rows(
 ) -> RowScores:
     """Score rows int64 [B, H, C] (on the CPU) of the function's output [B, H, n_q, D].
 
-    reads: what the plan reads; with ``planned`` and None it reads everything.
+    reads: what the plan reads; with ``planned`` and None it reads everything. A GPU is not waited for without padding.
     """
     batch, heads, count = rows.shape
-    shift = inputs.k.shape[2] - inputs.q.shape[2]
-    names = ["error", "deviation", "finite"]
-    if planned:
-        names += ["mass", "hit", "largest", "plan_error", "disagreement"]
-    device = inputs.q.device
-    shape = (batch, heads * count)
-    found = {name: torch.full(shape, torch.nan, device=device) for name in names}
-    first_keys = [0] * batch if inputs.key_start is None else inputs.key_start.tolist()
-    for b in range(batch):
-        if not planned:
-            exact = compare(inputs, out, rows[b], b, int(first_keys[b]), window)
-            found["error"][b] = (exact.apart / exact.norm.clamp_min(_TINY)).flatten()
-            found["deviation"][b] = (exact.apart / exact.reach.clamp_min(_TINY)).flatten()
-            found["finite"][b] = exact.finite.float().flatten()
-            continue
-        for kv_head in range(inputs.k.shape[1]):
-            layer = _Head(inputs, out, b, kv_head, int(first_keys[b]), window, shift)
-            mine = slice(kv_head * inputs.groups, (kv_head + 1) * inputs.groups)
-            flat = rows[b, mine].reshape(-1)
-            # Rows beside each other see about as many keys; results go back to the order of the draws.
-            for place in _chunks(flat, shift, device):
-                head = mine.start + place // count
-                scored = layer.score(flat[place], head.to(device), reads, planned)
-                index = (place + mine.start * count).to(device)
-                for name in names:
-                    found[name][b, index] = scored[name].float()
-    shaped = {name: value.view(batch, heads, count) for name, value in found.items()}
-    for name, value in shaped.items():
-        # NaN in Q, K or V leaves nothing to compare with: the worst is said, never the best.
-        value.nan_to_num_(
-            nan=0.0 if name in ("mass", "hit", "largest", "finite") else torch.inf, posinf=torch.inf
-        )
-    for name in ("finite", "hit"):
-        if name in shaped:
-            shaped[name] = shaped[name] > 0
-    if planned:
-        shaped["largest"] = shaped["largest"].long()
-    return RowScores(positions=rows + shift, **shaped, dense=planned and reads is None)
+    n_k = inputs.k.shape[2]
+    shift = n_k - inputs.q.shape[2]
+    if not planned and inputs.q.device.type == "cpu" and not kernel_runs(inputs.q, inputs.v):
+        return _compared(inputs, out, rows, window, shift)
+    # What a plan reads of a row is a byte a key at most.
+    step = count if reads is None else max(1, MOST_READ // (batch * heads * n_k))
+    parts = []
+    # A model's layers may lie on several GPUs, and kernels start on the current one.
+    with torch.cuda.device_of(inputs.q):
+        for chunk in rows.split(step, 2):
+            parts.append(
+                exact_rows(
+                    inputs.q,
+                    inputs.k,
+                    inputs.v,
+                    out,
+                    chunk,
+                    first_keys=None if inputs.key_start is None else inputs.first_keys(),
+                    window=window,
+                    scale=inputs.scale,
+                    softcap=inputs.softcap,
+                    sinks=inputs.sinks,
+                    planned=planned,
+                    kept=None if reads is None else _kept(reads, to_device(chunk, inputs.q.device), n_k),
+                )
+            )
+    whole = parts[0] if len(parts) == 1 else joined_rows(parts)
+    return RowScores(rows + shift, **vars(whole), dense=planned and reads is None)
 
 
-def _chunks(flat: torch.Tensor, shift: int, device: torch.device) -> list[torch.Tensor]:
-    """Places of the rows, by ascending row, in chunks of about CHUNK_SCORES scores."""
-    order = flat.argsort()
-    most = CHUNK_SCORES["cuda" if device.type == "cuda" else "cpu"]
-    chunks, start = [], 0
-    ends = (flat[order] + shift + 1).tolist()
-    for stop in range(1, len(ends) + 1):
-        if stop == len(ends) or (stop + 1 - start) * ends[stop] > most:
-            chunks.append(order[start:stop])
-            start = stop
-    return chunks
+def _kept(reads: Reads, rows: torch.Tensor, keys: int) -> Kept:
+    """What the plan reads of rows int64 [B, H, C] on its device."""
+    batch, heads, count = rows.shape
+    head = torch.arange(heads, device=rows.device).repeat_interleave(count)
+    found = [reads.kept(b, head, rows[b].flatten(), keys) for b in range(batch)]
+
+    def joined(name: str) -> torch.Tensor | None:
+        values = [getattr(one, name) for one in found]
+        return None if values[0] is None else torch.stack(values).view(batch, heads, count, -1)
+
+    return Kept(joined("blocks"), found[0].block, joined("keys"))
 
 
-class _Head:
-    """One KV head of one prompt, in float32."""
-
-    def __init__(
-        self,
-        inputs: AttentionInputs,
-        out: torch.Tensor,
-        b: int,
-        kv_head: int,
-        first_key: int,
-        window: int | None,
-        shift: int,
-    ) -> None:
-        self.inputs, self.out, self.b = inputs, out, b
-        self.first_key, self.window, self.shift = first_key, window, shift
-        self.keys, self.values = inputs.k[b, kv_head].float(), inputs.v[b, kv_head].float()
-        self.value_norm = self.values.norm(dim=-1)
-
-    def score(
-        self, rows: torch.Tensor, heads: torch.Tensor, reads: Reads | None, planned: bool
-    ) -> dict[str, torch.Tensor]:
-        """The module's quantities, each [P]; rows int64 [P] on the CPU, heads int64 [P] on the device."""
-        end = int(rows.max()) + self.shift + 1
-        rows = rows.to(heads.device)
-        weights, sink = self._weights(rows, heads, end)
-        values, value_norm = self.values[:end], self.value_norm[:end]
-        exact = weights @ values
-        norm = exact.norm(dim=-1).clamp_min(_TINY)
-        ran = self.out[self.b, heads, rows].float()
-        finite = ran.isfinite().all(-1)
-        apart = (ran - exact).norm(dim=-1).where(finite, torch.inf)
-        scored = {
-            "error": apart / norm,
-            "deviation": apart / (weights @ value_norm).clamp_min(_TINY),
-            "finite": finite,
-        }
-        if not planned:
-            return scored
-        kept = weights if reads is None else weights * reads.at(self.b, heads, rows, end)
-        mass = (kept.sum(-1) + sink).clamp(max=1.0)
-        sparse = kept @ values / mass.clamp_min(_TINY).unsqueeze(-1)
-        # A row of which the plan reads nothing has output 0, and is measured against what the exact row reads.
-        read = (kept @ value_norm / mass.clamp_min(_TINY)).where(mass > 0, weights @ value_norm)
-        largest = weights.argmax(-1, keepdim=True)
-        scored["mass"] = mass
-        scored["hit"] = kept.gather(-1, largest).squeeze(-1) > 0
-        scored["largest"] = largest.squeeze(-1)
-        scored["plan_error"] = (exact - sparse).norm(dim=-1) / norm
-        disagreement = (ran - sparse).norm(dim=-1).where(finite, torch.inf)
-        scored["disagreement"] = disagreement / read.clamp_min(_TINY)
-        return scored
-
-    def _weights(
-        self, rows: torch.Tensor, heads: torch.Tensor, end: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Exact weights [P, end] of the keys, and the sinks' [P]."""
-        inputs = self.inputs
-        query = inputs.q[self.b, heads, rows].float()
-        logits = capped_logits(query, self.keys[:end], inputs.scale, inputs.softcap)
-        key = torch.arange(end, device=rows.device)
-        position = (rows + self.shift).unsqueeze(-1)
-        hidden = (key > position) | (key < self.first_key)
-        if self.window is not None:
-            hidden |= key <= position - self.window
-        logits.masked_fill_(hidden, -torch.inf)
-        if inputs.sinks is None:
-            return logits.softmax(-1), torch.zeros(len(rows), device=rows.device)
-        sink = inputs.sinks[heads].float().unsqueeze(-1)
-        weights = torch.cat([logits, sink], 1).softmax(-1)
-        return weights[:, :end], weights[:, end]
+def _compared(
+    inputs: AttentionInputs, out: torch.Tensor, rows: torch.Tensor, window: int | None, shift: int
+) -> RowScores:
+    """Rows without a plan on a CPU."""
+    found: dict[str, list[torch.Tensor]] = {"error": [], "deviation": [], "finite": []}
+    first_keys = [0] * len(rows) if inputs.key_start is None else inputs.key_start.tolist()
+    for b, first_key in enumerate(first_keys):
+        exact = compare(inputs, out, rows[b], b, int(first_key), window)
+        found["error"].append(exact.apart / exact.norm.clamp_min(TINY))
+        found["deviation"].append(exact.apart / exact.reach.clamp_min(TINY))
+        found["finite"].append(exact.finite)
+    error, deviation, finite = (torch.stack(values).view(rows.shape) for values in found.values())
+    # NaN in Q, K or V leaves nothing to compare with: the worst is said, never the best.
+    error, deviation = (x.nan_to_num(nan=torch.inf, posinf=torch.inf) for x in (error, deviation))
+    return RowScores(rows + shift, error, deviation, finite)

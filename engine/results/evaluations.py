@@ -107,12 +107,16 @@ class Verdict:
     n: int | None
     clusters: int | None
     few_clusters: bool
-    settings: tuple[tuple[str, ...], ...]
+    settings: tuple[
+        tuple[str, ...], ...
+    ]  # whose time counts, ours or a slower rival, then those that bracket it
     suites: tuple[str, ...]  # whose prompts were used; () where not tested or not recorded
     strata: int | None  # a suite's task at one length each
     dropped_strata: int | None  # that lack a setting of the test
-    time_ratios: tuple[tuple[float, ...], ...]  # of the rival's settings to ours; () where not recorded
-    unequal: str | None  # "faster" than ours is every setting of the rival
+    time_ratios: tuple[tuple[float, ...], ...]  # of the other settings to the first; () where not recorded
+    unequal: (
+        str | None
+    )  # "faster" than ours is every setting of the rival; "ours faster": the other way round
     why: str | None
 
 

@@ -64,7 +64,7 @@ _VERDICT = fields.record(
         "strata": fields.whole(1),
         "dropped_strata": fields.whole(),
         "time_ratios": fields.items(fields.items(fields.number(0))),
-        "unequal": fields.one_of("faster"),
+        "unequal": fields.one_of("faster", "ours faster"),
         "why": fields.text,
     },
 )

@@ -107,12 +107,13 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
     """Methods by length, or at one length."""
     rows: list[tuple[str, ...]] = []
     for length in found.lengths if only is None else [only]:
+        ours = next((row for row in found.at(length) if row.method == "routesparse"), None)
         for row in found.at(length):
             dense = row.method == "dense"
             rows.append(
                 (
                     f"{length:,}",
-                    row.name,
+                    row.name + wording.predicted_elsewhere(row, ours),
                     wording.prompts(row),
                     wording.score(row),
                     "reference" if dense else wording.change(row),

@@ -18,6 +18,7 @@ CLAIMS = {
 }
 UNEQUAL = {
     "faster": "it takes less time than ours and reads nearly all: more time could buy it nothing",
+    "ours faster": "ours takes less time than it and reads nearly all: more time could buy ours nothing",
 }
 SUITES = {
     "ruler": "RULER's tasks, facts hidden in long texts that must be found, followed, counted or read about",
@@ -32,6 +33,7 @@ LOSING = ("window", "random_blocks")
 HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
     "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
+    "Where n is smaller than dense's, the score is of fewer prompts, and the difference alone compares. "
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
     "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal "
     "area read. Times are medians."
@@ -104,6 +106,13 @@ def good_tasks(row: MethodRow) -> str:
     return f"{len(row.good_tasks)} of {len(row.tasks)}"
 
 
+def predicted_elsewhere(row: MethodRow, ours: MethodRow | None) -> str:
+    """Which commits' code predicted, where it is none of those that predicted our row beside it."""
+    if ours is None or not row.predicted_by or set(row.predicted_by) & set(ours.predicted_by):
+        return ""
+    return f" (predicted at {', '.join(commit[:7] for commit in row.predicted_by)})"
+
+
 def timed_elsewhere(row: MethodRow) -> str:
     """Which commits' code was timed, where it is not what predicted."""
     if row.prefill_ms is None or not row.timed_by or row.timed_by == row.predicted_by:
@@ -135,13 +144,17 @@ def verdict(found: Verdict) -> str:
 
 
 def _against(found: Verdict) -> str:
-    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05)"."""
-    ours, *rivals = found.settings[0]
+    """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05 of our time)"; where no setting
+    of the rival is as fast, "routesparse=0.1 (0.98 of its time) against minference=1"."""
+    first, *others = found.settings[0]
+    ours = first.startswith("routesparse=")
     ratios = found.time_ratios[0] if found.time_ratios else ()
-    if len(ratios) != len(rivals):
-        return f"{ours} against {', '.join(rivals)}"
-    taken = [f"{rival} ({ratio:.2f} of our time)" for rival, ratio in zip(rivals, ratios, strict=True)]
-    return f"{ours} against {', '.join(taken)}"
+    taken = others
+    if len(ratios) == len(others):
+        whose = "our" if ours else "its"
+        taken = [f"{one} ({ratio:.2f} of {whose} time)" for one, ratio in zip(others, ratios, strict=True)]
+    sides = (first, ", ".join(taken))
+    return " against ".join(sides if ours else reversed(sides))
 
 
 def tested_on(found: Sequence[Evaluation], verdicts: Sequence[Verdict]) -> str:

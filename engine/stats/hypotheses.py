@@ -15,31 +15,45 @@ verdicts are results. Scales that make times equal are chosen on calibration pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from routesparse.engine.stats.paired import LEVEL, Arm, Draws, Interval, Verdict, holm, interval, matched
+from routesparse.engine.stats.paired import (
+    LEVEL,
+    Arm,
+    Draws,
+    Interval,
+    Values,
+    Verdict,
+    holm,
+    interval,
+    matched,
+)
 
 TESTS = ("H1", "H2 domain", "H2 length", "H2 both", "H3")
+Statistic = Callable[[Values], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Contrast:
     """One set of prompts: our arm, and a rival's one or two settings that bracket our time.
 
-    as_it_is: one setting that stands whatever time it takes.
+    as_it_is: one setting that stands whatever time it takes. raised: the two have changed places: ``ours`` is the
+    rival, ``rivals`` are our settings that bracket its time.
     """
 
     draws: Draws
     ours: Arm
     rivals: Sequence[Arm]
     as_it_is: bool = False
+    raised: bool = False
 
-    def gain(self) -> np.ndarray:
-        """Ours less the rival's mean score at equal time: [1 + B]."""
-        return matched(self.draws, self.ours, self.rivals, as_it_is=self.as_it_is)
+    def gain(self, statistic: Statistic | None = None) -> np.ndarray:
+        """Ours less the rival's statistic at equal time, its mean score unless another one is given: [1 + B]."""
+        found = matched(self.draws, self.ours, self.rivals, statistic, as_it_is=self.as_it_is)
+        return -found if self.raised else found
 
 
 @dataclass(frozen=True)
@@ -61,11 +75,7 @@ def fallback_gains(scores: Contrast, likelihoods: Contrast) -> tuple[np.ndarray,
 
     likelihoods: the same prompts and times; values are the gold answer's log-likelihood less dense's, in nats.
     """
-    draws = likelihoods.draws
-    worst = matched(
-        draws, likelihoods.ours, likelihoods.rivals, draws.worst_means, as_it_is=likelihoods.as_it_is
-    )
-    return scores.gain(), worst
+    return scores.gain(), likelihoods.gain(likelihoods.draws.worst_means)
 
 
 def verdicts(tests: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Result]:

@@ -210,7 +210,7 @@ def _visit_days(visitor: Visitor, address: str, links: Locator) -> None:
     page.goto(f"{address}/fleet?days=7")
     page.locator(_GRID).wait_for()
     page.wait_for_timeout(2000)
-    earlier = page.get_by_role("button", name="7 days before")
+    earlier = page.get_by_role("button", name="7 days earlier")
     visitor.timed("fleet: the days before", earlier.click, "text=2026-11-06 to 2026-11-12;")
     there = links.filter(has_text="Certificate")
     visitor.timed("switch: fleet to certificate", there.click, ".st-key-certificate-map svg")

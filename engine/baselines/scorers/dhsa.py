@@ -35,7 +35,9 @@ class Dhsa:
     def scores(self, view: View) -> torch.Tensor:
         """Root mean square over rows of softmax(S_t) summed over KV blocks: float32 [1, H, M, N]."""
         similarity = self.similarity(view)
-        return shares_over_rows(view, lambda rows: similarity[:, :, rows // self.chunk], self.chunk)
+        return shares_over_rows(
+            view, lambda rows, units: similarity[:, :, rows // self.chunk, :units], self.chunk
+        )
 
     def similarity(self, view: View) -> torch.Tensor:
         """S_c times the attention's scale: float32 [1, H, C, C]."""

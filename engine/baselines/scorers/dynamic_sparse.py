@@ -42,7 +42,9 @@ class DynamicSparse:
         projection = self.projection(view)
         keys = rounded(view.inputs.k.float() @ projection).repeat_interleave(view.inputs.groups, 1)
         queries = rounded(view.inputs.q.float() @ projection) * view.inputs.scale
-        return shares_over_rows(view, lambda rows: queries[:, :, rows] @ keys.transpose(-1, -2))
+        return shares_over_rows(
+            view, lambda rows, units: queries[:, :, rows] @ keys[:, :, :units].transpose(-1, -2)
+        )
 
     def projection(self, view: View) -> torch.Tensor:
         """P: float32 [D, r], the same for all heads of a layer."""

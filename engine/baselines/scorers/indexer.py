@@ -87,7 +87,9 @@ class Indexer:
                 "train one on this model: python -m routesparse.engine.evaluation.studies.indexer --model FOLDER"
             )
         keys = layer.keys(inputs.k[0])
-        return shares_over_rows(view, lambda rows: layer.scores(inputs.q[0, :, rows], keys)[None, None])
+        return shares_over_rows(
+            view, lambda rows, units: layer.scores(inputs.q[0, :, rows], keys[:units])[None, None]
+        )
 
 
 def joined(x: torch.Tensor) -> torch.Tensor:

@@ -36,7 +36,9 @@ class Quest:
     def scores(self, view: View) -> torch.Tensor:
         """Root mean square over rows of softmax(bound) summed over a KV block's pages: float32 [1, H, M, N]."""
         low, high = self.pages(view)
-        return shares_over_rows(view, lambda rows: bounds(view, rows, low, high), self.page)
+        return shares_over_rows(
+            view, lambda rows, pages: bounds(view, rows, low[:, :, :pages], high[:, :, :pages]), self.page
+        )
 
     def pages(self, view: View) -> tuple[torch.Tensor, torch.Tensor]:
         """Least and largest values of each page's keys: float32 [1, H, pages, D] each."""

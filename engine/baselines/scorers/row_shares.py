@@ -11,24 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 from routesparse.engine.baselines.pieces import query_block_chunks, ranks
 from routesparse.engine.baselines.rule import Selection, View, block_sums
 
 
 def shares_over_rows(
-    view: View, logits: Callable[[torch.Tensor], torch.Tensor], unit: int = 1
+    view: View, logits: Callable[[torch.Tensor, int], torch.Tensor], unit: int = 1
 ) -> torch.Tensor:
-    """float32 [1, H, M, N]. logits(rows int64 [R]) is [1, H, R, U], of units of ``unit`` keys, which divides block_k.
+    """float32 [1, H, M, N]. logits(rows int64 [R], units) is [1, H, R, units], of the first units of ``unit`` keys.
 
-    H may be 1. What logits says of units that begin after their row is not read.
+    unit divides block_k. H may be 1. What logits says of units that begin after their row is not read.
     """
     start, out = torch.arange(0, view.tokens, unit, device=view.device), []
     for chunk in query_block_chunks(view, view.block_q * len(start)):
         end = min(chunk.stop * view.block_q, view.tokens)
         rows = torch.arange(chunk.start * view.block_q, end, device=view.device)
-        found = logits(rows).float().masked_fill(start > rows.view(-1, 1), -torch.inf).softmax(-1)
+        # No row of the chunk reads a unit that begins at its end or later.
+        begun = start[: -(-end // unit)]
+        found = logits(rows, len(begun)).float().masked_fill(begun > rows.view(-1, 1), -torch.inf).softmax(-1)
         squares = block_sums(found, view.block_k // unit).square()
+        squares = F.pad(squares, (0, view.segment.key_blocks - squares.shape[-1]))
         sizes = block_sums(torch.ones(len(rows), device=view.device), view.block_q).view(-1, 1)
         out.append((block_sums(squares.transpose(-1, -2), view.block_q).transpose(-1, -2) / sizes).sqrt())
     return torch.cat(out, 2)

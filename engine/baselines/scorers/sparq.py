@@ -34,14 +34,14 @@ class SparQ:
 
     def scores(self, view: View) -> torch.Tensor:
         """Root mean square over rows of s summed over KV blocks: float32 [1, H, M, N]."""
-        return shares_over_rows(view, lambda rows: self.logits(view, rows))
+        return shares_over_rows(view, lambda rows, units: self.logits(view, rows, units))
 
-    def logits(self, view: View, rows: torch.Tensor) -> torch.Tensor:
-        """What s is the softmax of: rows int64 [R] -> float32 [1, H, R, n]."""
+    def logits(self, view: View, rows: torch.Tensor, units: int) -> torch.Tensor:
+        """What s is the softmax of: rows int64 [R], the first ``units`` keys -> float32 [1, H, R, units]."""
         q = view.inputs.q[:, :, rows].float()
         size = q.abs()
         chosen = size.topk(min(self.dimensions, q.shape[-1]), dim=-1)
         part = chosen.values.sum(-1, keepdim=True) / size.sum(-1, keepdim=True).clamp_min(1e-20)
         kept = torch.zeros_like(q).scatter_(-1, chosen.indices, q.gather(-1, chosen.indices))
         kept *= view.inputs.scale / part.clamp_min(1e-20).sqrt()
-        return kept @ view.keys.float().transpose(-1, -2)
+        return kept @ view.keys[:, :, :units].float().transpose(-1, -2)

@@ -8,7 +8,9 @@ A folder with kept files needs no prompts to be scored, and what they hold count
     job.json             the job, without folders of one machine
 
 ``keep`` adds the lines of predictions.jsonl and times.jsonl that are not there yet, each time as one more gzip member,
-and never changes or removes a line. Of two predictions for one configuration and prompt the kept one stays.
+and never changes or removes a line. Of two predictions for one configuration and prompt the kept one stays. Times of
+another commit are added beside those that are there, and the last ones count: times of two sittings compare nothing,
+and a configuration that did not change is timed again with those that did.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,8 @@ def keep(job: Job) -> tuple[int, int]:
     """
     _same_prompts((*rows.read_lines(job.kept), *_new(job.predictions)))
     found = (
-        _add(job.kept, _new(job.predictions)),
-        _add(job.kept_times, _new(job.times)),
+        _add(job.kept, _new(job.predictions), key),
+        _add(job.kept_times, _new(job.times), lambda row: (*key(row), row.get("git_commit"))),
     )
     dataclasses.replace(job, data=Path("data"), out=Path(".")).save_in(job.out)
     return found
@@ -60,10 +62,13 @@ def _same_prompts(found: Iterable[dict[str, Any]]) -> None:
             )
 
 
-def _add(path: Path, new: Iterable[dict[str, Any]]) -> int:
-    """Lines that the file has afterwards. It is replaced as a whole: a torn one would lose what came before."""
-    there = {key(row) for row in rows.read_lines(path)}
-    fresh = {key(row): row for row in new if key(row) not in there}
+def _add(path: Path, new: Iterable[dict[str, Any]], named: Callable[[dict[str, Any]], object]) -> int:
+    """Lines that the file has afterwards. It is replaced as a whole: a torn one would lose what came before.
+
+    named: what tells two lines apart.
+    """
+    there = {named(row) for row in rows.read_lines(path)}
+    fresh = {named(row): row for row in new if named(row) not in there}
     if fresh:
         ordered = sorted(fresh.values(), key=lambda row: (row["length"], row["task"], row["index"]))
         text = "".join(json.dumps(_rounded(row), separators=(",", ":")) + "\n" for row in ordered)

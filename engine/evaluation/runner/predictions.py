@@ -33,7 +33,7 @@ def finished(job: Job) -> Iterable[dict[str, Any]]:
 
 
 def timed(job: Job) -> Iterable[dict[str, Any]]:
-    """The times measured so far (timing.py), without those that failed."""
+    """The times measured so far (timing.py), without those that failed; of two kept for one key the last counts."""
     kept = {key(row): row for row in rows.read_lines(job.kept_times)}
     found = {key(row): row for row in rows.read_lines(job.times) if "failed" not in row}
     return (kept | {name: row for name, row in found.items() if name not in kept}).values()

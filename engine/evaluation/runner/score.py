@@ -292,6 +292,8 @@ def _compared(
         {task: _in_order({one: side[task][one] for one in samples}) for task, samples in common.items()}
         for side in (rows, dense)
     )
+    if job.suite == pg19.SUITE.name:  # its splits are parts of one set of books
+        mine, base = ({"books": [row for found in side.values() for row in found]} for side in (mine, base))
     draws = paired.Draws({task: [row["cluster"] for row in found] for task, found in mine.items()}, job.seed)
     numbers = {
         name: float(np.mean([np.mean([row[name] for row in found]) for found in mine.values()]))

@@ -10,8 +10,11 @@ neither shows what a scaling costs where it is not needed; a shorter one in --le
   linear     Position Interpolation
   yarn       YaRN with its default ramp and attention factor
   longrope   LongRoPE's form with factors s^(2i/(d-2)) for the pairs i (NTK-aware interpolation), the seed of that
-             paper's search: nobody searched factors for this model. Prompts within the original context take its
-             short list, here all 1.0, which leaves positions unscaled
+             paper's search. Prompts within the original context take its short list, here all 1.0, which leaves
+             positions unscaled
+Two more where they are named in --scalings:
+  yarn_trained  YaRN stretching the --trained tokens that the model was really trained on, which its file may overstate
+  searched      LongRoPE's form with the factors that rope_search.py found for this model, from its file --searched
 A low score of both prefills is the scaling's; one of the routed prefill alone is routing's. Greedy answers may be SLACK
 tokens longer than the gold one. For needle tasks the depth of every asked needle is kept, and whether it was found.
 Prompts are shared by --processes, on one GPU; where time runs out (--limit-s), rows hold what was answered.
@@ -19,10 +22,11 @@ Prompts are shared by --processes, on one GPU; where time runs out (--limit-s), 
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +38,7 @@ from routesparse.engine.demo_model.niah import NIAH
 from routesparse.engine.demo_model.tasks import Sample
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.evaluation import study
-from routesparse.engine.evaluation.studies import rounds
+from routesparse.engine.evaluation.studies import rope_search, rounds
 from routesparse.engine.evaluation.studies.needles import (
     THREADS,
     Answer,
@@ -49,6 +53,7 @@ from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime.session import RoutingSession
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
+MORE_SCALINGS = ("yarn_trained", "searched")
 TASKS = ("niah_single_2", "niah_multivalue", "vt")
 METHODS = ("dense", "routed")
 
@@ -76,20 +81,26 @@ def main(argv: list[str] | None = None) -> None:
     """Run the study; its file is renewed after every prompt."""
     parser = study.parser(__doc__)
     rounds.add_arguments(parser, lengths=(131_072, 262_144), prompts=10, tasks=TASKS)
-    parser.add_argument("--scalings", nargs="+", choices=SCALINGS, default=list(SCALINGS))
+    parser.add_argument("--scalings", nargs="+", choices=(*SCALINGS, *MORE_SCALINGS), default=list(SCALINGS))
     parser.add_argument("--original", type=int, help="tokens of the original context; default: the model's")
+    parser.add_argument("--trained", type=int, help="tokens of training, for yarn_trained")
+    parser.add_argument("--searched", type=Path, help="file of rope_search.py, for searched")
     arguments = parser.parse_args(argv)
+    for name, needed in (("yarn_trained", "trained"), ("searched", "searched")):
+        if name in arguments.scalings and not getattr(arguments, needed):
+            parser.error(f"--scalings {name} needs --{needed}")
     plain = load_model(arguments.model)
     config = RouterConfig(
         segment_tokens=default_segment(plain.on_gpu), break_even_tokens=0, seed=arguments.seed
     )
     haystacks = rounds.texts(parser, arguments)
     original = arguments.original or plain.max_tokens
-    ropes = tuple(_ropes(plain, arguments.scalings, max(arguments.lengths) / original, original))
+    ropes = tuple((name, _rope(plain, arguments, name, original)) for name in arguments.scalings)
     result = {
         **study.header(plain, arguments),
         "original": original,
         "processes": arguments.processes,
+        "first_prompt": arguments.first,
         "prompts_per_cell": arguments.prompts,
         "slack_tokens": rounds.SLACK,
         "config": config.to_dict(),
@@ -106,13 +117,16 @@ def main(argv: list[str] | None = None) -> None:
     study.note(f"{sum(map(len, found.values()))} of {len(jobs)} prompts answered")
 
 
-def _ropes(
-    plain: LoadedModel, names: list[str], factor: float, original: int
-) -> Iterator[tuple[str, RopeScaling | None]]:
+def _rope(plain: LoadedModel, arguments: argparse.Namespace, name: str, original: int) -> RopeScaling | None:
+    """The request of that name, stretched to the longest prompt. Errors: ConfigError, InputError."""
+    longest = max(arguments.lengths)
+    if name == "searched":
+        return rope_search.read_scaling(arguments.searched)
+    if name == "yarn_trained":
+        return scaling("yarn", longest / arguments.trained, arguments.trained, 0)
     own = getattr(plain.model.config, "rope_parameters", None) or {}
     pairs = int(plain.head_dim * (own.get("partial_rotary_factor") or 1.0)) // 2
-    for name in names:
-        yield name, scaling(name, factor, original, pairs)
+    return scaling(name, longest / original, original, pairs)
 
 
 def _as_run(model: str, rope: RopeScaling | None) -> dict[str, str | None]:

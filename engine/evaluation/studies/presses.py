@@ -7,7 +7,8 @@ with no press and with each of kvpress's at each share of the cache that it thro
 as RULER does: the share of the gold strings in the answer, which may be SLACK tokens longer than the gold one. Decoding
 attends to all keys that are left. Paired: routed less dense on the same prompt with the same press; the interval is of
 the mean, by bootstrap over prompts. Draw --seed after the code stands: prompts of a seed are the same at every press.
-Where time runs out (--limit-s), the cells hold the prompts that were answered by everything.
+Where time runs out (--limit-s), the cells hold the prompts that were answered by everything. Another run with the same
+seed goes on behind them with --first, into a file of its own; the page puts both together.
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ def main(argv: list[str] | None = None) -> None:
     rounds.add_arguments(parser, lengths=(16_384, 32_768), prompts=25, tasks=TASKS)
     parser.add_argument("--presses", nargs="*", choices=PRESSES, default=list(PRESSES))
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.5, 0.75], help="thrown away")
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="PRESS=RATIO", help="of these, not asked for"
+    )
     arguments = parser.parse_args(argv)
+    if unknown := set(arguments.without) - {_named(case) for case in _every(arguments)}:
+        parser.error(
+            f"--without {' '.join(sorted(unknown))}: pass some of {' '.join(map(_named, _every(arguments)))}"
+        )
     haystacks = rounds.texts(parser, arguments)
     loaded = load_model(arguments.model)
     config = RouterConfig(
@@ -77,6 +85,7 @@ def main(argv: list[str] | None = None) -> None:
     result = {
         **study.header(loaded, arguments),
         "processes": arguments.processes,
+        "first_prompt": arguments.first,
         "prompts_per_cell": arguments.prompts,
         "slack_tokens": rounds.SLACK,
         "config": config.to_dict(),
@@ -93,8 +102,16 @@ def main(argv: list[str] | None = None) -> None:
     study.note(f"{sum(map(len, found.values()))} of {len(jobs)} prompts answered")
 
 
+def _every(arguments: argparse.Namespace) -> list[tuple[str, float]]:
+    return list(product(arguments.presses, arguments.ratios))
+
+
+def _named(case: tuple[str, float]) -> str:
+    return f"{case[0]}={case[1]:g}"
+
+
 def _jobs(arguments: argparse.Namespace, config: RouterConfig, haystacks: list[str]) -> Iterator[Job]:
-    cases = ((None, 0.0), *product(arguments.presses, arguments.ratios))
+    cases = ((None, 0.0), *(case for case in _every(arguments) if _named(case) not in arguments.without))
     for prompt in rounds.in_rounds(arguments, config, haystacks):
         yield Job(**vars(prompt), cases=cases)
 

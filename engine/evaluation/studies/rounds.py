@@ -38,7 +38,12 @@ def add_arguments(
 ) -> None:
     """The arguments that ``in_rounds`` reads, with these defaults, and --processes."""
     parser.add_argument("--lengths", type=int, nargs="+", default=list(lengths))
-    parser.add_argument("--prompts", type=int, default=prompts, help="per task and length")
+    parser.add_argument(
+        "--prompts", type=int, default=prompts, help="per task and length, with those before --first"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, help="prompts that another run of this seed has answered"
+    )
     parser.add_argument("--tasks", nargs="+", default=list(tasks))
     parser.add_argument("--processes", type=int, default=1, help="prompts answered at a time, on one GPU")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="start no prompt after it")
@@ -56,7 +61,9 @@ def texts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> lis
 def in_rounds(arguments: argparse.Namespace, config: RouterConfig, haystacks: list[str]) -> Iterator[Prompt]:
     """Prompts outermost, so that a run cut short has some of every cell."""
     deadline = time.time() + arguments.limit_s
-    for index, tokens, task in product(range(arguments.prompts), arguments.lengths, arguments.tasks):
+    for index, tokens, task in product(
+        range(arguments.first, arguments.prompts), arguments.lengths, arguments.tasks
+    ):
         haystack = haystacks[index % len(haystacks)]
         yield Prompt(task, tokens, index, haystack, arguments.model, config, deadline)
 

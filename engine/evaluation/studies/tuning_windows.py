@@ -19,7 +19,7 @@ from routesparse.engine.config import PRICES, RouterConfig
 from routesparse.engine.crew.share import Outcome, Team
 from routesparse.engine.crew.work import Do, Piece, Work
 from routesparse.engine.device.broken import broken_device
-from routesparse.engine.errors import ConfigError, RouteSparseError
+from routesparse.engine.errors import CalibrationError, ConfigError, RouteSparseError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.coverage.plan import cluster, projects
 from routesparse.engine.evaluation.studies.one_profile import named
@@ -51,10 +51,12 @@ class Drawn:
         return self.window.domain, self.cluster, self.index, self.window.sha256
 
     def prompt(self, split: str, seed: int) -> Prompt:
-        """The window as the bench reads it: every token but the first is asked for."""
+        """The window as the bench reads it: every token but the first is asked for, or the gold answer's."""
         window = self.window
-        item = Item(f"{TEXT}{split}/{window.domain}/{self.cluster}", window.tokens, self.index, seed)
-        return Prompt(item, list(window.token_ids), list(range(1, window.tokens)), [], (), {})
+        kind = "question:" if window.answer_ids else TEXT
+        item = Item(f"{kind}{split}/{window.domain}/{self.cluster}", window.tokens, self.index, seed)
+        asked = [] if window.answer_ids else list(range(1, window.tokens))
+        return Prompt(item, list(window.token_ids), asked, list(window.answer_ids), (), {})
 
 
 def draw_windows(
@@ -76,6 +78,21 @@ def draw_windows(
         for index, window in enumerate(draw(group, each, tokens, tokenizer, f"{seed}/{name}"))
     ]
     return sorted(found, key=lambda drawn: drawn.index)
+
+
+def questions(windows: Sequence[Window], count: int) -> list[Drawn]:
+    """The first ``count`` questions, numbered within their documents, one of every document first.
+
+    Errors: CalibrationError for a question that comes twice.
+    """
+    seen: dict[str, int] = {}
+    found = []
+    for window in windows:
+        index = seen[window.document] = seen.get(window.document, -1) + 1
+        found.append(Drawn(window, window.document, index))
+    if len({one.window.sha256 for one in found}) < len(found):
+        raise CalibrationError("a question comes twice and would count as two; remove one")
+    return sorted(found, key=lambda drawn: drawn.index)[:count]
 
 
 def read_split(data: Path, domain: str, split: str, tokenizer: Any) -> tuple[list[Document], dict[str, str]]:
@@ -154,16 +171,18 @@ def measure(
         "commit": about["git_commit"],
     }
     prompt = drawn.prompt(about["split"], about["seed"])
+    sizes = {"tokens": window.tokens, "positions": len(prompt.asked or prompt.answer)}
+    if prompt.answer:
+        sizes["answer_tokens"] = len(prompt.answer)
     for price in prices:
-        about_window = {"price": price, "tokens": window.tokens, "positions": len(prompt.asked)}
-        yield told | about_window | _numbers(bench, prompt, price)
+        yield told | {"price": price} | sizes | _numbers(bench, prompt, price)
     bench.forget()
 
 
 def _numbers(bench: Bench, prompt: Prompt, price: float) -> dict[str, Any]:
     """Of one window at one price, or why there are none: the other windows go on."""
     try:
-        found: dict[str, Any] = bench.measure(prompt, find("routesparse", price))
+        found: dict[str, Any] = bench.compared(prompt, find("routesparse", price))
     except (RouteSparseError, RuntimeError) as error:  # torch's own, such as out of memory, are RuntimeErrors
         if broken_device() is not None:
             raise

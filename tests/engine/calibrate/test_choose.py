@@ -132,7 +132,7 @@ def test_testing_stops_at_the_first_price_that_fails():
     assert kept_prices(bounds, 1.0).tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("measure", [one for one in MEASURES if one != "answer"])
 def test_each_measure_chooses_the_price_that_its_losses_allow(measure):
     """All three measures of these rows lose the same."""
     found = chosen(rows_of(), f"{measure}={0.99 if measure == 'agreement' else 0.01}")
@@ -142,6 +142,26 @@ def test_each_measure_chooses_the_price_that_its_losses_allow(measure):
     assert found.parts[0].unit == "window" and found.parts[0].clusters == 4 and found.parts[0].windows == 96
     tighter = chosen(rows_of(), f"{measure}={0.996 if measure == 'agreement' else 0.004}")
     assert tighter.price == 0.5 and not tighter.tested[2].kept
+
+
+def test_gold_answers_count_by_document_and_only_for_their_own_target():
+    """Questions of one document may fail together: however many they are, its mean is one draw."""
+    asked = [one | {"answer_tokens": 5} for one in rows_of(clusters=16, windows=9)]
+    found = chosen(asked, "answer=0.05", confidence=0.9)
+    assert found.price == 1.0 and found.parts[0].unit == "document" and found.units == "questions"
+    assert "rise of the gold answers' loss at most 0.05 nats a token" in found.says
+    assert found.at_price.loss == pytest.approx(
+        np.mean([r["kl"] for r in asked if r["price"] == 1.0]), rel=1e-6
+    )
+    few = [one | {"answer_tokens": 5} for one in rows_of(clusters=4, windows=36)]
+    with pytest.raises(CalibrationError, match=r"no price keeps answer=0\.05"):
+        chosen(few, "answer=0.05")  # as many questions, but of four documents
+    with pytest.raises(CalibrationError, match="are all of one document"):
+        chosen([one for one in asked if one["cluster"] == "prose/0"], "answer=0.05")
+    with pytest.raises(CalibrationError, match=r"kl=0\.01 is about texts, and questions were measured"):
+        chosen(asked)
+    with pytest.raises(CalibrationError, match="about gold answers, and texts were measured"):
+        chosen([*asked, *rows_of(clusters=1)], "answer=0.05")
 
 
 def test_many_documents_are_the_unit_and_each_counts_once():

@@ -73,14 +73,33 @@ def test_rows_are_what_float64_attention_says(oracle, kind, window):
 
 
 def test_rows_come_back_in_the_order_in_which_they_were_drawn(oracle, monkeypatch):
-    """The betting bound needs them so; chunks are scored by ascending row."""
-    monkeypatch.setattr("routesparse.engine.certification.rows.CHUNK_SCORES", {"cpu": 2_000, "cuda": 1})
+    """The betting bound needs them so; chunks are scored by ascending row, and a plan's rows come in chunks, too."""
+    monkeypatch.setattr("routesparse.kernels.exact_rows.naive.CHUNK_SCORES", 2_000)
+    monkeypatch.setattr("routesparse.engine.certification.rows.MOST_READ", 20_000)
+    monkeypatch.setattr("routesparse.engine.certification.exact_rows.CHUNK_SCORES", 2_000)
     inputs = oracle.draw_inputs(0, n_q=300)
     out = oracle.attention(inputs).float()
     out[:, :, torch.arange(300)] *= 1 + torch.arange(300).view(-1, 1) / 300
     rows = draw_rows(inputs, 50, "", 0, 0)
     found = score_rows(inputs, out, rows)
     assert torch.allclose(found.error, rows / 300, atol=1e-4)
+    plan = random_plan(inputs)
+    reads = reads_of(plan, 0, inputs_shape(inputs))
+    planned = score_rows(inputs, out, rows, reads=reads, planned=True)
+    assert torch.allclose(planned.error, rows / 300, atol=1e-4)
+    # A dense row of the plan keeps everything, whatever is scored beside it.
+    dense = plan.dense_rows.gather(2, rows // 32)
+    assert 0 < dense.sum() < dense.numel() and torch.allclose(planned.mass[dense], torch.ones(()))
+    assert float(planned.mass[~dense].min()) < 0.5
+
+
+def test_values_may_be_of_another_size_than_keys(oracle):
+    inputs = oracle.draw_inputs(0, n_q=300)
+    q, k = inputs.q.float(), inputs.k.float()
+    v = torch.randn(1, k.shape[1], 300, 24, generator=torch.Generator().manual_seed(0))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    found = certify_attention(q, k, v, out, request=Request(rows=40))
+    assert found.verdict.level == "exact" and found.run.output.largest < 1e-5
 
 
 def every_row(batch, n_q):

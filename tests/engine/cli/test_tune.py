@@ -101,6 +101,46 @@ def test_a_price_is_measured_chosen_and_used_by_its_name(run, model, home, texts
     _routed_by_its_name(model, prompt.read_text())
 
 
+def test_a_price_is_chosen_for_gold_answers_and_used_by_its_name(run, model, home, texts, tmp_path):
+    file = tmp_path / "asked.jsonl"
+    words = (texts / "0.txt").read_text()
+    asked = [{"prompt": words[n : n + 500], "answer": words[n + 500 : n + 504]} for n in range(0, 240, 30)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in asked))
+    common = (
+        "tune",
+        "mine",
+        "--prompts",
+        file,
+        "--model",
+        model,
+        "--prices",
+        "0.5,0.25",
+        "--confidence",
+        0.6,
+    )
+    code, out, err = run(*common, "--target", "answer=9", "--windows", 7)
+    assert code == 0, err
+    assert (
+        "7 of 8 questions are measured" in err and "mine: 7 questions of 7 documents; unit: document" in out
+    )
+    made = tuned.load("mine-answer")
+    assert (made.price, made.measure, made.tokens) == (0.5, "answer", 505)
+    rows = [json.loads(line) for line in (home / "tuning" / "mine-answer.jsonl").read_text().splitlines()]
+    assert {row["answer_tokens"] for row in rows if "kl" in row} == {4}
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(words[:560])
+    code, _, err = run("analyze", prompt, "--model", model, "--break-even", 0, "--calibration", "mine-answer")
+    assert code == 0
+    assert "rise of the gold answers' loss at most 9 nats a token on mine" in " ".join(err.split()), err
+    for change, told in (
+        (("--target", "kl=5"), "kl=5 is about texts, and questions were measured"),
+        (("--tokens", 600), "questions are measured whole; leave --tokens out"),
+        (("--prompts", texts), "can't be measured together"),
+    ):
+        code, _, err = run(*common, "--name", "other", "--windows", 7, *change)
+        assert code == 2 and told in err.splitlines()[-1]
+
+
 def test_several_processes_measure_what_one_does(run, model, home, texts, tmp_path, monkeypatch):
     """Each with as many threads as one, on which a CPU's sums depend; a second command finds all of it."""
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))

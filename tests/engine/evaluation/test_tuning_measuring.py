@@ -127,7 +127,7 @@ def test_an_edited_text_is_measured_again_and_a_result_that_is_no_number_is_a_fa
     whole = tuning_windows.About(about, {}, 1_000)
 
     class Made:
-        def measure(self, prompt, rule):
+        def compared(self, prompt, rule):
             kl = float("nan") if rule.setting == 0.5 else 0.1
             return {"kl": kl, "agree": 1.0, "nats": 3.0, "nats_dense": 3.0, "area": 0.5}
 

@@ -157,6 +157,33 @@ def test_what_was_run_is_shown_not_what_was_asked_for(tmp_path):
     assert sum("(timed at bbbbbbb)" in cell for cell in cells) == 1
 
 
+def test_a_row_of_other_code_than_ours_says_so(tmp_path):
+    content = values.scores()
+    at = {"routesparse": ["b" * 40], "dense": ["a" * 40, "b" * 40], "minference": ["a" * 40]}
+    content["suite"] = [row | {"predicted_by": at.get(row["method"], [])} for row in content["suite"]]
+    ((found,), _) = read(tmp_path, content)
+    names = {row[1] for row in tables.main_table(found).rows}
+    assert {"dense", "routesparse=0.5", "window=1024", "minference=1 (predicted at aaaaaaa)"} < names
+
+
+def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
+    content = values.scores()
+    tested = content["hypotheses"][0]
+    tested |= {"time_ratios": [[1.01]]}
+    assert wording.verdict(read(tmp_path, content)[1][0]).endswith(
+        "routesparse=0.5 against minference=1 (1.01 of our time)"
+    )
+    tested |= {
+        "settings": [["minference=1", "routesparse=0.25", "routesparse=0.1"]],
+        "time_ratios": [[0.9, 1.2]],
+    }
+    assert wording.verdict(read(tmp_path, content)[1][0]).endswith(
+        "routesparse=0.25 (0.90 of its time), routesparse=0.1 (1.20 of its time) against minference=1"
+    )
+    tested |= {"unequal": "ours faster"}
+    assert "more time could buy ours nothing" in wording.verdict(read(tmp_path, content)[1][0])
+
+
 def test_a_control_that_does_not_lose_is_called_out(tmp_path):
     content = values.scores()
     content["suite"][-1] |= {"difference": values.estimate(0.5, 1)}

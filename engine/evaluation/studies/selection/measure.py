@@ -166,15 +166,23 @@ class Bench:
     @torch.no_grad()
     def measure(self, prompt: Prompt, method: Method) -> dict[str, float]:
         """Area, loss and score of one method on one prompt."""
-        name = prompt.item.name
-        if name not in self._references:
-            self._references[name] = self._forward(prompt, find("dense", 1)).hidden
-        found = self._forward(prompt, method)
-        numbers = found.run | self.compare(self._references[name], found.hidden, found.targets)
+        found, numbers = self._beside_dense(prompt, method)
         if not prompt.answer:
             return numbers if prompt.is_text else numbers | {"score": numbers["right"]}
         text = self._decoded(self._greedy(prompt, found, len(prompt.answer) + SLACK))
         return numbers | {"score": score_all(text, prompt.gold)}
+
+    @torch.no_grad()
+    def compared(self, prompt: Prompt, method: Method) -> dict[str, float]:
+        """Area and loss of one method on one prompt; of a question over its gold answer's tokens, none decoded."""
+        return self._beside_dense(prompt, method)[1]
+
+    def _beside_dense(self, prompt: Prompt, method: Method) -> tuple[Outcome, dict[str, float]]:
+        name = prompt.item.name
+        if name not in self._references:
+            self._references[name] = self._forward(prompt, find("dense", 1)).hidden
+        found = self._forward(prompt, method)
+        return found, found.run | self.compare(self._references[name], found.hidden, found.targets)
 
     @torch.no_grad()
     def answer(

@@ -1,7 +1,8 @@
 """Every method of the study by name, with its settings, the most telling one first.
 
 A published rule is one line of ``RULES``: where its class stands and which of its parameters the setting is. It is
-imported when it is asked for. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
+imported when it is asked for. ``NAME@PARAMETER:VALUE,...`` is the rule with others of its parameters changed, such as
+``sparq@dimensions:32``. ``trial:NAME`` is a rule under development: ``TRIALS[NAME](value)`` of trials.py beside
 this file, which need not exist.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from routesparse.engine.baselines.rule import Rule, Selection, View
@@ -114,8 +115,8 @@ def settings(name: str) -> tuple[float, ...]:
         return OURS[name][2]
     if name in INLINE:
         return INLINE[name][1]
-    if name in RULES:
-        return RULES[name][3]
+    if varied(name)[0] in RULES:
+        return RULES[varied(name)[0]][3]
     hint = f"write {name}=VALUE" if name.startswith("trial:") else f"use some of {', '.join(known())}"
     raise ConfigError(f"method {name!r} has no settings of its own; {hint}")
 
@@ -134,12 +135,27 @@ def find(name: str, setting: float, **others: Any) -> Method:
     if name.startswith("trial:"):
         trials = importlib.import_module(TRIALS).TRIALS
         return Method(name, setting, trials[name.removeprefix("trial:")](setting))
-    if name in RULES:
-        module, kind, parameter, known_settings = RULES[name]
+    base, parameters = varied(name)
+    if base in RULES:
+        module, kind, parameter, known_settings = RULES[base]
         made = getattr(importlib.import_module(f"{BASELINES}.{module}"), kind)
+        if unknown := set(parameters) - ({one.name for one in fields(made)} - {parameter}):
+            raise ConfigError(f"method {name!r}: {base} has no other parameter {', '.join(sorted(unknown))}")
         number = int(setting) if isinstance(known_settings[0], int) else setting
-        return Method(name, setting, made(**{parameter: number}, **others))
+        return Method(name, setting, made(**{parameter: number}, **others, **parameters))
     raise ConfigError(f"unknown method {name!r}; use some of {', '.join(known())}, or trial:NAME")
+
+
+def varied(name: str) -> tuple[str, dict[str, float]]:
+    """A rule's name and the parameters that the name changes. Errors: ConfigError."""
+    base, _, told = name.partition("@")
+    if not told:
+        return name, {}
+    try:
+        pairs = [text.split(":") for text in told.split(",")]
+        return base, {key: int(value) if value.isdigit() else float(value) for key, value in pairs}
+    except ValueError:
+        raise ConfigError(f"method {name!r} is not NAME@PARAMETER:NUMBER,...; write {base}@page:8") from None
 
 
 def rounds(wanted: Sequence[str]) -> list[list[tuple[str, float]]]:

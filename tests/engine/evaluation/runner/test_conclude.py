@@ -83,11 +83,60 @@ def with_fixed(*settings):
     return others | fixed | {("routesparse", 0.5): (0.6, 40.0)}
 
 
-@pytest.mark.parametrize("right", [0.2, 1.0])
-def test_a_rival_that_is_always_slower_is_not_compared(right):
-    found = by_test([cell("vt", 4096, with_fixed((1.0, right, 60.0, 0.3), (2.0, right, 70.0, 0.6)))])["H1"]
+SLOW = (
+    (1.0, 0.5, 60.0, 0.3),
+    (0.25, 0.1, 50.0, 0.2),
+    (2.0, 0.8, 70.0, 0.6),
+)  # of a rival that is always slower
+
+
+def raised(*ours, rivals=SLOW):
+    """(price, share of right prompts, ms, area) of ours besides its default, against a rival that is always slower."""
+    others = {("routesparse", price): rest for price, *rest in ours}
+    return by_test([cell("vt", 4096, with_fixed(*rivals) | others)])["H1"]
+
+
+def test_a_rival_that_is_always_slower_is_met_in_its_own_time_at_its_own_budget():
+    """Neither at its fastest setting, which has the smallest budget, nor by ours at our time."""
+    found = raised((0.25, 0.7, 50.0, 0.5), (0.1, 0.9, 70.0, 0.8), (0.01, 1.0, 90.0, 1.0))
+    assert found["settings"] == [["minference=1", "routesparse=0.25", "routesparse=0.1"]]
+    assert found["time_ratios"] == [[pytest.approx(5 / 6), pytest.approx(7 / 6)]]
+    # Half-way in time between 50 and 70 ms: the mean of .7 and .9, less .5.
+    assert found["estimates"][0]["value"] == pytest.approx(30) and found["verdict"] == "supported"
+
+
+def test_in_a_slower_rivals_time_ours_may_lose():
+    assert raised((0.25, 0.2, 60.0, 0.5))["verdict"] == "rejected"
+
+
+@pytest.mark.parametrize(("right", "verdict"), [(0.1, "rejected"), (1.0, "supported")])
+def test_ours_that_reads_all_in_less_than_a_slower_rivals_time_stands(right, verdict):
+    found = raised((0.25, 0.7, 50.0, 0.9), (0.01, right, 55.0, 0.99))
+    assert found["settings"][0] == ["minference=1", "routesparse=0.01"] and found["unequal"] == "ours faster"
+    assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "rivals", "said"),
+    [
+        ((), SLOW, "(setting: its time over it; 0.5: 0.667); run a slower one"),
+        (((0.25, 1.0, 50.0, 0.97),), SLOW, "0.25: 0.833, 0.5: 0.667); run a slower one"),
+        (((0.01, 1.0, 70.0, 1.0),), SLOW[1:], "add --methods minference=1, whose time ours is given"),
+    ],
+)
+def test_a_slower_rival_is_not_compared_at_unequal_times(ours, rivals, said):
+    found = raised(*ours, rivals=rivals)
     assert found["verdict"] == "not tested" and "estimates" not in found
-    assert "takes longer than ours (setting: its time over ours; 1: 1.500, 2: 1.750)" in found["why"]
+    assert "every setting of minference that ran takes longer than ours (setting: its time" in found["why"]
+    assert said in found["why"]
+
+
+def test_uniform_growth_that_is_slower_is_met_at_the_default_price_in_both_measures():
+    slow = {**ALL, ("routesparse_no_fallback", 0.5): (0.4, 50.0), ("routesparse", 0.25): (1.0, 50.0)}
+    found = by_test([cell("vt", 4096, slow)])["H3"]
+    points, nats = found["estimates"]
+    assert points["value"] == pytest.approx(60) and nats["value"] == pytest.approx(4)
+    assert found["settings"] == [["routesparse_no_fallback=0.5", "routesparse=0.25"]]
 
 
 @pytest.mark.parametrize(("right", "verdict"), [(0.2, "supported"), (1.0, "rejected")])

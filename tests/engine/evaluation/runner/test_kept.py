@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 
 import pytest
@@ -103,6 +104,42 @@ def test_kept_predictions_are_scored_alone_and_every_later_run_adds_to_them(job)
     assert keep(job) == (16, 1) and len(list(read_lines(job.kept))) == 16
     kept = {predictions.key(one): one for one in predictions.finished(job)}
     assert kept["hash of dense", "900/vt/0", 7]["prefill_ms"] == 2.0, "the first one stays"
+
+
+def test_of_two_kept_times_the_ones_of_the_last_sitting_count(job):
+    """Dense's configuration outlives the rivals' code, and times of two sittings compare nothing."""
+    write(job.predictions, rows_of(job, ("vt",), (900,)))
+    write(job.times, [row("vt", 900, 0, "dense", True, prefill_ms=5.0)])
+    assert keep(job) == (4, 1)
+    first = job.kept_times.read_bytes()
+    later = row("vt", 900, 0, "dense", True, prefill_ms=8.0, git_commit="b" * 40)
+    write(job.times, [later, row("vt", 900, 0, "window", True, prefill_ms=4.0, git_commit="b" * 40)])
+    assert keep(job) == (4, 3) and keep(job) == (4, 3)
+    assert job.kept_times.read_bytes().startswith(first), "a kept line is never written again"
+    job.times.unlink()
+    assert [one["medians"]["prefill_ms"] for one in score(job)["suite"]] == [8.0, 4.0]
+    assert score(job)["suite"][0]["timed_by"] == ["b" * 40]
+
+
+def test_splits_of_pg19_are_one_set_of_books(job):
+    """Four books each would be few clusters of two kinds; eight books are eight."""
+    books = dataclasses.replace(job, suite="pg19", tasks=("test", "validation"), lengths=(900,), n=4)
+    sums = {"tokens": 900, "words": 600, "bytes": 3_000, "last_nll": 30.0, "last_tokens": 10}
+    write(
+        books.predictions,
+        [
+            row(split, 900, index, method, True, suite="pg19", cluster=f"{split} {index}")
+            | {"row": {**sums, "nll": 3_000.0 + 60 * index + (6 if method == "window" else 0)}}
+            for split in books.tasks
+            for index in range(4)
+            for method in ("dense", "window")
+        ],
+    )
+    keep(books)
+    dense, window = score(books)["suite"]
+    assert (window["n"], window["clusters"], window["few_clusters"]) == (8, 8, False)
+    assert window["word_perplexity_ratio"]["value"] == pytest.approx(math.exp(6 / 600))
+    assert dense["measures"]["word_perplexity"] == pytest.approx(math.exp(3_090 / 600))
 
 
 def test_other_weights_prompts_and_configurations_never_mix_silently(job, capsys):
