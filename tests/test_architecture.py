@@ -1,4 +1,4 @@
-"""Who may import whom: directions and libraries, read from the syntax trees, and run for real.
+"""Who may import whom: directions and libraries, read from the syntax trees; test_imports.py runs them for real.
 
 Top-level imports of an importable module count double: they run on machines without a GPU or without torch.
 """
@@ -6,34 +6,22 @@ Top-level imports of an importable module count double: they run on machines wit
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = ("app", "engine", "kernels")
-# What the web process loads; each is checked once it exists.
-READ_SIDE = (
-    "app/**/*.py",
-    "engine/__init__.py",
-    "engine/errors.py",
-    "engine/rows.py",
-    "engine/certificate_rows.py",
-    "engine/certification/rounding.py",
-    "engine/config.py",
-    "engine/paths.py",
-    "engine/method/router.py",
-    "engine/store/*.py",
-    "engine/export/*.py",
-    "engine/results/*.py",
-    "engine/jobs/*.py",
+from tests.import_graph import (
+    FILES,
+    FOLDERS,
+    IMPORTS,
+    ROOT,
+    circle_in,
+    components,
+    edges,
+    longest_chain,
+    module_name,
+    tree_of,
 )
-
 
 # Libraries that take long to import, or that not every machine has: functions may import them.
 HEAVY = (
@@ -204,56 +192,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Import:
-    """One import statement of one of our files."""
-
-    file: str  # relative to the repository, with slashes
-    line: int
-    module: str  # dotted, relative imports resolved
-    top_level: bool  # runs when the file is imported
-
-    @property
-    def library(self) -> str:
-        return self.module.split(".")[0]
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} imports {self.module}"
-
-
-def module_name(file: str) -> str:
-    """engine/store/bundle.py as routesparse.engine.store.bundle."""
-    return "routesparse." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def imports_of(file: str) -> Iterator[Import]:
-    package = module_name(file) if file.endswith("__init__.py") else module_name(file).rpartition(".")[0]
-
-    def visit(node: ast.AST, top_level: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(file, child.lineno, alias.name, top_level)
-            elif isinstance(child, ast.ImportFrom):
-                parents = package.split(".")[: len(package.split(".")) - child.level + 1]
-                base = ".".join([*parents, child.module or ""]).rstrip(".") if child.level else child.module
-                for alias in child.names:
-                    yield Import(file, child.lineno, f"{base}.{alias.name}", top_level)
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            else:
-                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from visit(child, top_level and not inside)
-
-    yield from visit(ast.parse((ROOT / file).read_text("utf-8")), True)
-
-
-FILES = sorted(
-    path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
-)
-IMPORTS = [found for file in FILES for found in imports_of(file)]
-
-
 def offenders(library: str, allowed) -> list[str]:
     return [str(found) for found in IMPORTS if found.library == library and not allowed(found.file)]
 
@@ -294,7 +232,7 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
         for found in IMPORTS
         if found.top_level
         and found.file not in device_code
-        and any(found.module.startswith(name) for name in names)
+        and any(f"{found.module}.".startswith(f"{name}.") for name in names)
     ]
 
 
@@ -307,6 +245,7 @@ def test_transformers_stays_in_the_interface_and_model_loading() -> None:
         "engine/models/load.py",
         "engine/evaluation/studies/decisions/problems.py",
         "engine/evaluation/studies/decisions/recording.py",
+        "engine/evaluation/studies/rope_search.py",  # compares with the factors that transformers computes
         "engine/evaluation/studies/selection/together.py",  # stacks the caches of prefills
     )
     assert not offenders("transformers", lambda f: f in homes or f.startswith("engine/demo_model/"))
@@ -335,71 +274,6 @@ def test_only_heavy_libraries_are_imported_inside_functions() -> None:
         if not found.top_level and found.library not in HEAVY and found.library != "routesparse"
     ]
     assert not light, listed("move these imports to the top of their files", light)
-
-
-def edges(files: Iterable[str]) -> dict[str, set[str]]:
-    """File -> our files that it imports, inside functions too; imports for type checkers only do not count."""
-    chosen = set(files)
-    names = {module_name(file): file for file in FILES}
-    graph: dict[str, set[str]] = {file: set() for file in chosen}
-    for found in IMPORTS:
-        # ``from package import name`` is the file of that name where there is one, else the package's __init__.
-        target = names.get(found.module) or names.get(found.module.rpartition(".")[0])
-        if found.file in chosen and target in chosen and target != found.file:
-            graph[found.file].add(target)
-    return graph
-
-
-def components(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components (Tarjan 1972), a component after all that it imports; several files: a circle."""
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(file: str) -> None:
-        number[file] = low[file] = len(number)
-        stack.append(file)
-        for target in sorted(graph[file]):
-            if target not in number:
-                visit(target)
-            if target in stack:
-                low[file] = min(low[file], low[target])
-        if low[file] == number[file]:
-            place = stack.index(file)
-            found.append(stack[place:])
-            del stack[place:]
-
-    for file in sorted(graph):
-        if file not in number:
-            visit(file)
-    return found
-
-
-def circle_in(graph: dict[str, set[str]], component: list[str]) -> list[str]:
-    """The shortest way from a component's first file back to itself, by breadth."""
-    first = min(component)
-    ways = [[first]]
-    for way in ways:
-        for target in sorted(graph[way[-1]] & set(component)):
-            if target == first:
-                return [*way, first]
-            if all(target not in other for other in ways):
-                ways.append([*way, target])
-    raise AssertionError(f"{component} is no circle")
-
-
-def longest_chain(graph: dict[str, set[str]]) -> list[str]:
-    """The longest chain of imports, from the file that nobody on it imports down; a circle counts as one file."""
-    chain: dict[str, list[str]] = {}
-    longest: list[str] = []
-    for component in components(graph):
-        below = {target for file in component for target in graph[file]} - set(component)
-        best = max((chain[target] for target in sorted(below)), key=len, default=[])
-        for file in component:
-            chain[file] = [" + ".join(sorted(component)), *best]
-        longest = max(longest, chain[component[0]], key=len)
-    return longest
 
 
 def test_no_file_is_in_an_import_circle() -> None:
@@ -472,7 +346,7 @@ def test_the_method_never_asks_which_device_it_runs_on() -> None:
     for file in FILES:
         if room_of(file) != "engine/method":
             continue
-        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
+        for node in ast.walk(tree_of(file)):
             text = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
             if text.endswith((".is_cuda", "device.type", "torch.cuda", "is_available")):
                 wrong.append(f"{file}:{node.lineno} reads {text}")
@@ -488,7 +362,7 @@ def test_a_family_is_named_in_its_own_file_only() -> None:
         f"{file}:{node.lineno} says {node.value!r}"
         for file in FILES
         if not file.startswith(MAY_NAME_FAMILIES)
-        for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Constant) and node.value in names
     ]
     assert not wrong, listed("families named outside their own files; ask the registry instead", wrong)
@@ -497,62 +371,3 @@ def test_a_family_is_named_in_its_own_file_only() -> None:
 def listed(what: str, items: Iterable[str]) -> str:
     """A failure's text: a line per item."""
     return "\n  ".join([f"{what}:", *items])
-
-
-def run_python(code: str, **environment: str) -> str:
-    """Output of a fresh interpreter, started in the repository's root."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_transformers_does_not_run_our_kernels_folder() -> None:
-    """transformers probes for a PyPI package called ``kernels``; ours must not answer to that name."""
-    pytest.importorskip("transformers")
-    assert not (ROOT / "kernels" / "__init__.py").exists()
-    code = (
-        "import sys, transformers.models.llama.modeling_llama\n"
-        "ours = [m.__file__ for m in list(sys.modules.values())\n"
-        f"        if str(getattr(m, '__file__', None) or '').startswith({str(ROOT / 'kernels')!r})]\n"
-        "assert not ours, ours\n"
-    )
-    run_python(code, PYTHONPATH=str(ROOT))
-
-
-def test_the_web_process_imports_neither_torch_nor_triton() -> None:
-    """Every module of the read side is imported by one fresh interpreter."""
-    found = sorted({path.relative_to(ROOT).as_posix() for glob in READ_SIDE for path in ROOT.glob(glob)})
-    # Pages run Streamlit code when imported; their imports are covered by the syntax tree above.
-    modules = [module_name(file) for file in found if is_importable(file)]
-    assert "routesparse.engine" in modules
-    code = (
-        "import importlib, sys\n"
-        f"for name in {modules!r}:\n"
-        "    importlib.import_module(name)\n"
-        "    heavy = {'torch', 'triton', 'transformers'} & set(sys.modules)\n"
-        "    assert not heavy, f'{name} imports {sorted(heavy)}'\n"
-    )
-    run_python(code)
-
-
-def is_importable(file: str) -> bool:
-    """Whether importing the file only defines things: no page code at its top level."""
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
-    return not any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in tree.body)
-
-
-def test_kernels_import_without_triton() -> None:
-    """As on a Mac or on Windows; the torch backend works there."""
-    code = (
-        "import sys; sys.modules['triton'] = None\n"
-        "import torch\n"
-        "from routesparse.kernels.attention import hopper_launch, row_order, triton_launch\n"
-        "from routesparse.kernels.interface import RowPlan, sparse_attention\n"
-        "x = torch.randn(1, 1, 100, 16)\n"
-        "out, _ = sparse_attention(x, x, x, RowPlan.dense(1, 1, 100, 100))\n"
-        "assert out.isfinite().all()\n"
-    )
-    run_python(code)

@@ -19,23 +19,11 @@ from routesparse.engine.baselines.xattention import XAttention
 from routesparse.engine.errors import ConfigError, PromptError, UnsupportedModelError
 from routesparse.engine.profiles.measure import free_profile
 from routesparse.engine.runtime.transformers import FORWARD_ARGUMENTS, routed_by
+from tests.engine import tiny_shape
 
 TOKENS = 320
 WINDOW = 48
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SHAPE = {**tiny_shape.SHAPE, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ALTERNATING = ["sliding_attention", "full_attention"]
 # What makes each family's attention special: windows, soft caps, sinks.
 FAMILIES = {

@@ -12,6 +12,7 @@ from routesparse.engine.errors import UnsupportedModelError
 from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.runtime.continuous import NAME, route_requests
 from routesparse.engine.store.bundle import read_bundle
+from tests.engine import tiny_shape
 
 CONFIG = RouterConfig(
     break_even_tokens=256, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
@@ -20,18 +21,7 @@ CONFIG = RouterConfig(
 PROFILE = LatencyProfile("p", "d", "torch", "float32", 16, 2, 1, 32, 16, 0, 10, 0, 0, 30, 0, 0, 0, 0)
 # A floor that no block's share is below: every plan reads every block.
 FULL = replace(CONFIG, price=1e-6)
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-    "eos_token_id": None,
-}
+SHAPE = {**tiny_shape.SHAPE, "eos_token_id": None}
 MODELS = {
     "Llama": {},
     "Qwen2": {

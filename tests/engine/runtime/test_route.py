@@ -14,6 +14,7 @@ from routesparse.engine.errors import ModelError, PromptError, UnsupportedModelE
 from routesparse.engine.profiles.measure import NamedProfile
 from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.store.bundle import read_bundle
+from tests.engine.tiny_shape import SHAPE
 
 CONFIG = RouterConfig(
     break_even_tokens=512, block_q=32, block_k=16, tail_tokens=32, routing_rows=16, certificate_rows=16
@@ -26,21 +27,9 @@ def own_home(monkeypatch, tmp_path):
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path))
 
 
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.2,
-}
-
-
 def llama():
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE, head_dim=16)).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE)).eval()
 
 
 def no_memory(*_):

@@ -14,25 +14,12 @@ from routesparse.engine.runtime import transformers as hf
 from routesparse.engine.runtime.attention_router import AttentionRouter
 from routesparse.engine.runtime.refusals import MODEL_FAMILIES
 from routesparse.kernels.interface import RowPlan, sparse_attention
+from tests.engine import tiny_shape
 
 TOKENS = 320
 BLOCK_Q, BLOCK_K = 32, 16
 WINDOW = 48
-SHAPE = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 2048,
-    # Larger than usual: the logits must depend on the mask, or the negative controls would prove nothing.
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SHAPE = {**tiny_shape.SHAPE, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ALTERNATING = ["sliding_attention", "full_attention"] * 2
 MIXTURE = {
     "num_local_experts": 4,
