@@ -135,7 +135,7 @@ def exact_rows(
         num_warps=4,
     )
     if not planned:
-        return ExactRows(values[0], values[1], flags[0])
+        return ExactRows(*values, flags[0])
     return ExactRows(values[0], values[1], flags[0], values[2], flags[1], key, values[3], values[4])
 
 
