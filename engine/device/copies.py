@@ -51,6 +51,11 @@ class Readout:
         self._layout = packed.layout
         self._copies = Copies({"values": packed.values})
 
+    def first(self, name: str) -> float:
+        """The first number of one tensor, once it has arrived."""
+        start = places_of(self._layout)[name]
+        return float(self._copies.numpy()["values"][start])
+
     def numpy(self) -> dict[str, np.ndarray]:
         """The tensors by name, once they have arrived."""
         values, found, start = self._copies.numpy()["values"], {}, 0
@@ -73,13 +78,18 @@ class Packed:
 
     def places(self) -> dict[str, int]:
         """Where each tensor starts."""
-        sizes = [math.prod(shape) for shape, _ in self.layout.values()]
-        return dict(zip(self.layout, accumulate(sizes, initial=0), strict=False))
+        return places_of(self.layout)
 
     def part(self, name: str) -> torch.Tensor:
         """One of the tensors, flat, to be written to."""
         start = self.places()[name]
         return self.values[start : start + math.prod(self.layout[name][0])]
+
+
+def places_of(layout: Layout) -> dict[str, int]:
+    """Where each tensor of a layout starts."""
+    sizes = [math.prod(shape) for shape, _ in layout.values()]
+    return dict(zip(layout, accumulate(sizes, initial=0), strict=False))
 
 
 def pack(tensors: Mapping[str, torch.Tensor]) -> Packed:

@@ -50,19 +50,21 @@ class PendingPass:
     limit_us: float | None
     audits: tuple[Audited, ...]  # one a segment
 
-    def read(self, dtype: str) -> LayerPass:
+    def check(self, dtype: str) -> None:
         """Wait for the device. dtype: of the prompt. Errors: NumericsError where it met NaN or Inf."""
-        values = self.copies.numpy()
-        try:
-            decisions = tuple(pending.read() for pending in self.pendings)
-            if not values["finite"]:
-                raise NumericsError("NaN or Inf in the attention output")
-        except NumericsError as error:
-            raise NumericsError.in_layer(self.layer, error, dtype) from None
+        finite = self.copies.numpy()["finite"]
+        scored = all(pending.readout.first("finite") for pending in self.pendings)
+        if not (scored and finite):
+            error = NumericsError(f"NaN or Inf in the attention {'output' if scored else 'scores'}")
+            raise NumericsError.in_layer(self.layer, error, dtype)
+
+    def read(self) -> LayerPass:
+        """What a checked pass left behind."""
         kernel_us, audit_us = self.laps.elapsed_us()
+        values = self.copies.numpy()
         return LayerPass(
             layer=self.layer,
-            decisions=decisions,
+            decisions=tuple(pending.read() for pending in self.pendings),
             heatmaps=tuple(pending.heatmaps.read() for pending in self.pendings),
             kernel_us=kernel_us,
             density=float(values["density"].mean()),
@@ -85,26 +87,38 @@ class PromptTrace:
     dtype: str
     layers: set[int] = field(default_factory=set)
     _pending: list[PendingPass] = field(default_factory=list)
+    _checked: list[PendingPass] = field(default_factory=list)
     _passes: list[LayerPass] = field(default_factory=list)
 
     def copied(self) -> PromptTrace:
         """This prompt as it is now, for a chunk to continue. Errors: NumericsError."""
-        return replace(self, layers=set(self.layers), _pending=[], _passes=list(self.passes))
+        return replace(self, layers=set(self.layers), _pending=[], _checked=[], _passes=list(self.passes))
 
     def add(self, layer_pass: PendingPass) -> None:
         """The next layer pass, perhaps still running."""
         self._pending.append(layer_pass)
 
     def settle(self) -> None:
-        """Wait for every pass and read it. Errors: NumericsError, again on every call."""
+        """Wait for every pass, and read no more of it than whether it is finite.
+
+        A model's prefill ends with this; reading the pictures of 64 units takes milliseconds, in which a GPU would
+        have nothing to do. Errors: NumericsError, again on every call.
+        """
         while self._pending:
-            self._passes.append(self._pending[0].read(self.dtype))
-            del self._pending[0]
+            self._pending[0].check(self.dtype)
+            self._checked.append(self._pending.pop(0))
+
+    def read(self) -> None:
+        """Read every pass: until then its numbers lie in memory that later copies could use. Errors: as settle."""
+        self.settle()
+        while self._checked:
+            self._passes.append(self._checked[0].read())
+            del self._checked[0]
 
     @property
     def passes(self) -> list[LayerPass]:
-        """Every layer pass, settled. Errors: NumericsError."""
-        self.settle()
+        """Every layer pass, read. Errors: as settle."""
+        self.read()
         return self._passes
 
     @property

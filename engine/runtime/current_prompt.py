@@ -113,6 +113,8 @@ class CurrentPrompt:
         batch, heads, n_q, head_dim = inputs.q.shape
         device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
         self._trace.settle()
+        for prompt in self._trace.prompts[-1:]:
+            prompt.read()
         self._begun += 1
         self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()
         self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))

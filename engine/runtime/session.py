@@ -151,7 +151,7 @@ class RoutingSession(AttentionRouter):
             out, pending_pass = self._route(inputs, segments, layer)
             prompt.add(pending_pass)
             if not inputs.q.is_cuda:
-                prompt.settle()
+                prompt.read()
         except BaseException:
             self._prompt.forget()
             raise

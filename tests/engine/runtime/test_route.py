@@ -286,6 +286,26 @@ def test_a_prefill_that_failed_outside_attention_is_no_record(tmp_path):
     }
 
 
+def test_a_forward_checks_its_passes_and_whoever_asks_reads_them(monkeypatch):
+    """As on a GPU: reading pictures is no part of the prefill. The next prompt reads what nobody asked for."""
+    from routesparse.engine.decide.heatmap import PendingHeatmaps
+    from routesparse.engine.record.passes import PromptTrace
+    from routesparse.engine.runtime.session import RoutingSession
+
+    reads, read = [], PendingHeatmaps.read
+    monkeypatch.setattr(PendingHeatmaps, "read", lambda self: reads.append(1) or read(self))
+    model, session = llama(), RoutingSession(CONFIG, profile=NamedProfile())
+    with torch.no_grad(), hf.routed_by(model, session):
+        with monkeypatch.context() as on_gpu:
+            on_gpu.setattr(PromptTrace, "read", PromptTrace.settle)
+            model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+        assert not reads
+        model(prompt(TOKENS), logits_to_keep=1, use_cache=False)
+        first, second = session.trace.prompts
+        assert len(reads) == 4 and len(first.passes) == len(second.passes) == 2
+    assert len(reads) == 4 and session.trace.record().choices
+
+
 def test_a_pass_that_met_nan_on_the_device_is_forgotten_with_its_prompt():
     """As on a GPU, where the flag is read after the forward."""
     from routesparse.engine.device.copies import Copies
