@@ -113,9 +113,12 @@ def predicted_elsewhere(row: MethodRow, ours: MethodRow | None) -> str:
     return f" (predicted at {', '.join(commit[:7] for commit in row.predicted_by)})"
 
 
-def timed_elsewhere(row: MethodRow) -> str:
-    """Which commits' code was timed, where it is not what predicted."""
-    if row.prefill_ms is None or not row.timed_by or row.timed_by == row.predicted_by:
+def timed_elsewhere(row: MethodRow, ours: MethodRow | None = None) -> str:
+    """Which commits' code was timed, where it is not what predicted, or none of those that our row was timed at."""
+    if row.prefill_ms is None or not row.timed_by:
+        return ""
+    beside = ours is None or not ours.timed_by or set(ours.timed_by) & set(row.timed_by)
+    if row.timed_by == row.predicted_by and beside:
         return ""
     return f" (timed at {', '.join(commit[:7] for commit in row.timed_by)})"
 
