@@ -30,7 +30,7 @@ screenshots: .venv/.installed
 
 # An evaluation that a CPU can do, with its negative controls; the same command goes on where it was cut off.
 evaluate-cpu: .venv/.installed
-	$(BIN)/routesparse evaluate ruler --tasks vt,niah_multivalue --lengths 2048 --n 25 --seed 32 --data $(TEXTS) \
+	$(BIN)/routesparse evaluate ruler --tasks vt,niah_multivalue --lengths 2048,4096 --n 25 --seed 32 --data $(TEXTS) \
 		--methods routesparse=0.5 --methods random_blocks=0.5 --methods window=256 --methods dense_kernel \
 		--out .cache/ruler_cpu
 	$(BIN)/routesparse report .cache/ruler_cpu --out .cache/evaluation_cpu.html \

@@ -122,7 +122,7 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
                     numbers.share(row.area),
                     numbers.millis(row.attention_ms),
                     "none" if dense else numbers.millis(row.select_ms),
-                    numbers.millis(row.prefill_ms) + wording.timed_elsewhere(row),
+                    numbers.millis(row.prefill_ms) + wording.timed_elsewhere(row, ours),
                     wording.good_tasks(row),
                 )
             )

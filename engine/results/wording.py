@@ -34,6 +34,7 @@ HOW = (
     "Against dense: mean over tasks of the paired difference on the same prompts, with its 95 % bootstrap interval "
     "over clusters; where fewer than 10 prompts differ, how many do, and Newcombe's interval if scores are 0 or 1. "
     "Where n is smaller than dense's, the score is of fewer prompts, and the difference alone compares. "
+    "(at ...): predicted by that commit's code, ours by another one's. "
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
     "Harmed: prompts that score lower than dense; none of n still allows a share of 3/n. Area: share of the causal "
     "area read. Times are medians."
@@ -110,12 +111,15 @@ def predicted_elsewhere(row: MethodRow, ours: MethodRow | None) -> str:
     """Which commits' code predicted, where it is none of those that predicted our row beside it."""
     if ours is None or not row.predicted_by or set(row.predicted_by) & set(ours.predicted_by):
         return ""
-    return f" (predicted at {', '.join(commit[:7] for commit in row.predicted_by)})"
+    return f" (at {', '.join(commit[:7] for commit in row.predicted_by)})"
 
 
-def timed_elsewhere(row: MethodRow) -> str:
-    """Which commits' code was timed, where it is not what predicted."""
-    if row.prefill_ms is None or not row.timed_by or row.timed_by == row.predicted_by:
+def timed_elsewhere(row: MethodRow, ours: MethodRow | None = None) -> str:
+    """Which commits' code was timed, where it is not what predicted, or none of those that our row was timed at."""
+    if row.prefill_ms is None or not row.timed_by:
+        return ""
+    beside = ours is None or not ours.timed_by or set(ours.timed_by) & set(row.timed_by)
+    if row.timed_by == row.predicted_by and beside:
         return ""
     return f" (timed at {', '.join(commit[:7] for commit in row.timed_by)})"
 

@@ -163,7 +163,19 @@ def test_a_row_of_other_code_than_ours_says_so(tmp_path):
     content["suite"] = [row | {"predicted_by": at.get(row["method"], [])} for row in content["suite"]]
     ((found,), _) = read(tmp_path, content)
     names = {row[1] for row in tables.main_table(found).rows}
-    assert {"dense", "routesparse=0.5", "window=1024", "minference=1 (predicted at aaaaaaa)"} < names
+    assert {"dense", "routesparse=0.5", "window=1024", "minference=1 (at aaaaaaa)"} < names
+
+
+def test_times_of_another_sitting_than_ours_say_so(tmp_path):
+    content = values.scores()
+    for row in content["suite"]:
+        commits = ["a" * 40] if row["method"] == "minference" else ["b" * 40]
+        row |= {"predicted_by": commits, "timed_by": commits, "medians": {"prefill_ms": 9.0}}
+    ((found,), _) = read(tmp_path, content)
+    table = tables.main_table(found)
+    times = {row[1]: row[table.heads.index("prefill")] for row in table.rows}
+    assert times["routesparse=0.5"] == "9.00 ms"
+    assert times["minference=1 (at aaaaaaa)"] == "9.00 ms (timed at aaaaaaa)"
 
 
 def test_a_verdict_says_in_whose_time_the_two_were_compared(tmp_path):
