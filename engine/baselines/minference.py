@@ -169,6 +169,8 @@ def heads_from_json(path: Path) -> Heads:
     """Budgets of a file in the authors' format. Raises ConfigError where it is none."""
     try:
         layers = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(layers, list):
+            raise ValueError(f"it is one {type(layers).__name__}, not a list")
         return tuple(
             tuple(
                 _entry(layer[str(h)]) if str(h) in layer else DEFAULT for h in range(1 + max(map(int, layer)))
