@@ -231,7 +231,20 @@ def long_contexts(results: list[dict[str, Any]], search: dict[str, Any] | None =
             for row in sorted(rows, key=lambda row: (row["tokens"], row["task"]))
         ),
     ]
-    return [*lines, "", *_depths(rows), *(_searched(search) if search else [])]
+    return [*lines, "", *_depths(rows), "", _routing_s_part(rows), *(_searched(search) if search else [])]
+
+
+def _routing_s_part(rows: Sequence[dict[str, Any]]) -> str:
+    """Prompts that routing harmed and gained under each scaling, over tasks and lengths."""
+    told = []
+    for scaling in dict.fromkeys(row["scaling"] for row in rows):
+        pairs = [row["routed - dense"] for row in rows if row["scaling"] == scaling]
+        harmed, gained, n = (sum(pair[name] for pair in pairs) for name in ("harmed", "gained", "n"))
+        told.append(f"{_SCALINGS[scaling]} {harmed} and {gained} of {n}")
+    return (
+        f"**Routing's part.** Prompts harmed and gained, all tasks and lengths together: {'; '.join(told)}. A scaling "
+        "under which dense prefills find nothing has nothing to lose."
+    )
 
 
 def _form(rows: Sequence[dict[str, Any]]) -> str:

@@ -201,7 +201,8 @@ def test_longer_contexts_are_told_with_the_depths_of_found_needles():
     }
     lines = report_contexts.long_contexts([{**ABOUT, "original": 131_072, "rows": [row]}])
     assert "| YaRN | niah_multivalue | 262,144 | 1 | 100.0 | 75.0 | -25.0 | 1 | 0 | 50 | 0.10 |" in lines
-    assert lines[-1] == "| YaRN | 262,144 | 2 and 1 of 2 | - | - | 1 and 1 of 1 |"
+    assert lines[-3] == "| YaRN | 262,144 | 2 and 1 of 2 | - | - | 1 and 1 of 1 |"
+    assert "all tasks and lengths together: YaRN 1 and 0 of 1." in lines[-1]
     assert "What was measured, 262,144, lies beyond the 65,536" in lines[0] and "short list" not in lines[0]
     trained = report_contexts.long_contexts(
         [{**ABOUT, "original": 131_072, "rows": [row, {**row, "tokens": 32_768}]}]
@@ -220,7 +221,7 @@ def test_longropes_short_list_is_called_no_scaling(alike):
     table = [line for line in lines if line.startswith("| LongRoPE's form") and "| vt |" in line]
     assert [line.startswith("| LongRoPE's form (no scaling) |") for line in table] == [True, False]
     assert "whose factors are all 1.0 here" in lines[0] and ("needle for needle" in lines[0]) == alike
-    assert "| LongRoPE's form (no scaling) | 131,072 |" in "\n".join(lines[-3:]), "by depth too"
+    assert "| LongRoPE's form (no scaling) | 131,072 |" in "\n".join(lines[-5:]), "by depth too"
 
 
 @pytest.mark.parametrize(("ms", "told"), [(1.4, "met up to 32 rows a head"), (1.6, "not met")])
