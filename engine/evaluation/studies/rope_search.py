@@ -73,7 +73,7 @@ class Losses:
 
     def __init__(self, loaded: LoadedModel, trained: int) -> None:
         """Errors: ModelError where the model's positions are rescaled already, or not rotary."""
-        self._rotary = getattr(loaded.model.model, "rotary_emb", None)
+        self._rotary: Any = getattr(loaded.model.model, "rotary_emb", None)
         if getattr(self._rotary, "rope_type", None) != "default":
             raise ModelError(f"model {loaded.name!r} has no plain rotary positions; nothing is searched")
         self._model, self._trained = loaded.model, trained

@@ -141,7 +141,7 @@ def tried(out: Path, candidates: tuple[str, ...]) -> list[Tried]:
                 "give the same command more time"
             )
         by_task = list(_by_task(found))
-        logs = [np.log(max(np.mean([row["kl"] for row in group]), 1e-12)) for group in by_task]
+        logs = [np.log(max(float(np.mean([row["kl"] for row in group])), 1e-12)) for group in by_task]
         area = float(np.mean([np.mean([row["area"] for row in group]) for group in by_task]))
         made.append(Tried(text, area, float(np.exp(np.mean(logs)))))
     return made
