@@ -77,7 +77,7 @@ class Losses:
         if getattr(self._rotary, "rope_type", None) != "default":
             raise ModelError(f"model {loaded.name!r} has no plain rotary positions; nothing is searched")
         self._model, self._trained = loaded.model, trained
-        self._plain = self._rotary.inv_freq.detach().clone()
+        self._plain = loaded.model.model.rotary_emb.inv_freq.detach().clone()
         self._head = loaded.model.lm_head.weight.float().T
 
     @torch.no_grad()
