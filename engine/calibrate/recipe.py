@@ -10,6 +10,7 @@ from routesparse.engine.calibrate.fit import Measure, Subject, calibrate
 from routesparse.engine.calibrate.prompts import Document, Window, cut, split_folds
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.errors import CalibrationError
 
 AUDIT_ROWS = 512
 ERROR_ROWS = 64  # output errors cost more than masses, and the predictor averages over many units
@@ -40,6 +41,12 @@ def cut_folds(groups: Mapping[str, Sequence[Document]], recipe: Recipe, tokenize
     seed, sizes = recipe.config.seed, recipe.sizes
     for documents in groups.values():
         usable = [d for d in documents if d.tokens >= recipe.lengths[0][0]]
+        if documents and len(usable) < 2:
+            raise CalibrationError(
+                f"{len(usable)} of {len(documents)} documents have the {recipe.lengths[0][0]:,} tokens of the shortest "
+                f"prompt, the longest has {max(d.tokens for d in documents):,}; the two folds need two: pass longer "
+                "ones, or shorter prompts by --tokens"
+            )
         parts = split_folds(usable, sizes[0] / sum(sizes), seed)
         for fold, part, count in zip(folds, parts, sizes, strict=True):
             for least, most in recipe.lengths:

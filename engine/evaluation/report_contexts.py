@@ -11,9 +11,12 @@ from statistics import fmean
 from typing import Any
 
 from routesparse.engine.evaluation.result_files import read, source, there, write_page
+from routesparse.engine.evaluation.studies.needles import paired
 
-PRESSES = "presses_h200.json"
-LONG = ("long_context_h200.json", "long_context_single_h200.json")
+# Each a run with its own prompts; a later one of the same seed goes on behind the earlier one's.
+PRESSES = ("presses_h200.json", "presses_more_h200.json")
+LONG = ("long_context_h200.json", "long_context_more_h200.json", "long_context_single_h200.json")
+SEARCH = "rope_search_h200.json"
 _NAMES = {
     None: "no press",
     "StreamingLLMPress": "StreamingLLM",
@@ -25,8 +28,11 @@ _SCALINGS = {
     "linear": "Position Interpolation",
     "yarn": "YaRN",
     "longrope": "LongRoPE's form",
+    "yarn_trained": "YaRN from 65,536",
+    "searched": "LongRoPE, searched",
 }
-_TRAINED = 65_536  # tokens of the bundled model's training
+_TRAINED = 65_536  # tokens of the bundled model's training, which the last two stretch
+_METHODS = ("dense", "routed")
 _FEWEST_DIFFERING = 10  # prompts that differ, from which on a bootstrap interval is printed
 _PAIRED = (
     "*routed - dense* is the mean difference on the same prompt; where at least 10 prompts differ, with a 95 % "
@@ -43,29 +49,30 @@ _CLUSTERS = (
 
 def write() -> None:
     """Replace the pages whose studies are there."""
-    if there(PRESSES):
-        write_page(
-            "PRESSES.md", "Needles after a press: routed prefill against dense", presses(read(PRESSES))
-        )
+    found = [read(name) for name in PRESSES if there(name)]
+    if found:
+        write_page("PRESSES.md", "Needles after a press: routed prefill against dense", presses(found))
     found = [read(name) for name in LONG if there(name)]
     if found:
         title = "Longer contexts: which scaling of positions keeps retrieval, dense and routed"
-        write_page("LONG_CONTEXT.md", title, long_contexts(found))
+        search = read(SEARCH) if there(SEARCH) else None
+        write_page("LONG_CONTEXT.md", title, long_contexts(found, search))
 
 
-def presses(result: dict[str, Any]) -> list[str]:
+def presses(results: list[dict[str, Any]]) -> list[str]:
     """Scores by press, share thrown away and length, all tasks together and each."""
-    cells = result["cells"]
+    cells = pooled(results, "cells", ("task", "tokens", "press", "ratio"))
+    cells += [_all_tasks(cells, *case) for case in _cases(cells)]
     lines = [
         "A press throws a share of the KV cache away when the prefill has ended (`engine/runtime/kvpress.py`); the "
         "prefill before it is dense, or routed at the default price. Same prompts throughout, greedy answers of at "
-        f"most {result['slack_tokens']} tokens more than the gold one, scored as RULER does, in percent; *area* is the "
-        "share of the causal area that the routed prefill read. The press loses what it throws away after either "
+        f"most {results[0]['slack_tokens']} tokens more than the gold one, scored as RULER does, in percent; *area* is "
+        "the share of the causal area that the routed prefill read. The press loses what it throws away after either "
         "prefill: compare down a column for that, along a row for what routing adds.",
         "",
-        f"{_PAIRED} {_CLUSTERS} {_several(len(cells))}",
+        f"{_PAIRED} {_CLUSTERS} {_several(len(cells))} {_left_out(results, cells)}".rstrip(),
         "",
-        f"{_asked(result, [cell for cell in cells if cell['task']])} {source(result)}.",
+        *_sources(results, "cells"),
         "",
     ]
     for tokens in sorted({cell["tokens"] for cell in cells}):
@@ -76,25 +83,85 @@ def presses(result: dict[str, Any]) -> list[str]:
             "| press | thrown away | task | n | dense | routed | routed - dense, points | harmed | gained | "
             "same answer, % | area |",
             "|---|---|---|---|---|---|---|---|---|---|---|",
-            *(_cell(_whole(cell, mine)) for cell in sorted(mine, key=lambda cell: cell["task"] is not None)),
+            *(_cell(cell) for cell in sorted(mine, key=lambda cell: cell["task"] is not None)),
             "",
         ]
     return lines
 
 
-def _whole(cell: dict[str, Any], cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The cell; of all tasks together with the means over them of what is kept by task only.
+def pooled(results: Sequence[dict[str, Any]], name: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of several runs, those of the same ``keys`` as one of all their prompts; without rows over all tasks.
 
-    cells: those of its length.
+    Errors: ValueError where a run has prompts of an earlier one.
     """
-    if cell["task"] is not None:
-        return cell
-    own = [
-        other
-        for other in cells
-        if other["task"] is not None and (other["press"], other["ratio"]) == (cell["press"], cell["ratio"])
-    ]
-    return {**cell, **{name: fmean(one[name] for one in own) for name in ("identical", "density")}}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    seeds: dict[tuple[Any, ...], int] = {}
+    for result in results:
+        for row in result[name]:
+            if row["task"] is None:
+                continue
+            key = tuple(row[one] for one in keys)
+            if key not in found:
+                found[key], seeds[key] = row, result["seed"]
+                continue
+            if seeds[key] == result["seed"] and _count(found[key]) > result.get("first_prompt", 0):
+                raise ValueError(
+                    f"{key} of {result['command']!r} holds prompts of an earlier run; raise --first"
+                )
+            found[key] = _added(found[key], row)
+    return list(found.values())
+
+
+def _count(row: dict[str, Any]) -> int:
+    return len(row["scores"]["dense"])
+
+
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Two rows of different prompts as one."""
+    scores = {method: one["scores"][method] + other["scores"][method] for method in _METHODS}
+    counts = _count(one), _count(other)
+    shares = {
+        name: (counts[0] * one[name] + counts[1] * other[name]) / sum(counts)
+        for name in ("identical", "density")
+    }
+    means = {method: 100 * fmean(values) for method, values in scores.items()}
+    needles = one.get("needles", []) + other.get("needles", [])
+    pair = paired({one["task"]: scores}, "routed", "dense", 0)
+    return {**one, **means, **shares, "scores": scores, "needles": needles, "routed - dense": pair}
+
+
+def _cases(cells: Sequence[dict[str, Any]]) -> list[tuple[int, str | None, float]]:
+    return list(dict.fromkeys((cell["tokens"], cell["press"], cell["ratio"]) for cell in cells))
+
+
+def _all_tasks(
+    cells: Sequence[dict[str, Any]], tokens: int, press: str | None, ratio: float
+) -> dict[str, Any]:
+    """One row of a press at a length: means over its tasks, whatever their numbers of prompts."""
+    named = {"tokens": tokens, "press": press, "ratio": ratio}
+    own = [cell for cell in cells if all(cell[name] == value for name, value in named.items())]
+    names = (*_METHODS, "identical", "density")
+    scores = {cell["task"]: cell["scores"] for cell in own}
+    return {
+        "task": None,
+        **named,
+        **{name: fmean(cell[name] for cell in own) for name in names},
+        "routed - dense": paired(scores, "routed", "dense", 0),
+    }
+
+
+def _left_out(results: Sequence[dict[str, Any]], cells: Sequence[dict[str, Any]]) -> str:
+    """What the last run did not ask, with what it would have had to show; "" where it asked all."""
+    last = {(cell["press"], cell["ratio"]) for cell in results[-1]["cells"]}
+    rest = [cell for cell in cells if cell["task"] is None and (cell["press"], cell["ratio"]) not in last]
+    if not rest:
+        return ""
+    names = sorted({f"{_NAMES[cell['press']]} at {cell['ratio']:.0%}" for cell in rest})
+    least, most = (pick(cell["dense"] for cell in rest) for pick in (min, max))
+    return (
+        f"The later run left out {' and '.join(names)}: where dense prefills find {least:.0f} to {most:.0f} %, little "
+        "can be lost."
+    )
 
 
 def _cell(cell: dict[str, Any]) -> str:
@@ -119,36 +186,42 @@ def _several(count: int) -> str:
     )
 
 
+def _sources(results: Sequence[dict[str, Any]], name: str) -> list[str]:
+    """A line a run: what it asked, and where its numbers come from."""
+    return [f"- {_asked(one, [row for row in one[name] if row['task']])} {source(one)}" for one in results]
+
+
 def _asked(result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """Which tasks, how many prompts were asked for and answered, and where the seed comes from.
 
     rows: one a task and whatever else, each with the prompts that were answered.
     """
     counts = [row["routed - dense"]["n"] for row in rows]
-    least, most, asked = min(counts), max(counts), result["prompts_per_cell"]
+    first = result.get("first_prompt", 0)
+    least, most, asked = min(counts), max(counts), result["prompts_per_cell"] - first
     answered = f"{least}" if least == most else f"{least} to {most}"
     short = f", {answered} answered in the time allowed" if least < asked else ", all answered"
     tasks = ", ".join(sorted({row["task"] for row in rows}))
+    seed = f"They follow the seed's first {first}." if first else ""
     return (
-        f"Tasks: {tasks}; {asked} prompts asked for of each task and length{short}. The seed was drawn at random after "
-        "the scripts stood."
+        f"Tasks: {tasks}; {asked} prompts asked for of each task and length{short}. "
+        f"{seed or 'The seed was drawn at random after the scripts stood.'}"
     )
 
 
-def long_contexts(results: list[dict[str, Any]]) -> list[str]:
-    """Scores by scaling, task and length, and where in the prompt needles were found."""
-    rows = [row for result in results for row in result["rows"]]
+def long_contexts(results: list[dict[str, Any]], search: dict[str, Any] | None = None) -> list[str]:
+    """Scores by scaling, task and length, where needles were found, and what the search of factors found."""
+    rows = pooled(results, "rows", ("scaling", "task", "tokens"))
     lines = [
         f"{_stretched(results[0]['original'], rows)} Both "
-        "prefills answer the same prompts, decoding is dense; scores in percent as RULER counts, greedy. Nobody "
-        "searched LongRoPE's factors for this model: its form stands here with the NTK-aware ones that the search "
-        f"begins with. {_short_list(rows)}A low score of both prefills is the scaling's, one of the routed alone is "
+        "prefills answer the same prompts, decoding is dense; scores in percent as RULER counts, greedy. "
+        f"{_form(rows)} {_short_list(rows)}A low score of both prefills is the scaling's, one of the routed alone is "
         "routing's.",
         "",
         f"{_PAIRED} {_CLUSTERS} {_several(len(rows))} *Area* is the share of the causal area that the routed prefill "
         "read.",
         "",
-        *(f"- {_asked(result, result['rows'])} {source(result)}" for result in results),
+        *_sources(results, "rows"),
         "",
         "| scaling | task | tokens | n | dense | routed | routed - dense, points | harmed | gained | same answer, % | "
         "area |",
@@ -158,7 +231,74 @@ def long_contexts(results: list[dict[str, Any]]) -> list[str]:
             for row in sorted(rows, key=lambda row: (row["tokens"], row["task"]))
         ),
     ]
-    return [*lines, "", *_depths(rows)]
+    return [*lines, "", *_depths(rows), "", _routing_s_part(rows), *(_searched(search) if search else [])]
+
+
+def _routing_s_part(rows: Sequence[dict[str, Any]]) -> str:
+    """Prompts that routing harmed and gained under each scaling, over tasks and lengths."""
+    told = []
+    for scaling in dict.fromkeys(row["scaling"] for row in rows):
+        pairs = [row["routed - dense"] for row in rows if row["scaling"] == scaling]
+        harmed, gained, n = (sum(pair[name] for pair in pairs) for name in ("harmed", "gained", "n"))
+        told.append(f"{_SCALINGS[scaling]} {harmed} and {gained} of {n}")
+    return (
+        f"**Routing's part.** Prompts harmed and gained, all tasks and lengths together: {'; '.join(told)}. A scaling "
+        "under which dense prefills find nothing has nothing to lose."
+    )
+
+
+def _form(rows: Sequence[dict[str, Any]]) -> str:
+    """Which factors LongRoPE's rows have."""
+    form = "with the NTK-aware ones that the search begins with."
+    if any(row["scaling"] == "searched" for row in rows):
+        return (
+            f"*LongRoPE's form* has no searched factors: it stands here {form} *LongRoPE, searched* has those that a "
+            "search on this model found (below)."
+        )
+    return f"Nobody searched LongRoPE's factors for this model: its form stands here {form}"
+
+
+def _searched(search: dict[str, Any]) -> list[str]:
+    """What the search of LongRoPE's factors found, and on windows that it did not see."""
+    starts = search["starts"]
+    best_start = min(starts, key=starts.__getitem__)
+    held: dict[tuple[str, int], float] = {
+        (one["name"], one["tokens"]): fmean(one["nats"]) for one in search.get("held_out", [])
+    }
+    lengths = sorted({tokens for _, tokens in held})
+    shown = [f"{factor:g}" for factor in search["rope"]["long_factor"]]
+    lines = [
+        "",
+        f"**The search.** {len(search['tried'])} candidates, {len(starts)} of them published points, on one window of "
+        f"{search['tokens']:,} tokens of the calibration split: mean loss of its {search['positions']:,} tokens behind "
+        f"the {search['trained']:,} of training, in nats. The best candidate ({search['best_from']}) has "
+        f"{search['nats']:.4f}, the best published point ({best_start}) {starts[best_start]:.4f}. "
+        f"{_verdict(held, lengths, starts)}",
+        "",
+        f"- {source(search)}",
+        f"- factors, fastest pair first: {', '.join(shown)}; attention factor {search['rope']['attention_factor']:g}",
+        "",
+        f"| positions | searched window | {' | '.join(f'held out, {tokens:,}' for tokens in lengths)} |",
+        f"|---|---|{'---|' * len(lengths)}",
+    ]
+    for name in (*starts, "searched"):
+        nats = [f"{held[name, tokens]:.4f}" if (name, tokens) in held else "" for tokens in lengths]
+        own = search["nats"] if name == "searched" else starts[name]
+        lines.append(f"| {name} | {own:.4f} | {' | '.join(nats)} |")
+    return lines
+
+
+def _verdict(held: dict[tuple[str, int], float], lengths: Sequence[int], starts: dict[str, float]) -> str:
+    """Whether what was found is the best on the windows that the search did not see."""
+    told = []
+    for tokens in lengths:
+        best = min(starts, key=lambda name: held[name, tokens])
+        less = held[best, tokens] - held["searched", tokens]
+        if less > 0:
+            told.append(f"at {tokens:,} tokens {less:.4f} nats less than the best of these ({best})")
+        else:
+            told.append(f"at {tokens:,} tokens {-less:.4f} nats more than the best of these ({best})")
+    return f"On a window that no choice saw it has {' and '.join(told)}." if told else ""
 
 
 def _stretched(original: int, rows: Sequence[dict[str, Any]]) -> str:
@@ -168,6 +308,8 @@ def _stretched(original: int, rows: Sequence[dict[str, Any]]) -> str:
         f"The bundled model reads {original:,} tokens, but was trained on {_TRAINED:,}. Each scaling stretches the "
         f"{original:,} to {lengths[-1]:,}, at every length."
     )
+    if any(row["scaling"] in ("yarn_trained", "searched") for row in rows):
+        told += f" *{_SCALINGS['yarn_trained']}* and *{_SCALINGS['searched']}* stretch the {_TRAINED:,} of training."
     if lengths[0] > _TRAINED:
         listed = " and ".join(f"{tokens:,}" for tokens in lengths)
         told += (
@@ -200,7 +342,11 @@ def _short_list(rows: Sequence[dict[str, Any]]) -> str:
         "Within the original context it takes its short list, whose factors are all 1.0 here: rows marked *no scaling* "
         "have the positions of *as trained*, and only its attention factor, which makes logits a little larger, differs"
     )
-    if all(row["needles"] == plain.get((row["task"], row["tokens"]), {}).get("needles") for row in unscaled):
+    # The row as trained may have further prompts, of a later run.
+    same = (plain.get((row["task"], row["tokens"]), {}).get("needles", []) for row in unscaled)
+    if all(
+        row["needles"] == theirs[: len(row["needles"])] for row, theirs in zip(unscaled, same, strict=True)
+    ):
         told += "; they equal that row needle for needle"
     return f"{told}. "
 

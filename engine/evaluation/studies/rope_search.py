@@ -73,11 +73,11 @@ class Losses:
 
     def __init__(self, loaded: LoadedModel, trained: int) -> None:
         """Errors: ModelError where the model's positions are rescaled already, or not rotary."""
-        self._rotary = getattr(loaded.model.model, "rotary_emb", None)
+        self._rotary: Any = getattr(loaded.model.model, "rotary_emb", None)
         if getattr(self._rotary, "rope_type", None) != "default":
             raise ModelError(f"model {loaded.name!r} has no plain rotary positions; nothing is searched")
         self._model, self._trained = loaded.model, trained
-        self._plain = self._rotary.inv_freq.detach().clone()
+        self._plain = loaded.model.model.rotary_emb.inv_freq.detach().clone()
         self._head = loaded.model.lm_head.weight.float().T
 
     @torch.no_grad()

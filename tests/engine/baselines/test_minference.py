@@ -165,6 +165,7 @@ def test_a_head_that_is_left_out_of_a_file_gets_the_default(tmp_path) -> None:
     [
         "{",
         "3",
+        '{"source": "somebody", "budgets": []}',
         '[{"0": ["block_sparse", 8, 1, 0.5]}]',
         '[{"0": ["vertical_and_slash", 8]}]',
         '[["vertical_and_slash"]]',

@@ -118,7 +118,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, model, home, texts, change
 
 def test_one_document_makes_no_two_folds(run, model, home, texts):
     code, _, err = run("calibrate", model, texts / "one" / "0.txt", "--domain", "x", "--tokens", 520, 600)
-    assert code == 2 and "1 document is long enough; the two folds need two" in err
+    assert code == 2 and "1 of 1 documents have the 520 tokens of the shortest prompt, the longest has" in err
 
 
 def test_a_bundled_name_is_not_taken(run, model, home, texts, monkeypatch, tmp_path):

@@ -39,15 +39,33 @@ def test_cells_pair_both_prefills_of_a_prompt_by_task_and_over_all():
     assert rows[None, None]["routed - dense"]["interval_points"] == [0, 0]
 
 
+def asked(**changed):
+    given = {"presses": ["SnapKVPress"], "ratios": [0.5, 0.75], "limit_s": 5.0, "prompts": 2, "first": 0}
+    given |= {"lengths": [100, 200], "tasks": ["one", "two"], "model": "demo", "without": []}
+    return presses.argparse.Namespace(**{**given, **changed})
+
+
 def test_prompts_come_in_rounds_of_all_cells():
     """So that a run cut short has some of each."""
-    parsed = presses.argparse.Namespace(
-        **{"presses": ["SnapKVPress"], "ratios": [0.5, 0.75], "limit_s": 5.0, "prompts": 3, "first": 1, "without": ["SnapKVPress=0.75"]},
-        **{"lengths": [100, 200], "tasks": ["one", "two"], "model": "demo"},
-    )
-    jobs = list(presses._jobs(parsed, None, ["x", "y", "z"]))
+    jobs = list(presses._jobs(asked(), None, ["x", "y", "z"]))
     assert [(job.index, job.tokens, job.task) for job in jobs[:4]] == [
         (0, tokens, task) for tokens in (100, 200) for task in ("one", "two")
     ]
     assert len(jobs) == 8 and {job.haystack for job in jobs} == {"x", "y"}
     assert jobs[0].cases == (NONE, SNAP, ("SnapKVPress", 0.75))
+
+
+def test_a_run_that_goes_on_has_the_prompts_that_a_longer_one_had_had():
+    """With their own haystacks, and without the cases that it leaves out."""
+    every = list(presses._jobs(asked(limit_s=float("inf")), None, ["x", "y", "z"]))
+    more = asked(limit_s=float("inf"), without=["SnapKVPress=0.75"], first=1)
+    behind = list(presses._jobs(more, None, ["x", "y", "z"]))
+    keys = [(job.task, job.tokens, job.index, job.haystack) for job in every]
+    assert [(job.task, job.tokens, job.index, job.haystack) for job in behind] == keys[4:]
+    assert behind[0].cases == (NONE, SNAP)
+
+
+def test_a_case_to_leave_out_must_be_one(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        presses.main(["--out", str(tmp_path / "x.json"), "--without", "SnapKVPress=0.6"])
+    assert "--without SnapKVPress=0.6: pass some of StreamingLLMPress=0.5" in capsys.readouterr().err

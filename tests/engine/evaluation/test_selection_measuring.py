@@ -113,6 +113,21 @@ def test_every_method_gets_its_first_setting_before_any_second_one():
         methods.rounds(["windows=128"])
 
 
+def test_a_rule_s_other_parameters_stand_behind_its_name():
+    ((name, setting),) = methods.rounds(["sparq@dimensions:8=16"])[0]
+    assert (name, setting) == ("sparq@dimensions:8", 16.0)
+    rule = methods.find(name, setting).rule
+    assert (rule.blocks, rule.dimensions) == (16, 8)
+    assert methods.settings(name) == methods.settings("sparq")
+    for wrong, told in (("sparq@blocks:8", "no other parameter blocks"), ("sparq@rank:8", "parameter rank")):
+        with pytest.raises(ConfigError, match=told):
+            methods.find(wrong, 16)
+    with pytest.raises(ConfigError, match="is not NAME@PARAMETER:NUMBER"):
+        methods.rounds(["sparq@dimensions=16"])
+    with pytest.raises(ConfigError, match="use some of"):
+        methods.rounds(["sparks@dimensions:8=16"])
+
+
 def test_numbers_are_those_of_a_plain_computation_in_float64(loaded, monkeypatch):
     """Chunks of positions change nothing, nor does their number divide the positions."""
     monkeypatch.setattr(measure, "CHUNK", 7)

@@ -103,7 +103,7 @@ def test_a_group_of_which_one_task_was_run_names_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "page"), [("related_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "RELATED.md")]
+    ("rows", "page"), [("related_tuned_h200.jsonl", "RELATED_GPU.md"), ("related_cpu.jsonl", "RELATED.md")]
 )
 def test_every_task_of_a_file_has_a_section_on_its_page(rows, page):
     results = paths.DATA / "results"
@@ -123,6 +123,15 @@ def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):
     found += [row("rival", 0.2, i, 0.2, 0.01) for i in range(2)]
     text = "\n".join(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
     assert "| rival | 0.2 | 2 |" in text and "equal KL" not in text
+    found = [one for one in found if one["method"] == "dense" or one["index"] < 2]
+    text = "\n".join(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
+    assert "| rival | > 1.00 |" in text, "a prompt that dense attention alone has keeps nothing out"
+
+
+def test_what_was_chosen_stands_on_the_page(tmp_path):
+    told = {"chosen": {"quest": ["quest@page:8=32", 0.1272, 0.01783]}, "area": 0.13}
+    text = "\n".join(table.introduction(written(tmp_path / "s.jsonl", [told, told]), True))
+    assert text.count("at most 0.13 of the area") == 1 and "quest@page:8=32 (0.127, 17.8)." in text
 
 
 def test_development_and_reported_prompts_stand_apart_and_failures_are_told(tmp_path):

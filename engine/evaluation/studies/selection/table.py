@@ -108,10 +108,23 @@ def introduction(files: list[Path], extras: bool, note: str = "") -> Iterator[st
     )
     if note:
         yield f"{note}\n"
-    heads = [row for path in files for row in read_lines(path) if "command" in row]
+    lines = [row for path in files for row in read_lines(path)]
+    yield from dict.fromkeys(choice(row) for row in lines if "chosen" in row)
+    heads = [row for row in lines if "command" in row]
     yield from dict.fromkeys(
         f"- `{h['command']}`: {h['device']}, {h['dtype']}, torch {h['versions']['torch']}, commit {h['git_commit'][:7]}"
         for h in heads
+    )
+
+
+def choice(row: dict[str, Any]) -> str:
+    """What tuned.py chose, in a paragraph."""
+    told = [f"{text} ({area:.3f}, {1e3 * kl:.3g})" for text, area, kl in row["chosen"].values()]
+    return (
+        "Chosen on the development prompts, for the least KL among candidates that read at most "
+        f"{row['area']:g} of the area (tuned.py; where none did, what reads least), with mean area and the geometric "
+        "mean over tasks of KL in mnat: "
+        f"{', '.join(told)}.\n"
     )
 
 
@@ -235,12 +248,15 @@ def cell(found: curves.Reached, own: np.ndarray) -> str:
 
 
 def complete(found: dict[Point, Rows]) -> dict[Point, Rows]:
-    """The settings that have every prompt that any setting has."""
-    wanted = {(task, at) for rows in found.values() for task, r in rows.items() for at in r}
+    """The settings that have every prompt that any setting but dense attention has, with these prompts."""
+    wanted: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for point, rows in found.items():
+        for task, r in rows.items():
+            wanted[task] |= set(r) if point != DENSE else set()
     return {
-        point: rows
+        point: {task: {at: rows[task][at] for at in ats} for task, ats in wanted.items() if ats}
         for point, rows in found.items()
-        if {(task, at) for task, r in rows.items() for at in r} == wanted
+        if all(ats <= set(rows.get(task, ())) for task, ats in wanted.items())
     }
 
 

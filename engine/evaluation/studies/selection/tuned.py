@@ -1,6 +1,6 @@
 """Related rules at their best settings for one area: chosen on development prompts, reported on fresh ones.
 
-    python -m routesparse.engine.evaluation.studies.selection.tuned --seed 51 --out data/results/related_h200.jsonl
+    python -m routesparse.engine.evaluation.studies.selection.tuned --seed 51 --out related_tuned_h200.jsonl
 
 1. Every candidate of CANDIDATES reads the development prompts (documents of the calibration split, seed 0).
 2. Of each rule the candidate with the least KL among those that read at most --area there is chosen. KL: geometric mean
@@ -141,7 +141,7 @@ def tried(out: Path, candidates: tuple[str, ...]) -> list[Tried]:
                 "give the same command more time"
             )
         by_task = list(_by_task(found))
-        logs = [np.log(max(np.mean([row["kl"] for row in group]), 1e-12)) for group in by_task]
+        logs = [np.log(max(float(np.mean([row["kl"] for row in group])), 1e-12)) for group in by_task]
         area = float(np.mean([np.mean([row["area"] for row in group]) for group in by_task]))
         made.append(Tried(text, area, float(np.exp(np.mean(logs)))))
     return made
