@@ -292,7 +292,7 @@ def test_modules_that_load_triton_are_imported_inside_functions_only() -> None:
         for found in IMPORTS
         if found.top_level
         and found.file not in device_code
-        and any(found.module.startswith(name) for name in names)
+        and any(f"{found.module}.".startswith(f"{name}.") for name in names)
     ]
 
 
