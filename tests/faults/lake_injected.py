@@ -15,6 +15,8 @@ from typing import Any
 from injected import JOB_S, fill, small_disk, tear
 from lake_stage import LakeStage
 
+from routesparse.engine.shared_folder import MARK
+
 TAKE_S = 1.5  # of a dashboard's way from the first bundle that it moves to the commit of three
 DOWN_S = 3.0
 REACHED = "PostgreSQL can't be reached"
@@ -24,8 +26,11 @@ ADVICE = "another database"
 
 def writer_killed(stage: LakeStage, tally: Any, moments: random.Random) -> None:
     """A dashboard dies between the first of three bundles that it moves and some time after their commit."""
-    stage.start("worker")
+    if not (stage.spool / MARK).is_file():
+        stage.start("web")
+        stage.until((stage.spool / MARK).is_file, "the mark that a first dashboard leaves for workers")
     stage.end("web")
+    stage.start("worker")
     jobs = [stage.submit() for _ in range(3)]
     stage.until(lambda: all(stage.queue.job(job).ended for job in jobs), "the jobs' ends")
     runs = {stage.queue.job(job).run_id for job in jobs}

@@ -37,8 +37,8 @@ def server() -> Iterator[str]:
     """PostgreSQL's words for it, without a database's name. It writes nothing durable. Errors: InputError."""
     folder = _programs()
     data = Path(tempfile.mkdtemp(prefix="routesparse-pg-"))
-    if _user():
-        shutil.chown(data, _user(), _user())
+    if user := _user():
+        shutil.chown(data, user, user)
     made = ["initdb", "-D", "db", "-A", "trust", "-U", _USER, "-E", "UTF8", "--locale=C", "--no-sync"]
     try:
         with open(data / "log", "wb") as log:
