@@ -19,6 +19,7 @@ from routesparse.engine.shared_folder import MARK
 
 TAKE_S = 1.5  # of a dashboard's way from the first bundle that it moves to the commit of three
 DOWN_S = 3.0
+TELL_S = 20.0  # a folder that something needs meanwhile is told well before, unless nothing needs it
 REACHED = "PostgreSQL can't be reached"
 DAMAGED = "of the lake is damaged"
 ADVICE = "another database"
@@ -89,7 +90,9 @@ def without_room(stage: LakeStage, tally: Any, moments: random.Random, harm: str
                 fill(disk / "filler", moments.choice([0, 4096, 65_536]))
             else:
                 _mount_again(disk, "ro")
-            time.sleep(moments.uniform(0.5, 3.0))
+            until = since + TELL_S
+            while not small.status()["trouble"] and time.monotonic() < until:
+                time.sleep(0.05)
             small.look(tally)
             tally.meets("told" if small.status()["trouble"] else "not met")
             if harm == "full":
