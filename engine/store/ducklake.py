@@ -37,9 +37,9 @@ from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verif
 PREFIX = "ducklake:postgres:"
 EXTENSIONS = ("postgres_scanner", "ducklake")
 LOCK_S = 120
-_SCHEMA = "routesparse"  # in PostgreSQL
+SCHEMA = "routesparse"  # in PostgreSQL
 _LOCK = 0x526F757465  # ours among the advisory locks of the database
-_SEQUENCE = f"{_SCHEMA}.run_key_sequence"
+_SEQUENCE = f"{SCHEMA}.run_key_sequence"
 _LOOK_S = 0.5  # how long a page may miss what another process wrote
 _INLINED_ROWS = 64  # as many rows of a table go into the catalogue instead of a file of their own
 _MOST_CHARACTERS = 300
@@ -229,7 +229,7 @@ class LakeStore(Store):
         place = _quoted(self._rows_at or f"{self.shared / 'lake'}/")
         self._connection.execute(
             f"ATTACH {_quoted(PREFIX + words)} AS lake "
-            f"(DATA_PATH {place}, OVERRIDE_DATA_PATH true, METADATA_SCHEMA '{_SCHEMA}')"
+            f"(DATA_PATH {place}, OVERRIDE_DATA_PATH true, METADATA_SCHEMA '{SCHEMA}')"
         )
         self._check_rows_place()
         for setting, value in (
@@ -257,7 +257,7 @@ class LakeStore(Store):
 
     def _check_rows_place(self) -> None:
         """A shared folder may be mounted elsewhere, which the identity in it tells; an object store has one address."""
-        sql = f"SELECT value FROM {_SCHEMA}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
+        sql = f"SELECT value FROM {SCHEMA}.ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
         with self._cursor() as cursor:
             made_with = _asked(cursor, sql)
         there = made_with if made_with.startswith("s3://") else None

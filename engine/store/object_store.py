@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from routesparse.engine.errors import ConfigError
 
 EXTENSION = "httpfs"
-_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=-]+)*/?")
+_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)*/?")
 
 
 def folder(address: str) -> str:

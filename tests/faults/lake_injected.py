@@ -15,8 +15,11 @@ from typing import Any
 from injected import JOB_S, fill, small_disk, tear
 from lake_stage import LakeStage
 
+from routesparse.engine.shared_folder import MARK
+
 TAKE_S = 1.5  # of a dashboard's way from the first bundle that it moves to the commit of three
 DOWN_S = 3.0
+TELL_S = 20.0  # a folder that something needs meanwhile is told well before, unless nothing needs it
 REACHED = "PostgreSQL can't be reached"
 DAMAGED = "of the lake is damaged"
 ADVICE = "another database"
@@ -24,8 +27,11 @@ ADVICE = "another database"
 
 def writer_killed(stage: LakeStage, tally: Any, moments: random.Random) -> None:
     """A dashboard dies between the first of three bundles that it moves and some time after their commit."""
-    stage.start("worker")
+    if not (stage.spool / MARK).is_file():
+        stage.start("web")
+        stage.until((stage.spool / MARK).is_file, "the mark that a first dashboard leaves for workers")
     stage.end("web")
+    stage.start("worker")
     jobs = [stage.submit() for _ in range(3)]
     stage.until(lambda: all(stage.queue.job(job).ended for job in jobs), "the jobs' ends")
     runs = {stage.queue.job(job).run_id for job in jobs}
@@ -84,7 +90,9 @@ def without_room(stage: LakeStage, tally: Any, moments: random.Random, harm: str
                 fill(disk / "filler", moments.choice([0, 4096, 65_536]))
             else:
                 _mount_again(disk, "ro")
-            time.sleep(moments.uniform(0.5, 3.0))
+            until = since + TELL_S
+            while not small.status()["trouble"] and time.monotonic() < until:
+                time.sleep(0.05)
             small.look(tally)
             tally.meets("told" if small.status()["trouble"] else "not met")
             if harm == "full":

@@ -265,10 +265,11 @@ def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_
     found = json.loads(capsys.readouterr().out)["runs"]
     assert sorted(found) == sorted([OLD, *(f"{number:016d}" for number in range(6))])
     assert len(dashboard.run_ids()) == 8
-    parquet = sum(path.stat().st_size for path in (shared / "lake").rglob("*.parquet"))
+    scores = shared / "lake" / "main" / "candidate_score"
+    parquet = sum(path.stat().st_size for path in scores.iterdir())
     assert main(["prune", "--older-than", "30d", "--keep", OLD, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["freed_bytes"] > 0
-    assert sum(path.stat().st_size for path in (shared / "lake").rglob("*.parquet")) < parquet
+    assert sum(path.stat().st_size for path in scores.iterdir()) < parquet
     assert dashboard.run_ids() == {OLD, NEW} and {path.name for path in (shared / "bundles").iterdir()} == {
         OLD,
         NEW,
