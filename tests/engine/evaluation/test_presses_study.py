@@ -42,7 +42,14 @@ def test_cells_pair_both_prefills_of_a_prompt_by_task_and_over_all():
 def test_prompts_come_in_rounds_of_all_cells():
     """So that a run cut short has some of each."""
     parsed = presses.argparse.Namespace(
-        **{"presses": ["SnapKVPress"], "ratios": [0.5, 0.75], "limit_s": 5.0, "prompts": 3, "first": 1, "without": ["SnapKVPress=0.75"]},
+        **{
+            "presses": ["SnapKVPress"],
+            "ratios": [0.5, 0.75],
+            "limit_s": 5.0,
+            "prompts": 3,
+            "first": 1,
+            "without": ["SnapKVPress=0.75"],
+        },
         **{"lengths": [100, 200], "tasks": ["one", "two"], "model": "demo"},
     )
     jobs = list(presses._jobs(parsed, None, ["x", "y", "z"]))
