@@ -51,6 +51,7 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     inputs = oracle.draw_inputs(3, **kind)
     segment, rows, probe, candidates, indices = oracle.step_one_and_two(inputs, config)
     batch, heads = inputs.q.shape[:2]
+    plans = -(-len(candidates) // heads)
     return {
         "config": config,
         "inputs": inputs,
@@ -64,11 +65,12 @@ def steps_by_twins(kind: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
         "scores": block_scores(inputs, segment),
         "question": question_scores(probe),
         "seed": oracle.stable_seed(config.seed, 0, segment.index),
+        # Every candidate once, those of a plan far apart in the library.
         "choices": [
             torch.tensor(
-                [[(shift + 3 * h + b) % len(candidates) for h in range(heads)] for b in range(batch)]
+                [[(plan + plans * h + b) % len(candidates) for h in range(heads)] for b in range(batch)]
             )
-            for shift in range(0, len(candidates), 4)
+            for plan in range(plans)
         ],
     }
 

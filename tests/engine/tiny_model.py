@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.method.latency import LatencyProfile
 from routesparse.engine.profiles.measure import measure
 
 LIMIT = 1_000  # tokens that it reads
@@ -39,15 +41,18 @@ def save(folder: Path, seed: int = 0, poison: float | None = None) -> Path:
     return folder
 
 
+@cache
+def measured() -> LatencyProfile:
+    """A profile of this machine that fits the model, measured once a process."""
+    return measure(torch.device("cpu"), torch.float32, **SHAPE, config=RouterConfig(), lengths=(512, 1024))
+
+
 def save_measured(root: Path) -> Path:
     """``save`` as root / "tiny", and beside it a latency profile that fits it; the model's folder."""
     folder = save(root / "tiny")
-    measured = measure(
-        torch.device("cpu"), torch.float32, **SHAPE, config=RouterConfig(), lengths=(512, 1024)
-    )
     # Dense tiles are made dear: on a few hundred tokens no measurement would choose a sparse plan.
     costs = {"row_us": 0.1, "tile_us": 1.0, "column_us": 0.1, "dense_row_us": 0.0, "dense_tile_us": 3.0}
-    replace(measured, **costs).save(root / "profiles")
+    replace(measured(), **costs).save(root / "profiles")
     return folder
 
 

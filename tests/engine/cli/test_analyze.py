@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from routesparse.engine import analyze
 from routesparse.engine.calibration.artifact import Calibration, stamp_of
@@ -50,14 +49,7 @@ def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
     root = tmp_path_factory.mktemp("cli")
     tiny_model.save(root / "tiny")
-    profile = measure.measure(
-        torch.device("cpu"),
-        torch.float32,
-        **tiny_model.SHAPE,
-        config=RouterConfig(),
-        lengths=(512, 1024),
-    )
-    profile.save(root / "profiles")
+    tiny_model.measured().save(root / "profiles")
     return root / "tiny"
 
 

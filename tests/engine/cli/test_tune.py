@@ -16,7 +16,6 @@ from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.files import revision_of
 from routesparse.engine.models.load import load_model
-from routesparse.engine.profiles.measure import measure
 from routesparse.engine.prompts import PromptText
 from routesparse.engine.store.bundle import read_bundle
 
@@ -29,8 +28,7 @@ def model(tiny_model, tmp_path_factory):
     """A tiny saved model with one token per byte, and a home with a latency profile that fits it."""
     root = tmp_path_factory.mktemp("tune")
     tiny_model.save(root / "tiny")
-    settings = {"config": RouterConfig(), "lengths": (512, 1024)}
-    measure(torch.device("cpu"), torch.float32, **tiny_model.SHAPE, **settings).save(root / "profiles")
+    tiny_model.measured().save(root / "profiles")
     return root / "tiny"
 
 
