@@ -89,5 +89,5 @@ def uncertified_layers(count: float, layers: float) -> str:
 
 
 def may_miss(confidence: float) -> str:
-    """What chance alone may break of certificates: "at 95 % confidence one in 20 may be missed"."""
-    return f"at {share(confidence, 0)} confidence one in {round(1 / (1 - confidence)):,} may be missed"
+    """What chance alone may break: "at 95 % confidence one bound in 20 may be too high by chance"."""
+    return f"at {share(confidence, 0)} confidence one bound in {round(1 / (1 - confidence)):,} may be too high by chance"

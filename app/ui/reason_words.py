@@ -8,7 +8,7 @@ import re
 from routesparse.app.ui import design, numbers
 
 _SIGNS = (
-    (r"^(the floor at price [^\s:]+): ", r"\1, since no cheaper candidate keeps as much: "),
+    (r"^(the floor at price [^\s:]+): ", r"\1, since no cheaper candidate loses little enough: "),
     (r">=", "≥"),
     (r"\btau_layer\b", "τ layer"),
     (r"\btau\b", "τ"),
@@ -26,8 +26,8 @@ def shown(reason: str) -> str:
     if found := _EXPANDED.fullmatch(reason):
         times, family, budget, why, now = found.groups()
         reason = (
-            f"the first choice, {design.name(family)} with {budget}, had to grow, {why}; after "
-            f"{numbers.several(int(times), 'step')} {now}"
+            f"the first choice, {design.name(family)} with {budget}, failed ({why}) and had to grow; after "
+            f"{numbers.several(int(times), 'step')}: {now}"
         )
     for code, sign in _SIGNS:
         reason = re.sub(code, sign, reason)

@@ -31,13 +31,14 @@ _SCALINGS = {
     "yarn_trained": "YaRN from 65,536",
     "searched": "LongRoPE, searched",
 }
+_LATER_SCALINGS = ("yarn_trained", "searched")
 _TRAINED = 65_536  # tokens of the bundled model's training, which the last two stretch
 _METHODS = ("dense", "routed")
 _FEWEST_DIFFERING = 10  # prompts that differ, from which on a bootstrap interval is printed
 _PAIRED = (
     "*routed - dense* is the mean difference on the same prompt; where at least 10 prompts differ, with a 95 % "
     "interval (bootstrap over prompts, within tasks), else *harmed* and *gained* count them: prompts that score lower "
-    "and higher than dense. None of n still allows a share of 3/n. A prompt that asks for several needles can lose one "
+    "and higher than dense. Even where none of n prompts lost, up to 3/n of all may (95 %). A prompt that asks for several needles can lose one "
     "and win another, and then counts as neither. *Same answer* are the prompts that both "
     "prefills answer word for word alike."
 )
@@ -202,11 +203,13 @@ def _asked(result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     answered = f"{least}" if least == most else f"{least} to {most}"
     short = f", {answered} answered in the time allowed" if least < asked else ", all answered"
     tasks = ", ".join(sorted({row["task"] for row in rows}))
-    seed = f"They follow the seed's first {first}." if first else ""
-    return (
-        f"Tasks: {tasks}; {asked} prompts asked for of each task and length{short}. "
-        f"{seed or 'The seed was drawn at random after the scripts stood.'}"
-    )
+    if first:
+        seed = f"They follow the seed's first {first}."
+    elif any(row.get("scaling") in _LATER_SCALINGS for row in rows):
+        seed = "The seed is that of the first run; two scalings were added after its results were seen."
+    else:
+        seed = "The seed was drawn at random after the scripts stood."
+    return f"Tasks: {tasks}; {asked} prompts asked for of each task and length{short}. {seed}"
 
 
 def long_contexts(results: list[dict[str, Any]], search: dict[str, Any] | None = None) -> list[str]:
@@ -347,7 +350,7 @@ def _short_list(rows: Sequence[dict[str, Any]]) -> str:
     if all(
         row["needles"] == theirs[: len(row["needles"])] for row, theirs in zip(unscaled, same, strict=True)
     ):
-        told += "; they equal that row needle for needle"
+        told += "; on the prompts that both rows have, they find the same needles"
     return f"{told}. "
 
 

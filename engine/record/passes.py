@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -89,6 +90,8 @@ class PromptTrace:
     _pending: list[PendingPass] = field(default_factory=list)
     _checked: list[PendingPass] = field(default_factory=list)
     _passes: list[LayerPass] = field(default_factory=list)
+    # The model's thread reads this record before the next prompt begins, perhaps while its user does.
+    _reading: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def copied(self) -> PromptTrace:
         """This prompt as it is now, for a chunk to continue. Errors: NumericsError."""
@@ -104,16 +107,18 @@ class PromptTrace:
         A model's prefill ends with this; reading the pictures of 64 units takes milliseconds, in which a GPU would
         have nothing to do. Errors: NumericsError, again on every call.
         """
-        while self._pending:
-            self._pending[0].check(self.dtype)
-            self._checked.append(self._pending.pop(0))
+        with self._reading:
+            while self._pending:
+                self._pending[0].check(self.dtype)
+                self._checked.append(self._pending.pop(0))
 
     def read(self) -> None:
         """Read every pass: until then its numbers lie in memory that later copies could use. Errors: as settle."""
-        self.settle()
-        while self._checked:
-            self._passes.append(self._checked[0].read())
-            del self._checked[0]
+        with self._reading:
+            self.settle()
+            while self._checked:
+                self._passes.append(self._checked[0].read())
+                del self._checked[0]
 
     @property
     def passes(self) -> list[LayerPass]:

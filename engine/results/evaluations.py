@@ -166,7 +166,7 @@ class Evaluation:
             )
         missing = ", ".join(f"{length:,}" for length in self.not_run)
         return (
-            f"{self.run} prompts a task and length run of {self.n} asked for"
+            f"{self.run} prompts a {'task and ' if any(row.tasks for row in self.rows) else ''}length run of {self.n} asked for"
             f"{f'; {missing} tokens: not run' if missing else ''}, "
             f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
         )

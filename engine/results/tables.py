@@ -99,7 +99,7 @@ USUAL = {
 CONTROLS = {
     "window": "keys near the query alone: must lose",
     "random_blocks": "as many blocks as asked for, by chance: must lose",
-    "dense_kernel": "our kernel on all blocks: must equal dense, its worst tenth is the noise floor",
+    "dense_kernel": "our kernel on all blocks: its interval must hold 0; its worst tenth is the noise floor",
 }
 
 
@@ -127,7 +127,9 @@ def main_table(found: Evaluation, only: int | None = None) -> Table:
                 )
             )
     score, change = (
-        ("word perplexity", "% of it, less is worse") if found.is_perplexity else ("score", "points")
+        ("word perplexity", "% less perplexity; below 0 is worse")
+        if found.is_perplexity
+        else ("score", "points")
     )
     heads = (
         *("tokens", "method", "n", score, f"against dense, {change}", "worst tenth, nats", "harmed", "area"),

@@ -118,6 +118,8 @@ class _RequestRouter(AttentionRouter):
             for session in batch.sessions if batch else ():
                 if session is not None:
                     session.finish()
+                    for prompt in session.trace.prompts[-1:]:
+                        prompt.read()  # this session begins no other prompt, which would read it
 
     def attend_batch(
         self,

@@ -113,11 +113,19 @@ class CurrentPrompt:
         batch, heads, n_q, head_dim = inputs.q.shape
         device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
         self._trace.settle()
-        for prompt in self._trace.prompts[-1:]:
-            prompt.read()
+        self._read_last()
         self._begun += 1
         self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()
         self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))
+
+    def _read_last(self) -> None:
+        """The last prompt's record, before its memory is used again. One that can't be read is dropped, and said once."""
+        for prompt in self._trace.prompts[-1:]:
+            try:
+                prompt.read()
+            except BaseException:
+                self._trace.prompts.pop()
+                raise
 
     def _continue(self, inputs: AttentionInputs, layer: int) -> None:
         """Make the prompt current whose keys the cache begins with: the one with most of them."""

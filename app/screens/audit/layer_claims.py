@@ -82,4 +82,5 @@ def _verdict(row: Any) -> str:
         return f"reaches τ layer; {'no segment below the least bound' if known else 'not audited'}"
     if row.covered:
         return "reaches τ layer; the bound holds"
-    return f"reaches τ layer; audited {numbers.small(row.lower_mass - row.audited_mass)} below the bound"
+    missed = f"audited {numbers.small(row.lower_mass - row.audited_mass)} below the bound"
+    return f'reaches τ layer; <span class="rs-warn">{missed}</span>'

@@ -41,8 +41,8 @@ def card(alive: list[WorkerSeen]) -> None:
         )
         if paths.queue() is not None:
             st.html(
-                '<div class="rs-note">On another host, such as one with a GPU: the same with its own '
-                "<code>ROUTESPARSE_HOME</code>, and this dashboard’s <code>ROUTESPARSE_QUEUE</code> and "
+                '<div class="rs-note">On another host, such as one with a GPU: the same command, with that host’s own '
+                "<code>ROUTESPARSE_HOME</code> and with this dashboard’s <code>ROUTESPARSE_QUEUE</code> and "
                 "<code>ROUTESPARSE_SHARED</code>.</div>"
             )
             return

@@ -195,8 +195,8 @@ def of_calibration(request: RunRequest) -> str | None:
             return found.mismatch(revision, request.config())
         if found.model_revision == revision:
             return (
-                f"Calibration {found.name} was made without RoPE scaling, which makes another model of this "
-                "one; one that was made with the scaling may fit."
+                f"Calibration {found.name} was made without RoPE scaling. Scaling makes this another model; choose a "
+                "calibration made with the same scaling."
             )
         # Whether it was made with this scaling is known once the model is loaded: its revision then holds both.
         return found.mismatch(found.model_revision, request.config())

@@ -33,10 +33,10 @@ def finished(job: Job) -> Iterable[dict[str, Any]]:
 
 
 def timed(job: Job) -> Iterable[dict[str, Any]]:
-    """The times measured so far (timing.py), without those that failed; of two kept for one key the last counts."""
+    """The times measured so far (timing.py), without those that failed; of two for one key the last counts."""
     kept = {key(row): row for row in rows.read_lines(job.kept_times)}
     found = {key(row): row for row in rows.read_lines(job.times) if "failed" not in row}
-    return (kept | {name: row for name, row in found.items() if name not in kept}).values()
+    return (kept | found).values()
 
 
 def time_commits(job: Job) -> Mapping[Where, set[str]]:

@@ -5,7 +5,7 @@ not mind. So scores may come from many processes, and times from this one, on th
 and length. Of a prompt every method runs once, which compiles what its length needs, and then all run in turn,
 ``REPEATS`` times: what slows the machine for a while slows them alike. The median of the repeats counts.
 
-``times.jsonl`` only grows: what it holds already, by configuration and prompt, is skipped.
+``times.jsonl`` only grows: what this commit has timed already, by configuration and prompt, is skipped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from routesparse.engine.evaluation.runner.predictions import NUMBERS, key, timed
 from routesparse.engine.evaluation.runner.prepare import Prepared, all_prepared
 from routesparse.engine.evaluation.studies.selection import methods, rows
 from routesparse.engine.models.load import load_in_turn
+from routesparse.engine.provenance import git_commit
 
 if TYPE_CHECKING:
     from routesparse.engine.evaluation.studies.selection.measure import Bench
@@ -36,7 +37,7 @@ UNSTEADY = 0.1  # repeats further apart than this share of their median had comp
 
 
 def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) -> None:
-    """Time what the job's file of times does not hold yet; starts nothing after ``limit_s``.
+    """Time what this commit has not timed yet, since times of two sittings compare nothing; starts nothing after ``limit_s``.
 
     Errors: InputError for prompts that are not prepared or too long.
     """
@@ -51,7 +52,7 @@ def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) ->
         for settings in methods.usable(wanted, bench.searched_for(wanted, job.lengths, job.data))
         for method in settings
     ]
-    done = {key(row) for row in timed(job)}
+    done = {key(row) for row in timed(job) if row.get("git_commit") == git_commit()}
     spreads: list[float] = []
     with rows.Appender(job.times) as out:
         for number, prepared in enumerate(mine):

@@ -66,7 +66,10 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
     )
     bundle.write_bundle(replace(record, audits=audits), home / "spool")
     html = text_of(open_page("head", run=RUN, layer=str(sparse.layer), head=str(sparse.head)))
-    assert "0.004 below the bound" in html and "At 95 % confidence one in 20 may be missed" in html
+    assert (
+        "0.004 below the bound" in html
+        and "At 95 % confidence one bound in 20 may be too high by chance" in html
+    )
     audit = text_of(open_page("audit", run=RUN))
     assert re.search(r"y = x: 1 of \d+; at 95 % confidence one in 20 may be missed", audit)
 

@@ -155,7 +155,10 @@ def test_a_missed_layer_says_by_how_much_and_that_some_may_be_missed():
         "covered": [True, False],
     }
     told = layer_claims.held(pd.DataFrame(rows), 0.95)
-    assert told == "1 of 2 hold; missed by 0.0032 at most; at 95 % confidence one in 20 may be missed"
+    assert (
+        told
+        == "1 of 2 hold; missed by 0.0032 at most; at 95 % confidence one bound in 20 may be too high by chance"
+    )
     assert layer_claims.held(pd.DataFrame(rows).head(1), 0.95) == "1 of 1 hold"
 
 
