@@ -90,4 +90,5 @@ def uncertified_layers(count: float, layers: float) -> str:
 
 def may_miss(confidence: float) -> str:
     """What chance alone may break: "at 95 % confidence one bound in 20 may be too high by chance"."""
-    return f"at {share(confidence, 0)} confidence one bound in {round(1 / (1 - confidence)):,} may be too high by chance"
+    times = round(1 / (1 - confidence))
+    return f"at {share(confidence, 0)} confidence one bound in {times:,} may be too high by chance"

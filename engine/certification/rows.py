@@ -10,8 +10,8 @@ layer's), the function's output o~, and a plan's kept keys K where there is one:
     plan_error     ||o - o_K|| / ||o||                       of the plan in float32, o_K its renormalised output
     disagreement   ||o_K - o~|| / sum over K of a_j ||v_j|| / mass: whether the function computes this plan at all
 
-"Exactly" is float32 products: on a GPU by kernels (kernels/exact_rows), whether TF32 is switched on or not, on a CPU, and for
-heads of more than 512 bytes, by tensor operations, for which TF32 must be off on a GPU (PyTorch's default).
+"Exactly" is float32 products: on a GPU by kernels (kernels/exact_rows), whether TF32 is switched on or not, on a CPU
+and for heads of more than 512 bytes by tensor operations, for which TF32 must be off on a GPU (PyTorch's default).
 
 Rows of different heads are drawn apart, uniformly and with replacement, from seeds that nothing else uses.
 """

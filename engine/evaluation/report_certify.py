@@ -80,9 +80,9 @@ def cost(result: dict[str, Any]) -> list[str]:
     met = f"met up to {max(within)} rows a head" if within else "not met"
     return [
         f"**Cost on a GPU**, one layer of {rows[0]['heads']} query and {result['kv_heads']} KV heads of "
-        f"{result['size']}, random Q, K and V in bfloat16: median device time of scoring the rows, in calls one after another; at "
-        f"{longest:,} tokens the goal of {GOAL_MS} ms a layer is {met}. *Named* adds rows {result['named']} in every "
-        f"head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well; these two and "
+        f"{result['size']}, random Q, K and V in bfloat16: median device time of scoring the rows, "
+        f"in calls one after another; at {longest:,} tokens the goal of {GOAL_MS} ms a layer is {met}. "
+        f"*Named* adds rows {result['named']} in every head, *plan* holds the rows against a plan of {result['density']:.0%} of the blocks as well; these two and "
         f"*dense* are single medians, whose spread was not kept. {result['device']}, "
         f"torch {result['versions']['torch']}, "
         f"seed {result['seed']}, commit {result['git_commit'][:7]}; "

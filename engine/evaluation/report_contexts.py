@@ -38,9 +38,9 @@ _FEWEST_DIFFERING = 10  # prompts that differ, from which on a bootstrap interva
 _PAIRED = (
     "*routed - dense* is the mean difference on the same prompt; where at least 10 prompts differ, with a 95 % "
     "interval (bootstrap over prompts, within tasks), else *harmed* and *gained* count them: prompts that score lower "
-    "and higher than dense. Even where none of n prompts lost, up to 3/n of all may (95 %). A prompt that asks for several needles can lose one "
-    "and win another, and then counts as neither. *Same answer* are the prompts that both "
-    "prefills answer word for word alike."
+    "and higher than dense. Even where none of n prompts lost, up to 3/n of all may (95 %). A "
+    "prompt that asks for several needles can lose one and win another, and then counts as neither. *Same answer* "
+    "are the prompts that both prefills answer word for word alike."
 )
 _CLUSTERS = (
     "Haystacks are cut from four books in turn, the same for all tasks, so that n prompts are about four clusters and "

@@ -165,8 +165,10 @@ class Evaluation:
                 f"; times of one alone{self._timed}" if self.timed_alone else " (their times compare nothing)"
             )
         missing = ", ".join(f"{length:,}" for length in self.not_run)
+        by_task = any(row.tasks for row in self.rows)
+        asked = f"a task and length run of {self.n}" if by_task else f"a length run, {self.n} of each task"
         return (
-            f"{self.run} prompts a {'task and ' if any(row.tasks for row in self.rows) else ''}length run of {self.n} asked for"
+            f"{self.run} prompts {asked} asked for"
             f"{f'; {missing} tokens: not run' if missing else ''}, "
             f"seed {self.seed}, model {self.model}, {devices}, commit {commits}, {self.created_at[:10]}"
         )

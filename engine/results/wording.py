@@ -36,8 +36,8 @@ HOW = (
     "Where n is smaller than dense's, the score is of fewer prompts, and the difference alone compares. "
     "(at ...): predicted by that commit's code, ours by another one's. "
     "Worst tenth: mean change of the gold answer's log-likelihood over the tenth of the prompts that lose most. "
-    "Harmed: prompts that score lower than dense; even where none of n prompts lost, up to 3/n of all may. Area: share of the causal "
-    "area read. Times are medians."
+    "Harmed: prompts that score lower than dense; even where none of n prompts lost, up to 3/n of all may. Area: share "
+    "of the causal area read. Times are medians."
 )
 
 
@@ -182,7 +182,7 @@ def about(found: Evaluation) -> str:
     """What the suite asks, where it is one of ours."""
     told = SUITES.get(found.suite)
     if told and found.suite == "pg19" and "validation" in (found.command or ""):
-        told += "; on its books of the split validation constants such as the default price were chosen (data/README.md)"
+        told += "; on those of the split validation constants such as the default price were chosen"
     return f"{found.suite}: {told}." if told else f"{found.suite}:"
 
 

@@ -119,7 +119,7 @@ class CurrentPrompt:
         self._append(PromptTrace(batch, n_q, heads, inputs.k.shape[1], head_dim, device, dtype))
 
     def _read_last(self) -> None:
-        """The last prompt's record, before its memory is used again. One that can't be read is dropped, and said once."""
+        """The last prompt's record, before its memory is used again; one that can't be read is dropped, told once."""
         for prompt in self._trace.prompts[-1:]:
             try:
                 prompt.read()

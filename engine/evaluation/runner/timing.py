@@ -37,7 +37,9 @@ UNSTEADY = 0.1  # repeats further apart than this share of their median had comp
 
 
 def measure_times(job: Job, kind: type[Bench], limit_s: float = float("inf")) -> None:
-    """Time what this commit has not timed yet, since times of two sittings compare nothing; starts nothing after ``limit_s``.
+    """Time what this commit has not timed yet, since times of two sittings compare nothing.
+
+    limit_s: nothing is started after it.
 
     Errors: InputError for prompts that are not prepared or too long.
     """

@@ -22,7 +22,8 @@ def test_a_head_that_was_expanded_says_from_what_in_the_pages_names():
 
 
 def test_a_floor_says_why_it_and_not_a_cheaper_one():
-    told = "the floor at price 0.5, since no cheaper candidate loses little enough: g 0.093, certificate 0.539 ≥ τ 0.250"
-    assert shown("the floor at price 0.5: g 0.093, certificate 0.539 ≥ τ 0.250") == told
+    rest = "g 0.093, certificate 0.539 ≥ τ 0.250"
+    told = f"the floor at price 0.5, since no cheaper candidate loses little enough: {rest}"
+    assert shown(f"the floor at price 0.5: {rest}") == told
     cheaper = "cheaper than the floor at price 0.5 and loses at most 0.5 times as much, g ≥ 0.928: g 0.933"
     assert shown(cheaper) == cheaper
