@@ -149,10 +149,17 @@ def verdict(found: Verdict) -> str:
 
 def _against(found: Verdict) -> str:
     """ "routesparse=0.5 against minference=0.5 (0.94 of our time), minference=1 (1.05 of our time)"; where no setting
-    of the rival is as fast, "routesparse=0.1 (0.98 of its time) against minference=1"."""
-    first, *others = found.settings[0]
+    of the rival is as fast, "routesparse=0.1 (0.98 of its time) against minference=1". A test of two sets of prompts
+    has one of these for each."""
+    ratios = found.time_ratios or ((),) * len(found.settings)
+    arms = (_arm(settings, taken) for settings, taken in zip(found.settings, ratios, strict=False))
+    return "; on the other prompts ".join(dict.fromkeys(arms))
+
+
+def _arm(settings: Sequence[str], ratios: Sequence[float]) -> str:
+    """One set of prompts: ours against the rival's settings, with their times where they are known."""
+    first, *others = settings
     ours = first.startswith("routesparse=")
-    ratios = found.time_ratios[0] if found.time_ratios else ()
     taken = others
     if len(ratios) == len(others):
         whose = "our" if ours else "its"
