@@ -55,7 +55,7 @@ def test_claims_stand_beside_the_audited_truth(filled, record, open_page):
 
 
 def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, record, open_page):
-    """Beside a green verdict "below the bound" alone puzzled: one certificate in twenty may be missed."""
+    """Beside a green verdict "below the bound" alone puzzled: one bound in twenty may be too high by chance."""
     sparse = next(c for c in record.choices if c.pattern != "dense" and c.segment == 0)
     unit = (sparse.layer, sparse.head, 0)
     audits = tuple(
@@ -71,7 +71,7 @@ def test_a_missed_bound_says_by_how_much_and_that_some_may_be_missed(home, recor
         and "At 95 % confidence one bound in 20 may be too high by chance" in html
     )
     audit = text_of(open_page("audit", run=RUN))
-    assert re.search(r"y = x: 1 of \d+; at 95 % confidence one in 20 may be missed", audit)
+    assert re.search(r"y = x: 1 of \d+; at 95 % confidence one bound in 20 may be too high by chance", audit)
 
 
 def test_dense_unit_has_no_certificate(home, factory, open_page):

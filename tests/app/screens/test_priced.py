@@ -168,7 +168,8 @@ def test_the_audit_of_all_runs_draws_no_line_for_two_meanings_of_tau(stored, ope
 
 def test_comparing_policies_shows_the_price_and_no_lambda_of_the_run(stored, open_page):
     html = text_of(open_page("compare", runs=f"{CERTIFIED},{RUN}"))
-    assert '<th class="l">price</th>' in html and '<td class="l">per head</td><td class="l">0.3</td>' in html
+    assert '<th class="l twice">price</th>' in html
+    assert '<td class="l">per head</td><td class="l twice">0.3</td>' in html
 
 
 def test_replaying_calibrations_on_a_priced_run_says_what_it_is_not(
