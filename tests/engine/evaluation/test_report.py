@@ -129,7 +129,7 @@ def test_presses_are_told_by_length_with_all_tasks_first():
         in text
     )
     assert "about four clusters" in text and "The 3 comparisons below were made without a correction" in text
-    assert "drawn at random after the scripts stood" in text and "still allows a share of 3/n" in text
+    assert "drawn at random after the scripts stood" in text and "up to 3/n of all may" in text
 
 
 def test_a_later_run_s_prompts_join_those_of_the_first():
@@ -223,7 +223,7 @@ def test_longropes_short_list_is_called_no_scaling(alike):
     )
     table = [line for line in lines if line.startswith("| LongRoPE's form") and "| vt |" in line]
     assert [line.startswith("| LongRoPE's form (no scaling) |") for line in table] == [True, False]
-    assert "whose factors are all 1.0 here" in lines[0] and ("needle for needle" in lines[0]) == alike
+    assert "whose factors are all 1.0 here" in lines[0] and ("find the same needles" in lines[0]) == alike
     assert "| LongRoPE's form (no scaling) | 131,072 |" in "\n".join(lines[-5:]), "by depth too"
 
 
