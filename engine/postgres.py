@@ -10,7 +10,7 @@ from routesparse.engine.errors import ConfigError
 
 FOLDER = Path(sys.prefix, "ducklake")  # DuckDB's extensions for the store, psycopg for the job queue
 _PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']+)")
-_SECRETS = ("password", "passfile_password", "sslpassword")
+_SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 def words(address: str, prefix: str, variable: str) -> str:
@@ -30,6 +30,7 @@ def words(address: str, prefix: str, variable: str) -> str:
         )
     if any(pair[1] in _SECRETS for pair in pairs):
         raise ConfigError(
-            f"{variable} holds a password, which messages could show; put it into ~/.pgpass or PGPASSWORD"
+            f"{variable} holds a password or a key, which messages could show; put a password into ~/.pgpass or "
+            "PGPASSWORD, a key into a section of ~/.pg_service.conf and service=SECTION here"
         )
     return found.strip()

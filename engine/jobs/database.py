@@ -37,6 +37,10 @@ class QueueUncertainError(StoreError):
     """The connection was cut while a change was being confirmed: it was made, or nothing was changed."""
 
 
+class QueuePlaceError(StoreError):
+    """The folder of prompts and results is not this queue's, or is not mounted."""
+
+
 class Cursor(Protocol):
     """What a statement answers."""
 
@@ -90,7 +94,7 @@ class Database(ABC):
 
     @abstractmethod
     def check_place(self) -> None:
-        """Errors: StoreError where the folder of prompts and results is not this queue's, or is not mounted."""
+        """Errors: QueuePlaceError where the folder of prompts and results is not this queue's, or is not mounted."""
 
 
 def migrations() -> list[str]:

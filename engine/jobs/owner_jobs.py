@@ -61,6 +61,13 @@ class OwnerJobs:
         """Seconds since 1970 by the clock of every time in the queue. Errors: StoreError."""
         return self._database.now()
 
+    def check_place(self) -> None:
+        """Whether the folder of prompts and results is this queue's, and mounted. A file's own folder always is.
+
+        Errors: QueuePlaceError.
+        """
+        self._database.check_place()
+
     def submit(self, request: Request, content: bytes | str = b"") -> str:
         """Queue one job with its content, an analysis's prompt or a calibration's packed documents; the job's id.
 
@@ -88,7 +95,7 @@ class OwnerJobs:
         # Every kind is a dataclass, which the base class can't say.
         owned: list[Request] = [replace(one, owner=self.owner) for one in requests]  # type: ignore[type-var]
         jobs = [(secrets.token_hex(8), request) for request in owned]
-        self._database.check_place()
+        self.check_place()
         try:
             for job_id, _ in jobs if raw else ():
                 self.prompts.write(job_id, raw)
@@ -110,20 +117,22 @@ class OwnerJobs:
                             sweep_id,
                         ),
                     )
-        except BaseException as error:
-            if not (isinstance(error, QueueUncertainError) and self._came_through(jobs[0][0], error)):
-                for job_id, _ in jobs:
-                    self.prompts.remove(job_id)
+        except QueueUncertainError:
+            # The server may still be confirming it: the prompts stay, and are swept if no job comes to need them.
+            if not self._came_through(jobs[0][0]):
                 raise
+        except BaseException:
+            for job_id, _ in jobs:
+                self.prompts.remove(job_id)
+            raise
         return [job_id for job_id, _ in jobs]
 
-    def _came_through(self, job_id: str, error: QueueUncertainError) -> bool:
-        """Whether a job is in the queue although nobody confirmed it. Errors: the error while nobody can say so; the
-        prompts then stay, and are swept later if no job needs them."""
+    def _came_through(self, job_id: str) -> bool:
+        """Whether a job that nobody confirmed is seen to be in the queue; False may only mean that it is not yet."""
         try:
             return bool(self._database.rows("SELECT 1 FROM job WHERE id = ?", (job_id,)))
         except StoreError:
-            raise error from None
+            return False
 
     def retry(self, job_id: str) -> str:
         """Submit a failed or cancelled job's request and content again, as a new job of the same sweep; its id.
@@ -132,6 +141,7 @@ class OwnerJobs:
         """
         job = self._known(job_id)
         request = read_request(job.kind, job.request_json)
+        self.check_place()
         content = self.prompts.read(job_id) if job.prompt_bytes else b""
         return self._insert((request,), content, job.sweep)[0]
 
@@ -189,12 +199,13 @@ class OwnerJobs:
     def _cancel(self, jobs: Sequence[Job]) -> None:
         with self._database.transaction() as connection:
             for job in jobs:
+                # One statement: between two, another host could put the running job back, and neither would match.
                 connection.execute(
-                    "UPDATE job SET state = 'cancelled', finished_at = ? WHERE id = ? AND state = 'queued'",
+                    "UPDATE job SET state = CASE state WHEN 'queued' THEN 'cancelled' ELSE state END, "
+                    "finished_at = CASE state WHEN 'queued' THEN ? ELSE finished_at END, "
+                    "cancel_requested = CASE state WHEN 'running' THEN 1 ELSE cancel_requested END "
+                    "WHERE id = ? AND state IN ('queued', 'running')",
                     (self._database.now(), job.id),
-                )
-                connection.execute(
-                    "UPDATE job SET cancel_requested = 1 WHERE id = ? AND state = 'running'", (job.id,)
                 )
         for job in jobs:
             self._drop_prompt(job.id)

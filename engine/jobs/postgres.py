@@ -33,6 +33,7 @@ from routesparse.engine.jobs.database import (
     QueueBusyError,
     QueueFullError,
     QueueGoneError,
+    QueuePlaceError,
     QueueUncertainError,
     Row,
 )
@@ -59,6 +60,10 @@ _BUSY = ("55P03", "40P01", "40001")  # lock timeout, deadlock, serialization
 _FULL = "53100"
 _GONE = ("42P01", "3F000")  # no such table, no such schema
 _AWAY = re.compile(r"08|57P0[1-5]|25P03")  # the connection, a server that starts or stops, a stopped session
+_PASSING = re.compile(  # a server that starts or stops, or whose connections are all taken
+    r"starting up|not yet accepting|shutting down|recovery mode|too many (?:clients|connections)|"
+    r"remaining connection slots"
+)
 _MOST_CHARACTERS = 300
 
 
@@ -135,7 +140,7 @@ class PostgresQueue(Database):
         except (OSError, UnicodeError):
             same = False
         if not same:
-            raise StoreError(
+            raise QueuePlaceError(
                 f"{file} is not there or another queue's; is the shared folder mounted? Check ROUTESPARSE_SHARED, "
                 "which must be the folder that this queue was made with"
             )
@@ -335,6 +340,11 @@ def _for_postgres(script: str) -> str:
 def _unreachable(error: psycopg.Error) -> QueueAwayError:
     """What the server itself says, such as of a password or a missing database, is told; an address is not."""
     said = re.search(r"FATAL:\s+(.*)", str(error))
+    if said and _PASSING.search(said[1]):
+        return QueueAwayError(
+            f"PostgreSQL takes no connection for the job queue now ({said[1][:_MOST_CHARACTERS]}); nothing was "
+            "changed. Try again in a moment"
+        )
     if said:
         return QueueAwayError(
             f"PostgreSQL refuses the job queue ({said[1][:_MOST_CHARACTERS]}); nothing was changed. Correct "

@@ -23,7 +23,7 @@ from typing import Any
 from routesparse.engine.errors import RouteSparseError
 from routesparse.engine.jobs import presence
 from routesparse.engine.jobs.database import Row, Transaction
-from routesparse.engine.jobs.job import Claim, FailureKind, Progress, lease_end, lease_runs
+from routesparse.engine.jobs.job import Claim, FailureKind, Progress, State, lease_end, lease_runs
 from routesparse.engine.jobs.owner_jobs import OwnerJobs, needs_prompt
 
 LEASE_S = 30.0
@@ -50,7 +50,7 @@ class JobQueue(OwnerJobs):
         """Take the oldest waiting job for lease_s seconds, or None. Two workers never get the same attempt."""
         if not self._database.rows("SELECT 1 FROM job WHERE state = 'queued' LIMIT 1"):
             return None  # an idle worker takes no write lock
-        self._database.check_place()  # without its prompt a job would fail
+        self.check_place()  # without its prompt a job would fail
         with self._database.transaction() as connection:
             row = connection.execute(
                 f"SELECT * FROM job WHERE state = 'queued' ORDER BY seq LIMIT 1{self._database.skip_locked}"
@@ -93,25 +93,17 @@ class JobQueue(OwnerJobs):
     def finish(self, claim: Claim, run_id: str, result: str | None = None) -> None:
         """The job is done and ``run_id`` is its run: the one moment at which a job ends well (see staging).
 
-        result: the name of the profile or calibration, where the job made one of these. To repeat it is harmless: the
-        answer to the first may have been lost. Errors: LeaseLostError, QueueBusyError.
+        result: the name of the profile or calibration, where the job made one of these. Errors: those of ``_end``.
         """
-        try:
-            self._end(claim, "state = 'done', run_id = ?, result = ?", (run_id, result))
-        except LeaseLostError:
-            if not self._database.rows(
-                "SELECT 1 FROM job WHERE id = ? AND run_id = ?", (claim.job_id, run_id)
-            ):
-                raise
+        self._end(claim, "done", run_id=run_id, result=result)
 
     def fail(self, claim: Claim, kind: FailureKind, message: str, log_id: str | None = None) -> None:
-        """The job failed and won't be tried again. Errors: LeaseLostError, QueueBusyError."""
-        values = (kind, message, log_id)
-        self._end(claim, "state = 'failed', error_kind = ?, error_message = ?, log_id = ?", values)
+        """The job failed and won't be tried again. Errors: those of ``_end``."""
+        self._end(claim, "failed", error_kind=kind, error_message=message, log_id=log_id)
 
     def cancelled(self, claim: Claim) -> None:
-        """The worker stopped because the user asked. Errors: LeaseLostError, QueueBusyError."""
-        self._end(claim, "state = 'cancelled'", ())
+        """The worker stopped because the user asked. Errors: those of ``_end``."""
+        self._end(claim, "cancelled")
 
     def release(self, claim: Claim) -> None:
         """Put the job back in its place because this worker is stopping; no loss is counted."""
@@ -248,10 +240,24 @@ class JobQueue(OwnerJobs):
         needed = {row["id"] for row in rows if needs_prompt(row["state"], bool(row["keep_text"]))}
         self.prompts.sweep(names, {row["id"] for row in rows}, needed)
 
-    def _end(self, claim: Claim, change: str, values: tuple[Any, ...]) -> None:
+    def _end(self, claim: Claim, state: State, **told: str | None) -> None:
+        """End a job in this state with what is told of it, by column.
+
+        To repeat it is harmless: the answer to the first may have been lost. Errors: LeaseLostError, QueueBusyError.
+        """
+        values = (state, *told.values())
+        change = ", ".join(f"{column} = ?" for column in ("state", *told))
         cleared = "worker = NULL, lease_until = NULL, finished_at = ?"
-        with self._database.transaction() as connection:
-            self._fenced(connection, claim, f"{change}, {cleared}", (*values, self._database.now()))
+        try:
+            with self._database.transaction() as connection:
+                self._fenced(connection, claim, f"{change}, {cleared}", (*values, self._database.now()))
+        except LeaseLostError:
+            same = " AND ".join(f"{column} IS ?" for column in ("state", *told))
+            if not self._database.rows(
+                f"SELECT 1 FROM job WHERE id = ? AND attempt = ? AND {same}",
+                (claim.job_id, claim.attempt, *values),
+            ):
+                raise
         self._drop_prompt(claim.job_id)
 
     def _fenced(self, connection: Transaction, claim: Claim, change: str, values: tuple[Any, ...]) -> None:

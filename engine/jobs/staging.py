@@ -41,15 +41,20 @@ def shared_spool(queue: JobQueue) -> Path:
 
 
 def stage(queue: JobQueue, record: RunRecord) -> None:
-    """Write the record's bundle where only ``publish`` sees it. Errors: StoreError, BundleError."""
+    """Write the record's bundle where only ``publish`` sees it.
+
+    Errors: QueuePlaceError where the queue's folder is not mounted, StoreError, BundleError.
+    """
+    queue.check_place()  # or the bundle would be written on the empty mount point
     bundle.write_bundle(record, spool_of(queue) / STAGED)
 
 
 def home_of(queue: JobQueue, run_id: str) -> Path:
     """An empty folder of this attempt that stands for ``queue.place``: ``publish`` moves its files there.
 
-    Errors: StoreError.
+    Errors: QueuePlaceError where the queue's folder is not mounted, StoreError.
     """
+    queue.check_place()
     folder = spool_of(queue) / STAGED / run_id / _FOR_HOME
     try:
         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -74,7 +79,7 @@ def flush_home(folder: Path) -> None:
 def publish(queue: JobQueue, run_id: str) -> None:
     """Move what a done job made to where it is read; harmless to repeat and from several processes at once.
 
-    Errors: StoreError when the folder can't be written; the result then waits for the next try.
+    Errors: StoreError when the folder can't be written or is not mounted; the result then waits for the next try.
     """
     spool = shared_spool(queue)
     staged = spool_of(queue) / STAGED / run_id
@@ -90,11 +95,10 @@ def publish(queue: JobQueue, run_id: str) -> None:
                 f"run {run_id} can't be moved into {spool} ({error.filename} is gone); it waits in {STAGED}"
             ) from error
         # Somebody was faster: the bundle is in the spool, or the web process has taken it from there.
-        queue.mark_published(run_id)
-        return
     except (BundleError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise StoreError(f"run {run_id} can't be moved into {spool} ({why}); it waits in {STAGED}") from error
+    queue.check_place()  # what is not mounted looks as if somebody had been faster
     queue.mark_published(run_id)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import presence, staging
-from routesparse.engine.jobs.database import QueueGoneError
+from routesparse.engine.jobs.database import QueueGoneError, QueuePlaceError
 from routesparse.engine.jobs.failures import classify
 from routesparse.engine.jobs.heartbeat import BEAT_S, Heartbeat, Interrupted
 from routesparse.engine.jobs.job import Claim
@@ -194,6 +194,12 @@ class _Worker:
             # The boundary of a job: whatever went wrong is this job's failure, not the worker's end.
             except Exception as error:  # noqa: BLE001
                 staging.discard(self._queue, claim.run_id)
+                if self._folder_was_away(error):
+                    self._log.write(
+                        "folder_away", job=claim.job_id, run=claim.run_id, error=type(error).__name__
+                    )
+                    self._patiently(self._queue.release, claim)
+                    return "job_put_back"
                 return self._failed(claim, error)
             self._patiently(self._queue.finish, claim, claim.run_id, result)
         except LeaseLostError:
@@ -203,11 +209,20 @@ class _Worker:
         staging.publish(self._queue, claim.run_id)
         return "job_done"
 
+    def _folder_was_away(self, error: Exception) -> bool:
+        """Whether prompts and results were or are out of reach: what failed then is no fault of the job."""
+        try:
+            self._queue.check_place()
+        except QueuePlaceError:
+            return True
+        return isinstance(error, QueuePlaceError)
+
     def _work(self, claim: Claim) -> str | None:
         """Leave the staged result of this attempt, and name it unless it is a run.
 
-        Errors: Interrupted, and everything that a job raises.
+        Errors: Interrupted, QueuePlaceError, and everything that a job raises.
         """
+        self._queue.check_place()  # it was asked before the claim; without its prompt the job would fail
         heart = Heartbeat(
             self._queue, claim, self._stop, self._log, lease_s=self._lease_s, beat_s=self._beat_s
         )
@@ -227,6 +242,7 @@ class _Worker:
             else:
                 result = self._prepared(claim, request, report)
         heart.check()
+        self._queue.check_place()  # what was staged meanwhile may lie on the empty mount point
         return result
 
     def _analyse(self, claim: Claim, request: RunRequest, report: Report) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import socketserver
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from routesparse.engine.errors import ConfigError, InputError, StoreError
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations import metrics
+from routesparse.engine.operations.sizes import free_bytes
 
 LEAST_FREE_BYTES = 256 << 20
 _PLAIN = "text/plain; charset=utf-8"
@@ -36,8 +36,11 @@ def problems(home: Path) -> list[str]:
         return [f"the queue can't be read ({type(error).__name__})"]
     if not workers:
         found.append("no worker lives: start one with `routesparse worker`")
-    if shutil.disk_usage(home).free < LEAST_FREE_BYTES:
-        found.append(f"less than {LEAST_FREE_BYTES >> 20} MiB free")
+    try:
+        if free_bytes(home) < LEAST_FREE_BYTES:
+            found.append(f"less than {LEAST_FREE_BYTES >> 20} MiB free")
+    except StoreError:
+        found.append("the folder that jobs write to is not there")
     return found
 
 

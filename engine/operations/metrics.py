@@ -7,7 +7,6 @@ since nobody else may open the database. Numbers only: no name of a prompt, a pe
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
-from routesparse.engine.operations.sizes import size_bytes
+from routesparse.engine.operations.sizes import free_bytes, size_bytes
 from routesparse.engine.plain_files import read_bounded
 from routesparse.engine.store.spool import REJECTED
 
@@ -38,7 +37,7 @@ _OVERVIEW_GAUGES = {
 
 
 def text(home: Path) -> str:
-    """All metrics of a home. Errors: StoreError where the queue can't be read."""
+    """All metrics of a home. Errors: StoreError where the queue or its folder can't be read."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Home(home))
     return generate_latest(registry).decode()
@@ -114,7 +113,7 @@ def _folders(home: Path) -> Iterator[Metric]:
     for name in FOLDERS:
         sizes.add_metric([name], size_bytes(named[name]))
     yield sizes
-    yield _gauge("disk_free_bytes", "Bytes free on the disk of the home", shutil.disk_usage(home).free)
+    yield _gauge("disk_free_bytes", "Bytes free on the disk that jobs write to", free_bytes(home))
 
 
 def _runs(home: Path) -> Iterator[Metric]:

@@ -7,7 +7,6 @@ dashboards use it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -47,10 +46,10 @@ def prune(
     """
     at = places.of(home)
     before = at.size_bytes()
-    limit = time.time() - age_s
     store = _opened(at)
     queue = JobQueue(home)
     try:
+        limit = queue.now() - age_s  # where hosts share the queue their server's clock, which timed the jobs
         unknown = set(keep) - store.run_ids()
         if unknown:
             raise InputError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack, closing
 
@@ -14,9 +16,9 @@ import pytest
 
 from routesparse.engine import shared_folder
 from routesparse.engine.evaluation.studies import own_postgres
-from routesparse.engine.jobs import heartbeat, presence
+from routesparse.engine.jobs import heartbeat, presence, staging
 from routesparse.engine.jobs.database import QueueAwayError
-from routesparse.engine.jobs.log import JobLog
+from routesparse.engine.jobs.log import JobLog, tail
 from routesparse.engine.jobs.postgres import PREFIX
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.jobs.request import RunRequest
@@ -148,6 +150,79 @@ class TestHosts:
         with closing(JobQueue(host("gpu"))) as other:
             other.seen("gpu-1-ab", device)
         assert [worker.device for worker in queue.workers()] == [device]
+
+
+class TestSharedFolder:
+    """It unmounts while a worker has a job, and is mounted again once that job runs no more."""
+
+    @pytest.fixture
+    def unmount(self, queue, shared, until):
+        away, threads = shared.with_name("away"), []
+
+        def remount():
+            try:
+                until(lambda: not queue.jobs(("running",)), "the worker to let go of its job")
+            finally:
+                unmount.left = list(shared.rglob("*"))
+                shutil.rmtree(shared)
+                away.rename(shared)
+
+        def unmount(run_id):
+            if run_id.endswith("-1"):  # the first attempt
+                shared.rename(away)
+                shared.mkdir()
+                threads.append(threading.Thread(target=remount))
+                threads[0].start()
+
+        yield unmount
+        for thread in threads:
+            thread.join()
+
+    @pytest.mark.parametrize("moment", ["claimed", "computed", "staged"])
+    def test_that_unmounts_during_a_job_puts_it_back(
+        self, queue, shared, host, fakes, unmount, monkeypatch, moment
+    ):
+        job_id, home = submit(queue), host("a")
+        analyze, claim, stage = fakes.fake_analysis(home), JobQueue.claim, staging.stage
+
+        def claimed(*values):
+            found = claim(*values)
+            if found is not None and moment == "claimed":
+                unmount(found.run_id)
+            return found
+
+        def computed(request, prompt, run_id, report):
+            record = analyze(request, prompt, run_id, report)
+            if moment == "computed":
+                unmount(run_id)
+            return record
+
+        def staged(mine, record):
+            stage(mine, record)
+            if moment == "staged":
+                unmount(record.run.run_id)
+
+        monkeypatch.setattr(JobQueue, "claim", claimed)
+        monkeypatch.setattr(staging, "stage", staged)
+        assert run_worker(home, computed, once=True, beat_s=0.05, poll_s=0.05) == 0
+        job = queue.job(job_id)
+        assert (job.state, job.attempt, job.losses) == ("done", 2, 0)
+        assert visible(shared) == [f"{job_id}-2"] and queue.unpublished() == [] and unmount.left == []
+        assert "job_put_back" in [line["event"] for line in tail(home, job_id)]
+
+    def test_that_is_away_when_a_job_fails_puts_it_back(self, queue, shared, host, fakes, unmount):
+        """Whatever the error: a file of the folder may have been missing."""
+        job_id, home = submit(queue), host("a")
+        analyze = fakes.fake_analysis(home)
+
+        def missing(request, prompt, run_id, report):
+            if run_id.endswith("-1"):
+                unmount(run_id)
+                raise FileNotFoundError(2, "No such file or directory", "calibration")
+            return analyze(request, prompt, run_id, report)
+
+        assert run_worker(home, missing, once=True, beat_s=0.05, poll_s=0.05) == 0
+        assert (queue.job(job_id).state, queue.job(job_id).attempt) == ("done", 2)
 
 
 def test_a_server_that_restarts_meanwhile_loses_no_job_and_repeats_none(server, tmp_path, monkeypatch, fakes):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from contextlib import closing
 
 import pytest
 
-from routesparse.engine import doctor, paths
+from routesparse.engine import doctor, paths, shared_folder
 from routesparse.engine import postgres as named
 from routesparse.engine.cli import main as cli
 from routesparse.engine.errors import ConfigError, StoreError
@@ -17,12 +18,12 @@ from routesparse.engine.jobs.database import (
     QueueAwayError,
     QueueBusyError,
     QueueGoneError,
-    QueueUncertainError,
+    QueuePlaceError,
 )
 from routesparse.engine.jobs.postgres import IDENTITY, PREFIX
-from routesparse.engine.jobs.queue import JobQueue, LeaseLostError
+from routesparse.engine.jobs.queue import JobQueue, _back_in_line
 from routesparse.engine.jobs.request import RunRequest
-from routesparse.engine.operations import endpoint, metrics
+from routesparse.engine.operations import endpoint, metrics, sizes
 
 TEXT = "the harbour master writes a ledger"
 
@@ -47,6 +48,9 @@ class TestAddress:
             (PREFIX, "must be words"),
             (f"{PREFIX}//ann:secret@host/db", "must be words"),
             (f"{PREFIX}host=h password=secret", "~/.pgpass"),
+            (f"{PREFIX}host=h oauth_client_secret=secret", "service=SECTION"),
+            (f"{PREFIX}host=h scram_client_key=secret", "service=SECTION"),
+            (f"{PREFIX}host=h scram_server_key=secret", "service=SECTION"),
             (f"{PREFIX}hots=h", "can't be read"),
         ],
     )
@@ -84,6 +88,26 @@ class TestAddress:
         )
         told = str(postgres._unreachable(error))
         assert 'failed for user "ann"' in told and "PGPASSWORD" in told
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "the database system is starting up",
+            "the database system is not yet accepting connections",
+            "the database system is shutting down",
+            "the database system is in recovery mode",
+            "sorry, too many clients already",
+            'too many connections for role "ann"',
+            "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        ],
+    )
+    def test_of_a_server_that_takes_nobody_now_is_not_blamed(self, server, said):
+        """Scripted: what PostgreSQL says for a moment."""
+        told = str(
+            postgres._unreachable(postgres._driver().OperationalError(f"connection failed: FATAL:  {said}"))
+        )
+        assert said in told and "Try again in a moment" in told
+        assert "PGPASSWORD" not in told and "ROUTESPARSE_QUEUE" not in told
 
 
 class TestTables:
@@ -169,6 +193,32 @@ class TestFolder:
             assert staging.spool_of(other) == shared / "spool"
         assert paths.calibrations() == shared / "calibrations" and paths.profiles() == shared / "profiles"
 
+    def test_that_unmounts_takes_no_result_and_hands_none_over(self, queue, shared, factory):
+        """Even where what lies there now looks like a spool: it is not this queue's folder."""
+        failed = submit(queue)
+        queue.fail(queue.claim("w"), "model", "no")
+        submit(queue)
+        claim = queue.claim("w")
+        record = factory.make_record(claim.run_id, layers=1, heads=2, segments=1, tokens=2048, probe=False)
+        staging.stage(queue, record)
+        queue.finish(claim, claim.run_id)
+        shared.rename(shared.with_name("away"))
+        shared_folder.mark()
+        before = sorted(shared.rglob("*"))
+        for call in (
+            lambda: staging.stage(queue, record),
+            lambda: staging.home_of(queue, claim.run_id),
+            lambda: staging.publish_finished(queue),
+            lambda: queue.retry(failed),
+        ):
+            with pytest.raises(QueuePlaceError, match="is the shared folder mounted"):
+                call()
+        assert sorted(shared.rglob("*")) == before and queue.unpublished() == [claim.run_id]
+        shutil.rmtree(shared)
+        shared.with_name("away").rename(shared)
+        staging.publish_finished(queue)
+        assert (shared / "spool" / claim.run_id).is_dir() and queue.unpublished() == []
+
 
 class TestClock:
     def test_is_the_server_s(self, queue, monkeypatch):
@@ -201,6 +251,24 @@ class TestOperations:
         said = metrics.text(home)
         assert 'routesparse_jobs{state="queued"} 1.0' in said and "routesparse_workers 1.0" in said
         assert not [problem for problem in endpoint.problems(home) if "worker" in problem]
+
+    def test_count_the_room_of_the_shared_folder_also_without_a_home(
+        self, queue, shared, tmp_path, monkeypatch
+    ):
+        home, asked = tmp_path / "nowhere", []
+        assert "routesparse_disk_free_bytes " in metrics.text(home)
+        assert "less than 256 MiB free" not in endpoint.problems(home)
+        full = shutil.disk_usage(shared)._replace(free=(256 << 20) - 1)
+        monkeypatch.setattr(sizes.shutil, "disk_usage", lambda folder: asked.append(folder) or full)
+        assert "less than 256 MiB free" in endpoint.problems(home)
+        assert asked == [shared] and not home.exists()
+
+    def test_of_a_folder_that_went_say_so(self, queue, shared, monkeypatch):
+        monkeypatch.setattr(postgres.PostgresQueue, "check_place", lambda _: None)  # it goes right after
+        shutil.rmtree(shared)
+        assert "the folder that jobs write to is not there" in endpoint.problems(shared)
+        with pytest.raises(StoreError, match="can't be told"):
+            metrics.text(shared)
 
     def test_say_what_is_wrong(self, shared, monkeypatch):
         monkeypatch.setenv("ROUTESPARSE_QUEUE", f"{PREFIX}password=secret")
@@ -237,86 +305,22 @@ class TestTaking:
             transaction.execute("UPDATE job SET label = 'late'")
 
 
-class TestConnection:
-    def test_that_was_cut_while_idle_is_made_anew_unnoticed(self, queue, cut):
+class TestCancel:
+    def test_of_a_job_that_another_host_puts_back_meanwhile_holds(self, queue, host, until):
         job_id = submit(queue)
-        cut(queue)
-        assert queue.job(job_id).state == "queued"
-        cut(queue)
-        assert queue.claim("w").job_id == job_id
-
-    def test_that_is_cut_within_a_change_undoes_it(self, queue, cut):
-        job_id = submit(queue)
-        with (
-            pytest.raises(QueueAwayError, match="nothing was changed"),
-            queue._database.transaction() as change,
-        ):
-            change.execute("UPDATE job SET label = 'half'")
-            cut(queue)
-            change.execute("UPDATE job SET label = 'whole'")
-        assert queue.job(job_id).label != "half"
-
-    @pytest.fixture
-    def cut_at_commit(self, queue, cut, monkeypatch):
-        """Cut the connection before, or right after, the next change is confirmed."""
-        commit = postgres.PostgresQueue._commit
-
-        def arm(when):
-            def cut_commit(kept, connection):
-                monkeypatch.setattr(postgres.PostgresQueue, "_commit", commit)
-                if when == "after":
-                    connection.execute("COMMIT")
-                cut(queue)
-                commit(kept, connection)
-
-            monkeypatch.setattr(postgres.PostgresQueue, "_commit", cut_commit)
-
-        return arm
-
-    @pytest.mark.parametrize("when", ["before", "after"])
-    def test_that_is_cut_at_a_job_s_end_leaves_it_done_once(self, queue, cut_at_commit, when):
-        """The answer is lost; the worker asks again, as run_worker does."""
-        submit(queue)
         claim = queue.claim("w")
-        cut_at_commit(when)
-        with pytest.raises(QueueUncertainError):
-            queue.finish(claim, claim.run_id)
-        queue.finish(claim, claim.run_id)
-        assert queue.unpublished() == [claim.run_id]
-
-    @pytest.mark.parametrize("when", ["before", "after"])
-    def test_that_is_cut_at_a_submission_queues_the_job_once_or_not_at_all(self, queue, cut_at_commit, when):
-        cut_at_commit(when)
-        if when == "after":
-            job_id = submit(queue)
-            assert [job.id for job in queue.jobs()] == [job_id] == queue.prompts.names()
-        else:
-            with pytest.raises(QueueUncertainError, match="Look at page Jobs"):
-                submit(queue)
-            assert queue.jobs() == [] and queue.prompts.names() == []
-
-    def test_that_stays_away_after_a_submission_keeps_the_prompt(self, queue, cut_at_commit, monkeypatch):
-        cut_at_commit("after")
-
-        def away(*_):
-            raise QueueAwayError("away")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(postgres.PostgresQueue, "rows", away)
-            patch.setattr(postgres.PostgresQueue, "now", lambda _: 1.0)
-            with pytest.raises(QueueUncertainError):
-                submit(queue)
-        assert [job.id for job in queue.jobs()] == queue.prompts.names() != []
-
-    def test_that_is_cut_at_a_release_gives_the_job_up(self, queue, cut_at_commit):
-        submit(queue)
-        claim = queue.claim("w")
-        cut_at_commit("after")
-        with pytest.raises(QueueUncertainError):
-            queue.release(claim)
-        with pytest.raises(LeaseLostError):
-            queue.release(claim)
-        assert queue.job(claim.job_id).state == "queued"
+        cancelling = threading.Thread(target=queue.cancel, args=(job_id,))
+        waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = ?"
+        with closing(JobQueue(host("a"))) as other:
+            with other._database.transaction() as change:
+                other._fenced(change, claim, _back_in_line(), (1.0,))
+                cancelling.start()
+                pid = queue._database._connection.info.backend_pid
+                until(
+                    lambda: change.execute(waits, (pid,)).fetchone(), "the cancel to wait for the other host"
+                )
+            cancelling.join()
+            assert queue.job(job_id).state == "cancelled" and other.claim("b") is None
 
 
 def test_the_command_says_that_the_server_is_away_and_that_another_start_may_help(

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from routesparse.engine.cli.main import main
+from routesparse.engine.jobs.sqlite_file import SqliteFile
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.compact import compact
 from routesparse.engine.store.duckdb_store import Store
@@ -58,6 +59,15 @@ def test_old_runs_ended_jobs_and_their_prompts_go_for_good_and_the_rest_stays(ag
     assert not (aged / "bundles" / OLD).exists() and not list((aged / "trash").iterdir())
     assert jobs(aged) == {"waits.txt": "queued"}
     assert [path.read_text() for path in (aged / "prompts").glob("*.txt")] == ["the text of waits.txt"]
+
+
+def test_ages_are_told_by_the_queue_s_clock(aged, capsys, monkeypatch):
+    """Where hosts share a queue its server timed the jobs; this host's clock may be wrong."""
+    for hours, jobs_found in ((23, 0), (25, 2)):
+        monkeypatch.setattr(SqliteFile, "now", lambda _, hours=hours: 1e9 + hours * 3600)
+        assert main(["prune", "--older-than", "1d", "--dry-run", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (len(found["jobs"]), found["runs"]) == (jobs_found, [])
 
 
 def test_a_kept_run_and_the_samples_stay(aged, make):
