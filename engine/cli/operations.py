@@ -23,11 +23,17 @@ def backup(
 ) -> None:
     """Copy runs, jobs and prompts, while dashboards and workers run; folder models is left out.
 
-    With ROUTESPARSE_STORE the runs of the lake, with ROUTESPARSE_SHARED those that wait in its spool.
+    With ROUTESPARSE_STORE the runs of the lake, with ROUTESPARSE_SHARED those that wait in its spool. With
+    ROUTESPARSE_QUEUE a backup holds no jobs of that queue and says so.
     """
     from routesparse.engine.operations.backup import back_up
 
     made = back_up(paths.home(), out)
+    if paths.queue():
+        Reporter().warn(
+            "the jobs of ROUTESPARSE_QUEUE are not in this backup, nor the prompts, calibrations and profiles in "
+            f"{paths.workplace()}; keep them with pg_dump and a copy of that folder"
+        )
     if json_output:
         print_json({"path": str(out), "runs": made.runs, "jobs": made.jobs, "files": len(made.files)})
         return
@@ -52,6 +58,11 @@ def restore(
     held, before = restore_home(backup, paths.home(), replace=replace)
     moved = None if before is None else str(before)
     shared = paths.shared() if paths.store() else None
+    if paths.queue():
+        Reporter().warn(
+            f"jobs, prompts, calibrations and profiles of the backup are in {paths.home()}, where nothing reads them "
+            f"while ROUTESPARSE_QUEUE is set; copy the last two to {paths.workplace()}"
+        )
     if json_output:
         print_json(
             {

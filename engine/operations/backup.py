@@ -29,6 +29,7 @@ from routesparse.engine.jobs.opening import FILE as QUEUE
 from routesparse.engine.operations import places, restoring
 from routesparse.engine.operations.places import Places
 from routesparse.engine.plain_files import open_plain, read_bounded
+from routesparse.engine.store import store_errors
 from routesparse.engine.store.bundle import TEMPORARY_PREFIX
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import LakeStore
@@ -117,6 +118,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
             )
         before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     partial = home.with_name(f".{home.name}.partial")
+    kept = "nothing was restored"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True, mode=0o700)
@@ -125,6 +127,8 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
                 raise InputError(f"{source / name} is missing; nothing was restored")
             if _copy_file(source / name, partial / name) != digest:
                 raise InputError(f"{source / name} is damaged (its sha256 is another); nothing was restored")
+        if at.shared is not None:
+            kept = "the home is as it was, what is shared may hold a part of the backup; call it again"
         restoring.hand_over(partial, at)
         if before is not None:
             home.rename(before)
@@ -137,9 +141,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
                 before.rename(home)
             raise
     except OSError as error:
-        raise StoreError(
-            f"{error.filename or home}: {error.strerror or error}; nothing was restored"
-        ) from error
+        raise StoreError(f"{error.filename or home}: {error.strerror or error}; {kept}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return held, before
@@ -172,7 +174,9 @@ def _copy(at: Places, lake: LakeStore | None, partial: Path, target: Path) -> Ba
     jobs, running = _copy_queue(home / QUEUE, partial / QUEUE)
     _copy_tree(home / "prompts", partial / "prompts")
     _copy_tree(home / "spool" / ".staged", partial / "spool" / ".staged")
-    _copy_tree(at.spool, partial / "spool")
+    # With a shared spool the home's own may still hold what came before.
+    for folder in dict.fromkeys((home / "spool", at.spool)):
+        _copy_tree(folder, partial / "spool")
     for entry in sorted(home.iterdir()) if home.is_dir() else ():
         if entry.name in special or entry == at.shared or entry.name.startswith((QUEUE, _STORE)):
             continue
@@ -257,7 +261,7 @@ def _copy_lake(lake: LakeStore, partial: Path) -> None:
             with lake.moment() as rows:
                 copy_rows(rows, copy)
         except StoreError as error:
-            if "No such file" in str(error):  # `prune` has deleted what this moment still named
+            if store_errors.gone(error.__cause__):  # `prune` has deleted what this moment still named
                 raise _Moved(str(error)) from error
             raise
 

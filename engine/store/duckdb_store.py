@@ -206,8 +206,11 @@ class Store:
         return store_errors.failed(self.database, what, error, kept)
 
     @contextmanager
-    def writing(self, failed: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction under the write lock, all or nothing; ``failed`` begins the message. Errors: StoreError."""
+    def writing(self, failed: str, kept: str = "nothing was changed") -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction under the write lock, all or nothing.
+
+        ``failed`` begins the message, ``kept`` says what is as it was. Errors: StoreError.
+        """
         with self._alone(), self._cursor() as cursor:
             try:
                 cursor.begin()
@@ -215,7 +218,7 @@ class Store:
                 self._commit(cursor)
             except duckdb.Error as error:
                 roll_back(cursor)
-                raise StoreError(self._told(failed, error, "nothing was changed")) from error
+                raise StoreError(self._told(failed, error, kept)) from error
             self._generation += 1
             self._changes += 1
 

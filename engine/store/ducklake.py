@@ -104,6 +104,11 @@ class LakeStore(Store):
         return self._snapshot
 
     @property
+    def rows_elsewhere(self) -> bool:
+        """Whether rows lie in an object store, where other lakes' files may lie beside them."""
+        return self._rows_at is not None
+
+    @property
     def changes(self) -> int:
         """As ``generation``: a snapshot does not say whether it brought a run or took one."""
         return self.generation
@@ -265,7 +270,8 @@ class LakeStore(Store):
             wanted = f"set ROUTESPARSE_LAKE to {there}" if there else "unset ROUTESPARSE_LAKE"
             raise StoreError(
                 f"the rows of this catalogue do not lie in {self._rows_at or 'the shared folder'}; {wanted}. To "
-                "move them, copy with `routesparse store --to file`, then `--to lake` into a new database"
+                "move them, copy with `routesparse store --to file`, then `--to lake` into a new database and another "
+                "ROUTESPARSE_LAKE"
             )
 
     def _check_folder(self) -> None:

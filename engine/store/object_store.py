@@ -13,13 +13,16 @@ from urllib.parse import urlsplit
 from routesparse.engine.errors import ConfigError
 
 EXTENSION = "httpfs"
-_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)*/?")
+_ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+/?")
 
 
 def folder(address: str) -> str:
     """The address with the slash that ends a folder. Errors: ConfigError."""
     if not _ADDRESS.fullmatch(address):
-        raise ConfigError("ROUTESPARSE_LAKE must be s3://BUCKET/FOLDER, or not set; it is written otherwise")
+        raise ConfigError(
+            "ROUTESPARSE_LAKE must be s3://BUCKET/FOLDER, with a folder that no other lake uses, or not set; it is "
+            "written otherwise"
+        )
     return address.rstrip("/") + "/"
 
 
@@ -54,9 +57,11 @@ def secret(address: str) -> str:
 
 
 def failed(text: str) -> str | None:
-    """What an error of the object store means, and what to do; None where it is another's."""
+    """What an error of the object store means, and what to do; None where it is another's, or of one file of rows."""
     if "s3://" not in text and "HTTP" not in text:
         return None
+    if "HTTP 404" in text and ".parquet" in text:
+        return None  # a file of the lake is gone: store_errors.damaged_in_lake names it
     for mark, meaning in (
         ("Could not connect", "can't be reached"),
         ("Could not resolve", "can't be reached"),

@@ -12,11 +12,12 @@ import re
 from pathlib import Path
 
 _DAMAGED = ("Corrupt database file", "Corrupt WAL file", "Could not read enough bytes")
+_GONE = ("No such file", "HTTP 404")  # in a folder, in an object store
 _DAMAGED_PARQUET = (
     "too small to be a Parquet file",
     "Invalid footer length",
     "No magic bytes found",
-    "No such file or directory",
+    *_GONE,
     "TProtocolException",
     "Could not read enough bytes",
 )
@@ -56,11 +57,18 @@ def damaged_in_lake(shared: Path, error: Exception) -> str | None:
     named = _PARQUET.search(text)
     if named is None or not any(mark in text for mark in _DAMAGED_PARQUET):
         return None
+    begin = "If `routesparse prune` has just run, read again; else stop" if gone(error) else "Stop"
     return (
-        f"{named[0]} of the lake is damaged ({text.splitlines()[0][:_MOST_CHARACTERS]}). Stop all its dashboards; then "
-        f"restore a backup, or move {shared / 'lake'} away and name another database in ROUTESPARSE_STORE: they take "
-        "the runs in from their bundles, without names, notes, tags and pins"
+        f"{named[0]} of the lake is damaged ({text.splitlines()[0][:_MOST_CHARACTERS]}). {begin} all its dashboards; "
+        f"then restore a backup, or move {shared / 'lake'} away and name another database in ROUTESPARSE_STORE and, "
+        "where it is set, another ROUTESPARSE_LAKE: they take the runs in from their bundles, without names, notes, "
+        "tags and pins"
     )
+
+
+def gone(error: BaseException | None) -> bool:
+    """Whether a file of rows is not there: `prune` may have deleted what an older snapshot still named."""
+    return any(mark in str(error) for mark in _GONE)
 
 
 def no_room(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from routesparse.engine import shared_folder
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.jobs.kinds import ProfileRequest
@@ -207,6 +208,28 @@ def test_a_home_that_never_holds_still_is_told_and_nothing_stays(home, tmp_path,
     with pytest.raises(StoreError, match="try again later"):
         back_up(home, tmp_path / "kept")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+
+
+def test_with_a_shared_queue_both_commands_say_what_is_left_out(home, tmp_path, monkeypatch, capsys):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("ROUTESPARSE_SHARED", str(shared))
+    shared_folder.mark()
+    monkeypatch.setenv("ROUTESPARSE_QUEUE", "postgres:host=nowhere dbname=x user=ann")
+    assert main(["backup", str(tmp_path / "kept"), "--json"]) == 0
+    out, told = capsys.readouterr()
+    assert json.loads(out)["runs"] == 2 and set(json.loads(out)) == {"path", "runs", "jobs", "files"}
+    assert "the jobs of ROUTESPARSE_QUEUE are not in this backup" in " ".join(told.split())
+    assert str(shared) in "".join(told.split()) and "pg_dump" in told
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    assert main(["restore", str(tmp_path / "kept"), "--json"]) == 0
+    out, told = capsys.readouterr()
+    assert json.loads(out)["runs"] == 2 and "nothing reads them while ROUTESPARSE_QUEUE" in " ".join(
+        told.split()
+    )
+    assert all(str(folder) in "".join(told.split()) for folder in (tmp_path / "new", shared))
+    monkeypatch.delenv("ROUTESPARSE_QUEUE")
+    assert main(["backup", str(tmp_path / "again"), "--json"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_the_commands_say_what_they_did(home, tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ import pytest
 from routesparse.engine.cli.main import main
 from routesparse.engine.errors import InputError, StoreError
 from routesparse.engine.evaluation.studies import many_writers
+from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
 from routesparse.engine.store import bundle, ducklake, lake_upkeep, spool
 from routesparse.engine.store.labels import Label
@@ -194,11 +195,50 @@ def test_a_restore_that_was_cut_off_goes_on(lake_home, tmp_path, new_lake, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", refused)
-        with pytest.raises(StoreError, match="No space left"):
+        with pytest.raises(StoreError, match=r"No space left.*home is as it was.*call it again") as caught:
             restore(tmp_path / "kept", new)
-    assert not new.exists()
+    assert not new.exists() and "nothing was restored" not in str(caught.value)
     restore(tmp_path / "kept", new)
     assert everything() == rows and jobs(new)
+
+
+def test_a_bundle_that_a_backup_caught_before_its_rows_comes_back_also_at_a_second_try(
+    lake_home, tmp_path, new_lake, make, monkeypatch
+):
+    deleted = make("3a3a3a3a3a3a3a3a")
+    for folder in ("bundles", "trash"):  # deleted while the backup was made: the copy has it in both
+        bundle.write_bundle(deleted, tmp_path / "lake" / folder)
+    bundle.write_bundle(make(GONE), tmp_path / "lake" / "bundles")
+    back_up(lake_home, tmp_path / "kept")
+    new_lake("other")
+    monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
+    rename = Path.rename
+
+    def refused(path, target):
+        if path.name == ".new.partial":
+            raise OSError(28, "No space left on device", str(target))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        with pytest.raises(StoreError, match="call it again"):
+            restore(tmp_path / "kept", tmp_path / "new")
+    with closing(open_store()) as dashboard:
+        assert spool.ingest_spool(dashboard).ingested == [GONE]
+    restore(tmp_path / "kept", tmp_path / "new")
+    with closing(open_store()) as dashboard:
+        spool.ingest_spool(dashboard)
+        assert dashboard.run_ids() == {OLD, NEW, GONE}
+        assert {path.name for path in dashboard.trash.iterdir()} == {deleted.run.run_id}
+
+
+def test_a_backup_tries_again_where_prune_took_a_file(lake_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(backup, "TRIES", 2)
+    monkeypatch.setattr(backup, "PAUSE_S", 0.0)
+    for file in (tmp_path / "lake" / "lake" / "main" / "candidate_score").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(StoreError, match="changed all the time"):
+        back_up(lake_home, tmp_path / "kept")
 
 
 def test_a_shared_folder_in_the_home_is_not_restored_over(lake_home, tmp_path, monkeypatch):
@@ -221,12 +261,15 @@ def test_a_shared_spool_of_one_dashboard_is_in_the_backup_and_comes_back(home, t
         back_up(home, tmp_path / "early")
     open_store().close()
     waiting = bundle.write_bundle(make(GONE), shared / "spool")
+    before = "6c6c6c6c6c6c6c6c"  # from the time without a shared folder
+    bundle.write_bundle(make(before), home / "spool")
     back_up(home, tmp_path / "kept")
     monkeypatch.setenv("ROUTESPARSE_HOME", str(tmp_path / "new"))
     shutil.rmtree(waiting)
     restore(tmp_path / "kept", tmp_path / "new")
     with closing(open_store()) as store:
-        assert spool.ingest_spool(store).ingested == [GONE] and store.run_ids() == {OLD, NEW, GONE}
+        assert sorted(spool.ingest_spool(store).ingested) == [GONE, before]
+        assert store.run_ids() == {OLD, NEW, GONE, before}
 
 
 def text_anywhere(text: str, shared: Path) -> bool:
@@ -234,6 +277,7 @@ def text_anywhere(text: str, shared: Path) -> bool:
     with closing(open_store()) as lake, lake._cursor() as cursor:
         sql = "SELECT table_name FROM routesparse.ducklake_inlined_data_tables"
         names = [row[0] for row in cursor.execute(f"FROM postgres_query('catalogue', '{sql}')").fetchall()]
+        names += ["ducklake_table_column_stats", "ducklake_file_column_stats"]
         told = "".join(
             str(
                 cursor.execute(
@@ -251,7 +295,10 @@ def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_
     lake_home, tmp_path, make, monkeypatch, capsys
 ):
     monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
-    shared, secret = tmp_path / "lake", "swordfish in the harbour"
+    shared, secret = (
+        tmp_path / "lake",
+        "~swordfish in the harbour",
+    )  # the last of all texts, which DuckLake notes
     dashboard = open_store()
     for number in range(6):
         made = make(f"{number:016d}", created_at="2026-01-03T00:00:00+00:00")
@@ -280,7 +327,24 @@ def test_prune_removes_old_runs_of_a_lake_for_good_under_a_dashboard_that_reads_
     bundle.write_bundle(make("ffffffffffffffff"), shared / "spool")
     assert spool.ingest_spool(dashboard).ingested == ["ffffffffffffffff"]
     assert dashboard.rows("SELECT max(run_key) FROM run") == [(9,)], "numbers go on where they were"
+    assert not text_anywhere(secret, shared), "an open dashboard does not write it again"
+    with closing(open_store()) as other:
+        for store in (dashboard, other):
+            assert store.rows("SELECT run_id FROM run WHERE run_id >= ? ORDER BY 1", ["2"]) == [
+                (NEW,), ("ffffffffffffffff",)]  # fmt: skip
     dashboard.close()
+
+
+def test_a_lake_that_could_not_be_compacted_is_told_with_what_was_done(lake_home, monkeypatch, capsys):
+    monkeypatch.setattr(lake_upkeep, "_STEPS", ("no_such_function('lake')",))
+    assert main(["prune", "--older-than", "30d"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "the runs were removed, but the lake was not compacted" in told and "next prune does the rest" in told
+    )
+    assert "nothing was changed" not in told
+    with closing(open_store()) as store:
+        assert store.run_ids() == {NEW}
 
 
 def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
@@ -292,7 +356,10 @@ def test_prune_takes_the_files_of_writers_that_died_and_leaves_those_that_write(
     dead, alive = folder / "dead.parquet", folder / "alive.parquet"
     for file in (dead, alive):
         file.write_bytes(b"PAR1")
-    os.utime(dead, (1e9, 1e9))
+    live = [file for file in (tmp_path / "lake" / "lake").rglob("*.parquet") if file not in (dead, alive)]
+    assert live, "old files with rows, which are nobody's orphans"
+    for file in (dead, *live):
+        os.utime(file, (1e9, 1e9))
     rows = everything()
     with closing(open_store()) as lake:
         lake_upkeep.compact(lake)

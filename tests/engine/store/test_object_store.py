@@ -16,6 +16,7 @@ import pytest
 
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.evaluation.studies import many_writers, own_postgres
+from routesparse.engine.operations import backup
 from routesparse.engine.operations.backup import back_up, restore
 from routesparse.engine.store import bundle, ducklake, lake_upkeep, object_store, spool
 from routesparse.engine.store.ducklake import PREFIX, LakeStore
@@ -23,6 +24,7 @@ from routesparse.engine.store.opening import open_store
 
 MOTO = Path(sys.prefix, "moto", "bin", "python")
 ROWS = "s3://lake/rows/"
+FOREIGN = "main/candidate_score/foreign.parquet"
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 START_S = 120.0
 
@@ -78,6 +80,12 @@ def lake(server, postgres, home, monkeypatch):
     store.close()
 
 
+def put(name: str) -> None:
+    """A file that the lake does not know, below its address."""
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/lake/rows/{name}"
+    DIRECT.open(urllib.request.Request(url, data=b"PAR1", method="PUT"), timeout=10).close()
+
+
 def objects(lake) -> list[tuple[str, int]]:
     """Files of the object store and their bytes."""
     return lake.rows(f"SELECT filename, size FROM read_blob('{ROWS}**') ORDER BY 1")
@@ -95,10 +103,15 @@ def test_rows_go_to_the_object_store_and_come_back_for_every_host(lake, small, f
     with closing(open_store()) as other:
         assert many_writers.rows_of(other) == many_writers.rows_of(lake)
         other.delete_runs(names[1:])
+    put(FOREIGN)
     before = many_writers.rows_of(lake)
     assert before["run"].total() == 1
     monkeypatch.setattr(lake_upkeep, "READERS_S", 0.0)
+    monkeypatch.setattr(
+        lake_upkeep, "_ORPHANS", ("ducklake_delete_orphaned_files('lake', cleanup_all => true)",)
+    )
     lake_upkeep.compact(lake)
+    assert f"{ROWS}{FOREIGN}" in dict(objects(lake)), "another lake's, in the same folder"
     size = {kind: sum(size for name, size in found if "candidate" in name) for kind, found in
             (("before", made), ("after", objects(lake)))}  # fmt: skip
     assert 0 < size["after"] < size["before"] and many_writers.rows_of(lake) == before
@@ -132,6 +145,24 @@ def test_a_lake_of_the_shared_folder_does_not_move_by_a_variable(server, lake_ad
     LakeStore(lake_address, home, home).close()
 
 
+def test_a_file_of_rows_that_is_gone_is_named_and_a_backup_tries_again(lake, small, home, monkeypatch):
+    bundle.write_bundle(small, home / "shared" / "spool")
+    spool.ingest_spool(lake)
+    name = next(name for name, _ in objects(lake) if "candidate_score" in name)
+    url = f"{os.environ['AWS_ENDPOINT_URL']}/{name.removeprefix('s3://')}"
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=a-key/20260101/us-east-1/s3/aws4_request"}
+    DIRECT.open(urllib.request.Request(url, headers=signed, method="DELETE"), timeout=10).close()
+    with closing(open_store()) as other, pytest.raises(StoreError) as caught:
+        other.rows("SELECT * FROM candidate_score")
+    told = str(caught.value)
+    assert Path(name).name in told and "If `routesparse prune` has just run, read again; else" in told
+    assert "another ROUTESPARSE_LAKE" in told and "AWS_" not in told
+    monkeypatch.setattr(backup, "TRIES", 2)
+    monkeypatch.setattr(backup, "PAUSE_S", 0.0)
+    with pytest.raises(StoreError, match="changed all the time"):
+        back_up(home / "host", home / "kept")
+
+
 def test_an_object_store_that_is_down_is_told_and_the_bundle_waits(lake, server, small, home):
     server.kill()
     server.wait()
@@ -142,7 +173,17 @@ def test_an_object_store_that_is_down_is_told_and_the_bundle_waits(lake, server,
 
 
 @pytest.mark.parametrize(
-    "address", ["rows", "s3://", "s3://Lake/rows", "s3://lake/../other", "s3://lake/a'b", "gs://lake/a"]
+    "address",
+    [
+        "rows",
+        "s3://",
+        "s3://lake",
+        "s3://lake/",
+        "s3://Lake/rows",
+        "s3://lake/../other",
+        "s3://lake/a'b",
+        "gs://lake/a",
+    ],
 )
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ConfigError, match="must be s3://BUCKET/FOLDER"):
