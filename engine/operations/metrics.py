@@ -20,7 +20,7 @@ from routesparse.engine.jobs import opening
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.operations.sizes import free_bytes, size_bytes
 from routesparse.engine.plain_files import read_bounded
-from routesparse.engine.store.spool import REJECTED
+from routesparse.engine.store.bundle import REJECTED
 
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)

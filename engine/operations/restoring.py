@@ -11,11 +11,11 @@ from pathlib import Path
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.operations.places import Places
+from routesparse.engine.store.bundle import REJECTED
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import LakeStore
 from routesparse.engine.store.moving import copy_folder, copy_store
 from routesparse.engine.store.opening import open_lake
-from routesparse.engine.store.spool import REJECTED
 
 _STORE = "routesparse.duckdb"
 

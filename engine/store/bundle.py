@@ -48,6 +48,7 @@ _MOST_ROWS = 1 << 24
 _MOST_TABLE_BYTES = 1 << 32  # unpacked
 _ROWS_AT_ONCE = 1 << 14
 TEMPORARY_PREFIX = ".tmp-"
+REJECTED = "rejected"  # the folder in a spool for what was set aside
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _PROBE_ROWS_PER_GROUP = 64  # one head's heatmap can be read without the others
 

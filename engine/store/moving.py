@@ -23,7 +23,6 @@ from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES
 from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
-from routesparse.engine.store.spool import REJECTED
 
 _AT_ONCE = 16  # runs a transaction
 _OF_RUNS = (*HEADS, *FACT_TABLES, *OF_CERTIFICATES, "run_summary")
@@ -93,8 +92,8 @@ def copy_rows(source: Readable, target: Store) -> None:
 
 def check_settled(source: Store, spool: Path) -> None:
     """Errors: StoreError where finished runs are not in the tables yet: a copy would leave them behind."""
-    rejected = spool / REJECTED
-    waiting = [path.name for path in _visible(spool) if path.name != REJECTED]
+    rejected = spool / bundle.REJECTED
+    waiting = [path.name for path in _visible(spool) if path.name != bundle.REJECTED]
     refused = [path.name for path in _visible(rejected) if path.suffix != ".txt"]
     known = source.run_ids()
     unlisted = [path.name for path in _visible(source.bundles) if path.name not in known]

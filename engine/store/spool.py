@@ -20,7 +20,6 @@ from routesparse.engine.progress import Progress, no_progress
 from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Origin, Store
 
-REJECTED = "rejected"
 _NOTE_BYTES = 1 << 16
 _NO_REASON = "the reason could not be written down; put the bundle into the spool again to see it"
 _NAME_BYTES = 200  # of 255, with room for a number and ".txt"
@@ -163,7 +162,7 @@ def reject(path: Path, reason: str, spool: Path) -> Rejection:
 
     A full disk may have no room for the reason: the bundle is moved all the same. Errors: OSError, it stays.
     """
-    rejected = spool / REJECTED
+    rejected = spool / bundle.REJECTED
     rejected.mkdir(parents=True, exist_ok=True)
     short = _readable(path.name).encode()[:_NAME_BYTES].decode(errors="ignore")
     name, counter = short, 1
@@ -181,7 +180,7 @@ def reject(path: Path, reason: str, spool: Path) -> Rejection:
 
 def rejections(spool: Path | None = None) -> list[Rejection]:
     """All bundles set aside, newest first."""
-    folder = (spool or paths.spool()) / REJECTED
+    folder = (spool or paths.spool()) / bundle.REJECTED
     if not folder.is_dir():
         return []
     names = {path.name for path in folder.iterdir()}
@@ -208,7 +207,7 @@ def discard_rejection(name: str, spool: Path | None = None) -> None:
     """Delete a bundle that was set aside, and its note. Errors: StoreError for a name that isn't listed."""
     if name not in {rejection.name for rejection in rejections(spool)}:
         raise StoreError(f"no rejected bundle is called {name!r}")
-    folder = (spool or paths.spool()) / REJECTED
+    folder = (spool or paths.spool()) / bundle.REJECTED
     path = folder / name
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -226,7 +225,9 @@ def _finished(folder: Path) -> list[Path]:
     """Entries that are complete, oldest first; what is still written starts with a dot."""
     if not folder.is_dir():
         return []
-    entries = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != REJECTED]
+    entries = [
+        path for path in folder.iterdir() if not path.name.startswith(".") and path.name != bundle.REJECTED
+    ]
     aged = [(changed, path.name, path) for path in entries if (changed := trash.changed_at(path)) is not None]
     return [path for _, _, path in sorted(aged)]
 

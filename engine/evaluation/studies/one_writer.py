@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
         rejected += [each.reason for each in look.rejected]
         waited += len(look.waiting)
         left = [path for path in paths.spool().iterdir() if not path.name.startswith(".")]
-        if not [path for path in left if path.name != spool.REJECTED]:
+        if not [path for path in left if path.name != bundle.REJECTED]:
             break
     store.close()
     seconds = round(time.monotonic() - started, 1)

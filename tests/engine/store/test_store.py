@@ -18,6 +18,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from routesparse.engine import shared_folder
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.store import bundle, queries, spool
 from routesparse.engine.store.duckdb_store import FACT_TABLES, Store
@@ -41,12 +42,17 @@ def test_ingest_keeps_every_row_and_the_bundle(store, record, home):
     assert queries.run(OwnerView(store, None), record.run.run_id) == record.run
 
 
+def visible(folder):
+    """What lies there beside the mark of a shared folder."""
+    return {path.name for path in folder.iterdir()} - {shared_folder.MARK}
+
+
 def test_ingesting_twice_changes_nothing(store, small, home):
     for _ in range(2):
         bundle.write_bundle(small, home / "spool")
         spool.ingest_spool(store)
     assert counts(store)["run"] == 1
-    assert not list((home / "spool").iterdir())
+    assert not visible(home / "spool")
 
 
 def test_same_id_with_other_contents_is_rejected(store, small, factory, home):
@@ -144,7 +150,7 @@ def test_a_bad_bundle_waits_where_it_can_not_even_be_moved_and_the_others_come_i
 
 
 def test_stray_file_in_the_spool_is_set_aside(store, home):
-    (home / "spool").mkdir()
+    (home / "spool").mkdir(exist_ok=True)
     (home / "spool" / "notes.txt").write_text("hello")
     assert "not a bundle" in spool.ingest_spool(store).rejected[0].reason
 
@@ -162,7 +168,7 @@ def test_whatever_lies_in_the_spool_is_set_aside_and_the_others_come_in(store, s
     os.mkfifo(folder / "piped" / bundle.MANIFEST)
     report = spool.ingest_spool(store)
     assert report.ingested == [small.run.run_id]
-    assert {path.name for path in folder.iterdir()} == {"rejected"}
+    assert visible(folder) == {"rejected"}
     names = {rejection.name for rejection in spool.rejections()}
     assert names == {"new?line", "no text ?", "ü" * 100, "loop", "notes.txt", "pipe", "piped"}
     for name in names:
@@ -191,7 +197,7 @@ def test_bundle_still_being_written_is_left_alone(store, small, home):
     path = bundle.write_bundle(small, home / "spool")
     path.rename(home / "spool" / f"{bundle.TEMPORARY_PREFIX}{path.name}")
     assert not spool.ingest_spool(store)
-    assert len(list((home / "spool").iterdir())) == 1
+    assert visible(home / "spool") == {f"{bundle.TEMPORARY_PREFIX}{path.name}"}
 
 
 def test_deleted_run_can_be_restored(store, small, home):
@@ -389,7 +395,7 @@ def test_kill_while_ingesting_leaves_whole_runs_only(opened, small, factory, hom
     ids = [f"kill{i:03d}" for i in range(60)]
     for run_id in ids:
         bundle.write_bundle(factory.rename(small, run_id), home / "ready")
-    shutil.copytree(home / "ready", home / "spool")
+    shutil.copytree(home / "ready", home / "spool", dirs_exist_ok=True)
     process = subprocess.Popen([sys.executable, "-c", INGESTER, str(home)], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     deadline = time.monotonic() + 30
