@@ -79,7 +79,7 @@ def test_duckdb_s_extensions_are_of_the_locked_duckdb():
     brought = lock.entries((ROOT / ".ci" / "ducklake.lock").read_text())
     ours = {name: entry for name, entry in brought.items() if name.startswith("duckdb-extension-")}
     versions = {re.match(r"\S+?==([\w.]+)", entry)[1] for entry in ours.values()}
-    assert len(ours) == 2 and versions == {locked_versions()["duckdb"]}
+    assert len(ours) == 3 and versions == {locked_versions()["duckdb"]}
 
 
 def test_psycopg_and_its_compiled_half_are_of_one_version():

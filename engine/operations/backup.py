@@ -129,7 +129,7 @@ def restore(source: Path, home: Path, *, replace: bool = False) -> tuple[Backup,
                 raise InputError(f"{source / name} is damaged (its sha256 is another); nothing was restored")
         if at.shared is not None:
             kept = "the home is as it was, what is shared may hold a part of the backup; call it again"
-        restoring.hand_over(partial, at)
+        restoring.hand_over(partial, at, open_lake)
         if before is not None:
             home.rename(before)
         elif home.exists():

@@ -6,6 +6,7 @@ What was brought stays where a later step fails, and the same command goes on fr
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from routesparse.engine.store.bundle import REJECTED
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.ducklake import LakeStore
 from routesparse.engine.store.moving import copy_folder, copy_store
-from routesparse.engine.store.opening import open_lake
 
 _STORE = "routesparse.duckdb"
 
@@ -28,7 +28,7 @@ def check_places(at: Places) -> None:
         )
 
 
-def hand_over(partial: Path, at: Places) -> None:
+def hand_over(partial: Path, at: Places, open_lake: Callable[[str], LakeStore]) -> None:
     """Move runs and waiting bundles out of a home that is not in its place yet.
 
     Errors: InputError for a lake that holds other runs; StoreError; OSError.

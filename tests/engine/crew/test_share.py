@@ -449,7 +449,8 @@ def test_ctrl_c_waits_for_what_is_being_kept_and_loses_nothing_that_has_arrived(
         kept.append(found)
 
     lots = [[Piece(name, name)] for name in "abcd"]
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         share(Work("test", lambda place: None, lots, keep), Slow(), 2, lambda text: None)
     assert len(kept) == 2, "the one that was being kept, and the other that had arrived"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
