@@ -28,6 +28,14 @@ def mark() -> None:
         ) from error
 
 
+def holds(file: Path, token: str) -> bool:
+    """Whether the folder is the one that a catalogue or a queue was made with: its file of a random token says so."""
+    try:
+        return file.read_text("utf-8") == token
+    except (OSError, UnicodeError):
+        return False
+
+
 def check(folder: Path | None = None) -> Path:
     """The folder that a finished run goes into: this one, or the spool.
 

@@ -76,9 +76,10 @@ TERMS: dict[str, str] = {
     "(equation 3).",
     "probe": "A few query rows, measured against all keys before anything is decided; all candidates of a head are "
     "scored with them (equation 3).",
-    "policy": "priced: the floor at the price, or a cheaper candidate that keeps as much; the layer's certificate "
-    "guards the mean over its heads. certified: each head's cheapest candidate that reaches λ. budgeted: the least "
-    "total risk within Tℓ (equation 6). strict: as budgeted, and fallback may not exceed Tℓ either.",
+    "policy": "priced: the floor at the price, or a cheaper candidate that loses at most half as much; the layer's "
+    "certificate guards the mean over its heads. certified: each head's cheapest candidate that reaches λ. "
+    "budgeted: the least total risk within Tℓ (equation 6). strict: as budgeted, and fallback may not exceed Tℓ "
+    "either.",
     "time_limit": "Tℓ: the predicted time that one layer's attention may take, as a fraction of dense (0.25) or in "
     "microseconds (800us) (equation 6).",
     "calibration": "λ and δ_q, measured on prompts of one domain for one model and then frozen; without one, the "

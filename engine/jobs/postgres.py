@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from routesparse.engine import postgres
+from routesparse.engine import postgres, shared_folder
 from routesparse.engine.errors import ConfigError, StoreError
 from routesparse.engine.jobs import database
 from routesparse.engine.jobs.database import (
@@ -135,11 +135,7 @@ class PostgresQueue(Database):
     def check_place(self) -> None:
         """See ``Database``."""
         file = self._place / IDENTITY
-        try:
-            same = file.read_text("utf-8") == self._token
-        except (OSError, UnicodeError):
-            same = False
-        if not same:
+        if not shared_folder.holds(file, self._token):
             raise QueuePlaceError(
                 f"{file} is not there or another queue's; is the shared folder mounted? Check ROUTESPARSE_SHARED, "
                 "which must be the folder that this queue was made with"

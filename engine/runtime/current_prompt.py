@@ -112,7 +112,6 @@ class CurrentPrompt:
     def _begin(self, inputs: AttentionInputs) -> None:
         batch, heads, n_q, head_dim = inputs.q.shape
         device, dtype = device_name(inputs.q.device), str(inputs.q.dtype).removeprefix("torch.")
-        self._trace.settle()
         self._read_last()
         self._begun += 1
         self.number, self.routed_segments, self._thread = self._begun, {}, threading.get_ident()

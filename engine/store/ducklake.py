@@ -27,7 +27,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from routesparse.engine import postgres
+from routesparse.engine import postgres, shared_folder
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.postgres import FOLDER
 from routesparse.engine.store import bundle, bundle_moves, object_store, schema, store_errors
@@ -116,11 +116,7 @@ class LakeStore(Store):
     def check_there(self) -> None:
         """Errors: StoreError where the shared folder is gone or another: what is written here would be lost."""
         file = self.shared / "lake" / "identity"
-        try:
-            same = file.read_text("utf-8") == self._token
-        except (OSError, UnicodeError):
-            same = False
-        if not same:
+        if not shared_folder.holds(file, self._token):
             raise StoreError(
                 f"{file} is not there or another's; is the shared folder mounted? See ROUTESPARSE_SHARED"
             )
