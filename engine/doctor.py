@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -159,11 +160,25 @@ def _torch() -> Iterator[Check]:
             yield Check(
                 "device", "ok", f"cuda:{index} {found.name}, {found.total_memory / 2**30:.0f} GiB, bfloat16"
             )
+        yield _compiler()
     else:
         from routesparse.engine.device.names import device_name
 
         name = device_name(torch.device("cpu"))
         yield Check("device", "ok", f"{name}, {torch.get_num_threads()} threads, float32 (no GPU found)")
+
+
+def _compiler() -> Check:
+    """What Triton needs on a GPU: it compiles a module against Python's headers before the first kernel."""
+    found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if found is None or shutil.which(found) is None:
+        asked = "gcc or clang" if found is None else f"CC={found}"
+        return Check("compiler", "problem", f"{asked} is not there; Triton needs a C compiler: install gcc")
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        fix = "install Python's headers (on Debian python3-dev)"
+        return Check("compiler", "problem", f"{header} is missing, which Triton compiles against; {fix}")
+    return Check("compiler", "ok", f"{found}, {header}")
 
 
 def _model(name: str) -> Iterator[Check]:

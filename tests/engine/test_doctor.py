@@ -1,0 +1,46 @@
+"""``routesparse doctor`` on a machine with a GPU: what Triton compiles its first module with."""
+
+import sysconfig
+
+import pytest
+
+from routesparse.engine import doctor
+
+
+@pytest.fixture
+def headers(monkeypatch, tmp_path):
+    """A folder that Python calls its include folder."""
+    monkeypatch.setattr(sysconfig, "get_path", {"include": str(tmp_path)}.__getitem__)
+    return tmp_path
+
+
+def test_a_compiler_and_pythons_headers_are_enough(monkeypatch, headers):
+    monkeypatch.setenv("CC", "sh")
+    (headers / "Python.h").touch()
+
+    found = doctor._compiler()
+
+    assert found.status == "ok" and "sh" in found.detail
+
+
+def test_missing_headers_are_named_with_what_to_install(monkeypatch, headers):
+    monkeypatch.setenv("CC", "sh")
+
+    found = doctor._compiler()
+
+    assert found.status == "problem" and str(headers / "Python.h") in found.detail
+    assert "python3-dev" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("named", "said"), [("no-such-compiler", "CC=no-such-compiler"), (None, "gcc or clang")]
+)
+def test_a_missing_compiler_is_a_problem(monkeypatch, headers, named, said):
+    monkeypatch.delenv("CC", raising=False)
+    if named:
+        monkeypatch.setenv("CC", named)
+    monkeypatch.setenv("PATH", str(headers))
+
+    found = doctor._compiler()
+
+    assert found.status == "problem" and said in found.detail and "install gcc" in found.detail
