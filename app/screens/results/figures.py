@@ -26,7 +26,7 @@ def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: des
     """Every method with area and difference; filled: ours; the line: the front of the estimates."""
     known = [row for row in rows if row.area is not None and row.change is not None]
     best = on_front(known)
-    line = sorted((row for row, one in zip(known, best, strict=True) if one), key=lambda row: _area(row))
+    line = sorted((row for row, one in zip(known, best, strict=True) if one), key=_area)
     low, high = loss_ends(known)
     least = min(map(_area, known), default=0.1)
     ticks = [(tick, f"{100 * tick:g} %") for tick in _TICKS if tick > least * 0.85]

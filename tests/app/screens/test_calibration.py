@@ -131,6 +131,8 @@ def test_profile_shows_surface_and_clock(calibrations, profile, filled, record, 
     assert "The fitted model misses the random plans of the fit by 5.0 %" in html and "FLOPs alone" in html
     assert "median and p95 of 3 repeats" in html
     assert f"n = {record.run.layers + 2} layers of the newest 2 runs" in html
+    asked = open_page("calibration", profile="cpu-2")
+    assert len(asked.get("plotly_chart")) == 1, "who comes for one profile sees its times"
 
 
 def test_flops_are_set_to_the_longest_dense_measurement(profile):
