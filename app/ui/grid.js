@@ -5,15 +5,23 @@ const TOP = 34, GAP = 2, LETTER = 6.2, ALARM = "▲";
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 
-// "22.4 %" as "22 %", for a narrow cell; never 0 or 100 % for what is only near.
-const brief = (text) => text.replace(/^(▲?)([\d.]+)( ?%)$/, (_, mark, value, unit) => {
+// The first line, and "22.4 %" as "22 %", for a narrow cell; never 0 or 100 % for what is only near.
+const brief = (text) => text.split("\n")[0].replace(/^(▲?)([\d.]+)( ?%)$/, (_, mark, value, unit) => {
   const whole = Math.min(Math.round(value), value < 100 ? 99 : 100);
   return mark + (whole || Number(value) === 0 ? whole : "<1") + unit;
 });
 
+const longest = (texts) => Math.max(...texts.flatMap((text) => text.split("\n")).map((line) => line.length));
+
+// A text of one line, or of several with the first one strong, around a middle.
+function lines(text, x, y, size, look) {
+  const all = text.split("\n"), high = size * 1.36, first = y - ((all.length - 1) * high) / 2 + size * 0.36;
+  return `<text${look}>${all.map((line, i) => `<tspan x="${px(x)}" y="${px(first + i * high)}"${all.length > 1 && !i ? ' font-weight="650"' : ""}>${escape(line)}</tspan>`).join("")}</text>`;
+}
+
 function draw(root, data) {
   const [rows, columns] = data.shape, width = Math.floor(root.clientWidth);
-  const left = Math.max(...data.row_labels.map((label) => label.length)) * LETTER + (data.row_title ? 26 : 10);
+  const left = longest(data.row_labels) * LETTER + (data.row_title ? 26 : 10);
   const cell = (width - left) / columns, row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
   root.g = { left, cell, row, rows, columns, width };
   const every = (size) => Math.ceil(14 / size);
@@ -21,15 +29,16 @@ function draw(root, data) {
     (data.row_title ? `<text transform="translate(11 ${px(TOP + (row * rows) / 2)}) rotate(-90)" text-anchor="middle">${escape(data.row_title)}</text>` : "");
   const wide = Math.max(...data.column_labels.map((label) => label.length)) * LETTER + 4;
   for (let j = 0; j < columns; j += Math.ceil(wide / cell)) names += `<text x="${px(left + cell * (j + 0.5))}" y="${TOP - 7}" text-anchor="middle">${escape(data.column_labels[j])}</text>`;
-  for (let i = 0; i < rows; i += every(row)) names += `<text x="${px(left - 6)}" y="${px(TOP + row * (i + 0.5) + 3.5)}" text-anchor="end">${escape(data.row_labels[i])}</text>`;
+  for (let i = 0; i < rows; i += every(row)) names += lines(data.row_labels[i], left - 6, TOP + row * (i + 0.5) - gap / 2, 11, ' text-anchor="end"');
   let grounds = `<rect x="${px(left)}" y="${TOP}" width="${px(cell * columns - gap)}" height="${px(row * rows - gap)}" fill="${data.null}"/>`, texts = "";
   const size = row >= 28 ? 11 : 9;
-  for (const [i, j, color, text, strong] of data.cells) {
+  for (const [i, j, color, text, strong, , framed] of data.cells) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
-    grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"/>`;
-    const shown = [text, brief(text)].find((one) => one.length * size * 0.6 <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
-    if (shown)
-      texts += `<text x="${px(x + (cell - gap) / 2)}" y="${px(y + (row - gap) / 2 + size * 0.36)}" fill="${ink}"${strong ? ' font-weight="700"' : ""}>${escape(shown)}</text>`;
+    const frame = framed ? ` stroke="${data.ink}" stroke-width="1.6"` : "";
+    grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"${frame}/>`;
+    const shown = [text, brief(text)].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
+    const look = ` fill="${ink}"${strong ? ' font-weight="700"' : ""}`;
+    if (shown) texts += lines(shown, x + (cell - gap) / 2, y + (row - gap) / 2, size, look);
   }
   root.querySelector(".drawing").innerHTML =
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${TOP + row * rows + 4}" font-family="${escape(data.font)}">` +

@@ -28,14 +28,14 @@ class Axis:
 def drawing(
     cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
 ) -> dict[str, Any]:
-    """What grid.js draws; a text that does not fit its cell loses its decimals, and is left out where that does not
-    help, but for the ▲ it begins with; places without a cell stay grey.
+    """What grid.js draws; a text that does not fit its cell keeps its first line, without decimals, and is left out
+    where that does not help, but for the ▲ it begins with; places without a cell stay grey.
 
-    cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``.
+    cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``, and ``framed`` where some are.
     """
     palette = list(dict.fromkeys(cells["color"]))
     place = {color: i for i, color in enumerate(palette)}
-    names = ["row", "column", "color", "text", "strong", "hover"]
+    names = ["row", "column", "color", "text", "strong", "hover"] + ["framed"] * ("framed" in cells)
     drawn = cells.assign(color=cells["color"].map(place))[names]
     return {
         "shape": [len(rows.labels), len(columns.labels)],

@@ -1,8 +1,9 @@
-// Bars, points, lines and pictures of cells on two axes (plot.py). The pointer, or the arrow keys, tell what an item is;
+// Bars, points, lines and pictures of cells on two axes, or on those of several panels (plot.py). The pointer, or the arrow keys, tell what an item is;
 // a click or Enter picks it; over a picture a dragged box asks for that part, a double click for the whole.
 
 const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280;
 const HATCHES = { "/": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", ".": "M2 3h2", x: "M0 0L6 6M6 0L0 6" };
+const CLIPPED = /cells|cover|line|whiskers/; // what may reach beyond the axes
 const px = (value) => Math.round(value * 10) / 10;
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
 const of = (value, i) => (Array.isArray(value) ? value[i] : value);
@@ -19,34 +20,40 @@ function scale({ range, log }, from, to) {
   return place;
 }
 
-function geometry(data, width) {
-  const most = Math.floor((width * 0.45) / LETTER);
-  const longest = Math.max(0, ...data.y.ticks.map(([, text]) => Math.min(most, text.length)));
-  const left = 8 + (data.y.title ? 18 : 0) + longest * LETTER, right = width - RIGHT, bottom = data.height - TICKS - (data.x.title ? TITLE : 0);
-  return { width, most, left, right, top: data.top, bottom, x: scale(data.x, left, right), y: scale(data.y, bottom, data.top) };
+// The panels' own geometries: beside each other, or one below the other.
+function geometries(data, width) {
+  const panels = [data, ...(data.others ?? [])], wide = data.stacked ? width : width / panels.length;
+  return panels.map(({ x, y }, i) => {
+    const from = data.stacked ? 0 : i * wide, down = data.stacked ? i * data.height : 0, most = Math.floor((wide * 0.45) / LETTER);
+    const longest = Math.max(0, ...y.ticks.map(([, text]) => Math.min(most, text.length)));
+    const left = from + 8 + (y.title ? 18 : 0) + longest * LETTER, right = from + wide - RIGHT;
+    const top = down + data.top, bottom = down + data.height - TICKS - (x.title ? TITLE : 0);
+    return { axes: { x, y }, most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
+  });
 }
 
 function axes(data, g) {
+  const { x: across, y: upright } = g.axes;
   let lines = "", texts = "", end = -Infinity;
-  for (const [value, text] of data.x.ticks) {
+  for (const [value, text] of across.ticks) {
     const x = px(g.x(value)), half = (text.length * LETTER) / 2;
-    if (data.x.grid) lines += `M${x} ${g.top}V${g.bottom}`;
+    if (across.grid) lines += `M${x} ${g.top}V${g.bottom}`;
     if (x - half < end + 6) continue;
     end = x + half;
     texts += `<text x="${x}" y="${g.bottom + 15}" text-anchor="middle">${escape(text)}</text>`;
   }
   end = Infinity;
-  for (const [value, text] of [...data.y.ticks].sort((one, other) => g.y(other[0]) - g.y(one[0]))) {
+  for (const [value, text] of [...upright.ticks].sort((one, other) => g.y(other[0]) - g.y(one[0]))) {
     const y = px(g.y(value));
-    if (data.y.grid) lines += `M${px(g.left)} ${y}H${g.right}`;
+    if (upright.grid) lines += `M${px(g.left)} ${y}H${g.right}`;
     if (y > end - 12) continue;
     end = y;
     texts += `<text x="${px(g.left - 6)}" y="${px(y + 3.8)}" text-anchor="end">${escape(cut(text, g.most))}<title>${escape(text)}</title></text>`;
   }
   const middle = px((g.left + g.right) / 2), half = px((g.top + g.bottom) / 2);
   return `<path d="${lines}" stroke="${data.line}"/><g fill="${data.mute}" font-size="11">${texts}</g>` +
-    `<g fill="${data.mute}" font-size="12" text-anchor="middle"><text x="${middle}" y="${g.bottom + 32}">${escape(data.x.title)}</text>` +
-    (data.y.title ? `<text transform="translate(12 ${half}) rotate(-90)">${escape(data.y.title)}</text>` : "") + "</g>";
+    `<g fill="${data.mute}" font-size="12" text-anchor="middle"><text x="${middle}" y="${g.bottom + 32}">${escape(across.title)}</text>` +
+    (upright.title ? `<text transform="translate(${px(g.from + 12)} ${half}) rotate(-90)">${escape(upright.title)}</text>` : "") + "</g>";
 }
 
 function outline(symbol, x, y, r) {
@@ -74,10 +81,18 @@ function picture(mark) {
 function draw(mark, at, data, g, items) {
   const ring = mark.ring ? ' class="ring"' : "";
   if (mark.kind === "label")
-    return `<text x="${px(g.x(mark.x) + mark.dx)}" y="${px(g.y(mark.y) + mark.dy)}" text-anchor="${mark.anchor}" font-size="11" fill="${mark.color}">${escape(mark.text)}</text>`;
+    return `<text x="${px(g.x(mark.x) + mark.dx)}" y="${px(g.y(mark.y) + mark.dy)}" text-anchor="${mark.anchor}" font-size="11"${mark.strong ? ' font-weight="700"' : ""} ` +
+      `fill="${mark.color}" stroke="${data.panel}" stroke-width="3" paint-order="stroke">${escape(mark.text)}</text>`;
   if (mark.kind === "line") {
     const d = mark.x.map((x, i) => `${px(g.x(x))} ${px(g.y(mark.y[i]))}`).join("L");
     return d && `<path${ring} d="M${d}" fill="none" stroke="${mark.color}" stroke-width="${mark.width}" stroke-dasharray="${mark.dash || "none"}"/>`;
+  }
+  if (mark.kind === "whiskers") {
+    const d = mark.at.map(([x0, y0, x1, y1]) => {
+      const cap = x0 === x1 ? "m-4 0h8m-4 0" : "m0 -4v8m0 -4";
+      return `M${px(g.x(x0))} ${px(g.y(y0))}${cap}L${px(g.x(x1))} ${px(g.y(y1))}${cap}`;
+    }).join("");
+    return `<path d="${d}" fill="none" stroke="${mark.color}" stroke-width="1.2"/>`;
   }
   if (mark.kind === "cells" || mark.kind === "cover") {
     const [x0, x1] = mark.box.slice(0, 2).map(g.x), [y0, y1] = mark.box.slice(2).map(g.y);
@@ -100,26 +115,29 @@ function draw(mark, at, data, g, items) {
   }
   mark.x.forEach((value, i) => {
     const x = g.x(value), y = g.y(mark.y[i]), r = of(mark.size, i) / 2, letter = mark.letters?.[i];
-    out += `<path class="point" d="${outline(mark.symbol, x, y, r)}" fill="${of(mark.color, i)}" stroke="${of(mark.edge, i) ?? "none"}"/>`;
+    out += `<path class="point" d="${outline(mark.symbol, x, y, r)}" fill="${of(mark.color, i)}" stroke="${of(mark.edge, i) ?? "none"}" stroke-width="${of(mark.edge_width, i) ?? 1}"/>`;
     if (letter) out += `<text x="${px(x)}" y="${px(y + 3.6)}" fill="${of(mark.inks, i)}" stroke="none" font-size="10" text-anchor="middle">${escape(letter)}</text>`;
     if (mark.hover) items.push({ mark: at, i, x, y, box: [x - r, y - r, 2 * r, 2 * r] });
   });
-  return `<g opacity="${mark.opacity ?? 1}" stroke-width="${mark.edge_width ?? 1}">${out}</g>`;
+  return `<g opacity="${mark.opacity ?? 1}">${out}</g>`;
 }
 
 function render(root, data) {
-  const g = geometry(data, Math.floor(root.clientWidth)), items = [];
-  const marks = data.marks.map((mark, at) => draw(mark, at, data, g, items));
-  const clipped = data.marks.map((mark, i) => (/cells|cover/.test(mark.kind) ? marks[i] : "")).join("");
-  const free = data.marks.map((mark, i) => (/cells|cover/.test(mark.kind) ? "" : marks[i])).join("");
+  const width = Math.floor(root.clientWidth), panels = geometries(data, width), items = [];
+  const panel = (mark) => mark.panel ?? 0;
+  const marks = data.marks.map((mark, at) => {
+    const drawn = draw(mark, at, data, panels[panel(mark)], items);
+    return CLIPPED.test(mark.kind) ? `<g clip-path="url(#${data.key}-area-${panel(mark)})">${drawn}</g>` : drawn;
+  });
+  const areas = panels.map((g, i) => `<clipPath id="${data.key}-area-${i}"><path d="M${g.left} ${g.top}H${g.right}V${g.bottom}H${g.left}z"/></clipPath>`);
   root.querySelector(".drawing").innerHTML =
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${g.width}" height="${data.height}" font-family="${escape(data.font)}">` +
-    axes(data, g) + (clipped && `<clipPath id="${data.key}-area"><path d="M${g.left} ${g.top}H${g.right}V${g.bottom}H${g.left}z"/></clipPath>` +
-      `<g clip-path="url(#${data.key}-area)">${clipped}</g>`) + free +
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${data.height * (data.stacked ? panels.length : 1)}" font-family="${escape(data.font)}">` +
+    [...panels.map((g) => axes(data, g)), ...areas, ...marks].join("") +
     `<rect class="ring at" fill="none" stroke="${data.ink}" stroke-width="2" visibility="hidden"/>` +
     `<rect class="ring drag" fill="${data.accent}" fill-opacity=".18" stroke="${data.accent}" visibility="hidden"/></svg>`;
-  root.g = g;
-  root.items = items.sort((one, other) => one.x - other.x || one.y - other.y);
+  Object.assign(root, { width, g: panels[0] });
+  const order = (item) => panel(data.marks[item.mark]);
+  root.items = items.sort((one, other) => order(one) - order(other) || one.x - other.x || one.y - other.y);
   root.cells = data.marks.find((mark) => mark.kind === "cells");
   root.cover = data.marks.find((mark) => mark.kind === "cover");
 }
@@ -292,6 +310,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
     root.querySelector(".rs-said").textContent = words(root, data, at);
   };
   root.watch?.disconnect();
-  root.watch = new ResizeObserver(() => { if (Math.floor(root.clientWidth) !== root.g?.width) refresh(); });
+  root.watch = new ResizeObserver(() => { if (Math.floor(root.clientWidth) !== root.width) refresh(); });
   root.watch.observe(root);
 }

@@ -77,6 +77,13 @@ def chart(
     }
 
 
+def panels(charts: Sequence[dict[str, Any]], stacked: bool = False) -> dict[str, Any]:
+    """Charts of one height as one: beside each other, or one below the other."""
+    marks = [{**mark, "panel": place} for place, one in enumerate(charts) for mark in one["marks"]]
+    others = [{"x": one["x"], "y": one["y"]} for one in charts[1:]]
+    return {**charts[0], "marks": marks, "others": others, "stacked": stacked}
+
+
 def bars(
     at: Sequence[Sequence[float]],
     color: str | list[str],
@@ -113,7 +120,8 @@ def points(
 
     symbol: "circle", "square", "diamond", "triangle-up" or "hexagon".
 
-    look: ``edge`` and ``edge_width`` of the outline, ``opacity``, ``letters`` in the marks and their colours ``inks``.
+    look: ``edge`` and ``edge_width`` of the outline, one for all or a list; ``opacity``; ``letters`` in the marks and
+    their colours ``inks``.
     """
     place = {"x": short(x), "y": short(y), "symbol": symbol, "size": size}
     return {"kind": "points", **place, "color": color, "hover": hover, "told": told, **look}
@@ -134,10 +142,29 @@ def line(
     }
 
 
-def label(x: float, y: float, text: str, color: str, anchor: str = "start", dx: int = 0, dy: int = 0) -> Mark:
+def steps(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Places of a line that keeps each y up to the next x."""
+    return np.repeat(x, 2)[1:].tolist(), np.repeat(y, 2)[:-1].tolist()
+
+
+def whiskers(at: Sequence[Sequence[float]], color: str) -> Mark:
+    """at: (x, y) of one end and of the other, upright or level; a cap at both."""
+    return {"kind": "whiskers", "at": [short(place) for place in at], "color": color}
+
+
+def label(
+    x: float,
+    y: float,
+    text: str,
+    color: str,
+    anchor: str = "start",
+    dx: int = 0,
+    dy: int = 0,
+    strong: bool = False,
+) -> Mark:
     """A text at a place of the axes; dx, dy: pixels from it."""
     place = {"x": x, "y": y, "dx": dx, "dy": dy, "anchor": anchor}
-    return {"kind": "label", **place, "text": text, "color": color}
+    return {"kind": "label", **place, "text": text, "color": color, "strong": strong}
 
 
 def cells(

@@ -53,7 +53,7 @@ PAINTS = {
         f"/compare?runs={BIG},{OTHER_BIG}",
         ".st-key-difference svg, .st-key-card-difference .main-svg",
     ),
-    "calibration": ("/calibration?names=prose,code", _chart("surface")),
+    "calibration": ("/calibration?names=prose,code", _chart("curves")),
     "results": ("/results", _chart("front-chart")),
     "fleet": ("/fleet", _GRID),
     "certificate": ("/certificate", _GRID),

@@ -145,6 +145,21 @@ def test_every_chart_can_be_saved_as_svg_and_png(address, context, page, record)
     assert context.failures == []
 
 
+def test_plotly_is_loaded_by_who_explores_a_profile_alone(address, context, page):
+    loaded = []
+    page.on(
+        "request", lambda request: loaded.append(request.url) if "plotly" in request.url.lower() else None
+    )
+    page.goto(f"{address}/calibration?names=prose,code")
+    for chart in ("by-length", "residuals", "drift", "curves"):
+        page.locator(f".st-key-{chart} .rs-plot svg").wait_for()
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+    assert loaded == []
+    page.get_by_text("Explore the times by length and mix").click()
+    page.locator(".st-key-surface .main-svg").first.wait_for()
+    assert loaded and context.failures == []
+
+
 def test_deleted_run_comes_back_with_undo(address, page):
     page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()

@@ -41,7 +41,7 @@ def test_a_stranger_tries_three_prices_and_learns_which_is_the_cheapest(address,
     page.wait_for_url("**/sweep?sweep=*")
     assert page.url == link
 
-    picture = page.locator(".st-key-fronts .main-svg").first
+    picture = page.locator(".st-key-fronts .rs-plot svg")
     picture.wait_for(timeout=150_000)
     rows = page.locator(".st-key-card-settings-table tr")
     page.locator(".st-key-card-progress").wait_for(state="detached", timeout=150_000)
@@ -54,6 +54,14 @@ def test_a_stranger_tries_three_prices_and_learns_which_is_the_cheapest(address,
     ]
     kept = [float(row.locator("td").nth(3).inner_text().split()[0]) for row in rows.all()[1:]]
     assert kept[0] > kept[-1], "a higher price reads less"
+
+    chart = page.locator(".st-key-fronts .rs-plot")
+    chart.focus()
+    read = []
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+        read.append((chart.locator(".rs-said").text_content() or "")[0])
+    assert sorted(read[:3]) == sorted(read[3:]) == list("ABC"), "one panel after the other"
 
     named = page.locator(".st-key-card-cheapest .rs-plain")
     below = page.get_by_role("spinbutton", name="Accepted KL of the next token")
@@ -77,7 +85,7 @@ def test_a_stranger_tries_three_prices_and_learns_which_is_the_cheapest(address,
     page.wait_for_url("**/map?run=*")
     page.get_by_text("One setting of a sweep: see the others").click()
     page.wait_for_url("**/sweep?sweep=*")
-    page.locator(".st-key-fronts .main-svg").first.wait_for()
+    page.locator(".st-key-fronts .rs-plot svg").wait_for()
 
     with page.expect_download() as svg:
         page.locator(".st-key-card-front").get_by_role("button", name="SVG").click()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from routesparse.app.screens.calibration.wording import QUANTILES
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.calibration.artifact import Calibration
 from routesparse.engine.calibration.drift import DriftReference
 
-_DASHES = dict(zip(QUANTILES, ("dot", "dash", "solid"), strict=True))
+_DASHES = dict(zip(QUANTILES, ("1.5 3", "6 4", ""), strict=True))
+_FEATURES = {
+    "gate_statistic": "gate statistic g",
+    "disagreement": "disagreement u",
+    "entropy": "entropy, nats",
+}
 
 
 def residual_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
@@ -33,48 +36,28 @@ def residual_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
     return frame.groupby(["calibration", "low", "high"], sort=False, as_index=False)["share"].sum()
 
 
-def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """One histogram above the other on the same axis, each with its own deltas."""
-    names = list(dict.fromkeys(rows["calibration"]))
-    chart = make_subplots(len(names), 1, shared_xaxes=True, vertical_spacing=0.1)
+    columns = [f"delta_{q}" for q in QUANTILES]
+    largest = deltas.groupby("calibration")[columns].agg(lambda found: found.astype(float).max())
+    ends = _with_air([*rows["low"], *rows["high"], *largest.to_numpy().ravel()], 0.02)
     top = float(rows["share"].max()) * 1.25
-    for place, name in enumerate(names, start=1):
-        part = rows[rows["calibration"] == name]
-        chart.add_bar(
-            x=(part["low"] + part["high"]) / 2,
-            y=part["share"],
-            width=(part["high"] - part["low"]) * 0.96,
-            marker={"color": design.blend(theme.panel, theme.accent, 0.72), "line": {"width": 0}},
-            customdata=part[["low", "high"]],
-            hovertemplate="g − g* from %{customdata[0]:.4f} to %{customdata[1]:.4f}<br>%{y:.1%}<extra></extra>",
-            row=place,
-            col=1,
-        )
-        for q in QUANTILES:
-            delta = deltas.loc[deltas["calibration"] == name, f"delta_{q}"].max()
-            if numbers.is_missing(delta):
+    charts = []
+    for name, part in rows.groupby("calibration", sort=False):
+        air = (part["high"] - part["low"]) * 0.02
+        at = np.column_stack([part["low"] + air, part["high"] - air, np.zeros(len(part)), part["share"]])
+        told = [[f"{row.low:.4f}", f"{row.high:.4f}", numbers.share(row.share)] for row in part.itertuples()]
+        color = design.blend(theme.panel, theme.accent, 0.72)
+        marks, names = [plot.bars(at.tolist(), color, "g − g* from {0} to {1}\n{2}", told)], []
+        for i, (q, delta) in enumerate(zip(QUANTILES, largest.loc[name], strict=True)):
+            if not math.isfinite(delta):
                 continue
-            chart.add_scatter(
-                x=[delta, delta],
-                y=[0, top],
-                mode="lines",
-                line={"color": theme.warn, "width": 1.4, "dash": _DASHES[q]},
-                hovertemplate=f"δ at q = {q}: {delta:.4f}<extra></extra>",
-                row=place,
-                col=1,
-            )
-        chart.update_yaxes(
-            title=f"{escape(name)}, share",
-            tickformat=".0%",
-            range=[0, top],
-            fixedrange=True,
-            nticks=4,
-            row=place,
-            col=1,
-        )
-    chart.update_xaxes(fixedrange=True)
-    chart.update_xaxes(title="residual g − g*; positive: the probe overstated g", row=len(names), col=1)
-    return _layout(chart, theme, 70 + 150 * len(names))
+            marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, _DASHES[q]))
+            names.append(plot.label(delta, top, f"δ {delta:.4f}", theme.warn, dx=4, dy=10 + 14 * i))
+        x = plot.linear("residual g − g*; positive: the probe overstated g", *ends)
+        y = plot.linear(f"{name}, share", 0, top, percent=True, most=3)
+        charts.append(plot.chart(x, y, [*marks, *names], 180, theme))
+    return plot.panels(charts, stacked=True)
 
 
 def prompt_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
@@ -86,39 +69,33 @@ def prompt_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
 
 def by_length(
     prompts: pd.DataFrame, deltas: pd.DataFrame, confidence: float, theme: design.Theme
-) -> go.Figure:
+) -> dict[str, Any]:
     """Per calibration: each window of fold B at its length and 95th percentile of residuals, and its bucket's delta."""
-    names = list(dict.fromkeys(deltas["calibration"]))
-    chart = make_subplots(1, len(names), shared_yaxes=True, horizontal_spacing=0.04)
-    for place, name in enumerate(names, start=1):
-        part = prompts[(prompts["calibration"] == name) & (prompts["fold"] == "B")].dropna(subset=["q95"])
-        chart.add_scatter(
-            x=part["tokens"],
-            y=part["q95"],
-            mode="markers",
-            marker={"size": 6, "color": design.blend(theme.panel, theme.accent, 0.6)},
-            text=[f"{escape(str(row.document))}, {row.units} units" for row in part.itertuples()],
-            hovertemplate="%{text}<br>%{x:,} tokens<br>95th percentile of g − g* %{y:.4f}<extra></extra>",
-            row=1,
-            col=place,
-        )
-        for row in deltas[deltas["calibration"] == name].to_dict("records"):
-            delta = row[f"delta_{confidence:g}"]
-            if numbers.is_missing(delta):
-                continue
-            chart.add_scatter(
-                x=[row["min_tokens"], row["max_tokens"]],
-                y=[delta, delta],
-                mode="lines",
-                line={"color": theme.warn, "width": 2},
-                hovertemplate=f"δ {delta:.4f}, K = {row['windows']} windows<extra></extra>",
-                row=1,
-                col=place,
-            )
-        chart.update_xaxes(title=f"{escape(name)}: tokens", fixedrange=True, tickformat=",", row=1, col=place)
-    chart.update_yaxes(fixedrange=True)
-    chart.update_yaxes(title="g − g*, share of mass", row=1, col=1)
-    return _layout(chart, theme, 260)
+    column = f"delta_{confidence:g}"
+    deltas = deltas.astype({column: float})
+    known = prompts[prompts["fold"] == "B"].dropna(subset=["q95"])
+    low, high = _with_air([0.0, *known["q95"], *deltas[column]], 0.05)
+    charts: list[dict[str, Any]] = []
+    for name, buckets in deltas.groupby("calibration", sort=False):
+        part, sure = known[known["calibration"] == name], buckets[np.isfinite(buckets[column])]
+        half = (high - low) / 300
+        at = np.column_stack([sure[["min_tokens", "max_tokens"]], sure[column] - half, sure[column] + half])
+        told = [[f"{row[column]:.4f}", row["windows"]] for row in sure.to_dict("records")]
+        marks = [
+            plot.points(
+                part["tokens"],
+                part["q95"],
+                design.blend(theme.panel, theme.accent, 0.6),
+                "{0}, {1} units\n{2} tokens\n95th percentile of g − g* {3}",
+                [[row.document, row.units, f"{row.tokens:,}", f"{row.q95:.4f}"] for row in part.itertuples()],
+                size=6,
+            ),
+            plot.bars(at.tolist(), theme.warn, "δ {0}, K = {1} windows", told),
+        ]
+        ends = _with_air([*part["tokens"], *buckets["min_tokens"], *buckets["max_tokens"]], 0.04)
+        y = plot.linear("" if charts else "g − g*, share of mass", low, high)
+        charts.append(plot.chart(plot.linear(f"{name}: tokens", *ends, most=4), y, marks, 260, theme))
+    return plot.panels(charts)
 
 
 def drift_threshold(distances: Sequence[float], level: float) -> float:
@@ -127,60 +104,44 @@ def drift_threshold(distances: Sequence[float], level: float) -> float:
     return sorted(distances)[len(distances) - 1 - allowed] if allowed >= 0 else math.inf
 
 
-def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """Per calibration a strip of its own prompts' distances, the alarm's threshold, and the stored runs as marks."""
-    chart = go.Figure()
-    names = list(references)
-    for place, name in enumerate(names):
-        distances = references[name].distances
+    marks = []
+    seen = list(runs["drift_distance"].dropna())
+    for place, (name, reference) in enumerate(references.items()):
+        distances = reference.distances
         shift = np.random.default_rng(place).uniform(0.08, 0.34, len(distances))
-        chart.add_scatter(
-            x=distances,
-            y=place + shift,
-            mode="markers",
-            marker={"size": 4, "color": theme.mute, "opacity": 0.45},
-            hovertemplate=f"calibration window of {escape(name)}: %{{x:.2f}}<extra></extra>",
+        told = [[name, f"{distance:.2f}"] for distance in distances]
+        hover = "calibration window of {0}: {1}"
+        marks.append(
+            plot.points(distances, (place + shift).tolist(), theme.mute, hover, told, size=4, opacity=0.45)
         )
-        threshold = drift_threshold(distances, references[name].level)
+        threshold = drift_threshold(distances, reference.level)
+        seen += [*distances, threshold]
         if math.isfinite(threshold):
-            chart.add_scatter(
-                x=[threshold, threshold],
-                y=[place - 0.42, place + 0.42],
-                mode="lines",
-                line={"color": theme.warn, "width": 1.5, "dash": "dash"},
-                hovertemplate=f"alarm beyond {threshold:.2f}<extra></extra>",
-            )
+            marks.append(plot.line([threshold] * 2, [place - 0.38, place + 0.42], theme.warn, 1.5, "5 4"))
+            said = f"alarm beyond {threshold:.2f}"
+            marks.append(plot.label(threshold, place - 0.38, said, theme.warn, "middle", dy=-3))
         mine = runs[(runs["calibration"] == name) & runs["drift_distance"].notna()]
         shift = np.random.default_rng(100 + place).uniform(0.08, 0.34, len(mine))
-        alarm = mine["drift_alarm"].fillna(False).astype(bool).tolist()
-        chart.add_scatter(
-            x=mine["drift_distance"],
-            y=place - shift,
-            mode="markers",
-            marker={
-                "size": 9,
-                "symbol": ["x" if a else "circle" for a in alarm],
-                "color": [theme.warn if a else theme.accent for a in alarm],
-                "line": {"width": 1, "color": theme.panel},
-            },
-            text=[
-                f"{escape(row.prompt_name)} ({escape(str(row.domain))}), {row.tokens:,} tokens<br>distance "
-                f"{row.drift_distance:.2f}, p = {row.drift_p:.3f}{', alarm' if row.drift_alarm else ''}"
-                for row in mine.itertuples()
-            ],
-            hovertemplate="%{text}<extra></extra>",
-        )
-    chart.update_xaxes(title="distance of the prompt's descriptors (typical: 1)", fixedrange=True)
-    chart.update_yaxes(
-        tickvals=list(range(len(names))),
-        ticktext=[escape(name) for name in names],
-        range=[len(names) - 0.5, -0.5],
-        showgrid=False,
-        zeroline=False,
-        fixedrange=True,
-        automargin=True,
-    )
-    return _layout(chart, theme, 70 + 90 * len(names))
+        alarm = mine["drift_alarm"].fillna(False).astype(bool).to_numpy()
+        for here, color, symbol in ((~alarm, theme.accent, "circle"), (alarm, theme.warn, "triangle-up")):
+            told = [
+                [
+                    row.prompt_name,
+                    row.domain,
+                    f"{row.tokens:,}",
+                    f"{row.drift_distance:.2f}, p = {row.drift_p:.3f}",
+                ]
+                for row in mine[here].itertuples()
+            ]
+            hover = "{0} ({1}), {2} tokens\ndistance {3}" + (", alarm" if symbol != "circle" else "")
+            at = (mine["drift_distance"][here], (place - shift)[here])
+            marks.append(plot.points(*at, color, hover, told, symbol, 9, edge=theme.panel))
+    rows = (len(references) - 0.5, -0.5)
+    x = plot.linear("distance of the prompt’s descriptors (typical: 1)", *_with_air(seen, 0.04))
+    y = plot.Axis("", rows, list(enumerate(references)), grid=False)
+    return plot.chart(x, y, marks, 70 + 90 * len(references), theme, top=14)
 
 
 def curve_rows(calibrations: Sequence[Calibration]) -> pd.DataFrame:
@@ -206,40 +167,29 @@ def monotone(rows: pd.DataFrame) -> dict[tuple[str, str], bool]:
     return found
 
 
-def curves(rows: pd.DataFrame, theme: design.Theme) -> go.Figure:
+def curves(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     """e along each feature, the others at their medians; a line style per calibration."""
-    features = list(dict.fromkeys(rows["feature"]))
     names = list(dict.fromkeys(rows["calibration"]))
-    chart = make_subplots(1, len(features), shared_yaxes=True, horizontal_spacing=0.05)
-    titles = {
-        "gate_statistic": "gate statistic g",
-        "disagreement": "disagreement u",
-        "entropy": "entropy, nats",
-    }
-    for column, feature in enumerate(features, start=1):
-        for name, color, dash in zip(names, (theme.accent, theme.warn), ("solid", "dash"), strict=False):
-            part = rows[(rows["calibration"] == name) & (rows["feature"] == feature)].sort_values("x")
-            chart.add_scatter(
-                x=part["x"],
-                y=part["e"],
-                mode="lines",
-                line={"color": color, "dash": dash, "width": 2, "shape": "hv"},
-                hovertemplate=f"{escape(name)}<br>%{{x:.3f}}: e = %{{y:.4f}}<extra></extra>",
-                row=1,
-                col=column,
+    top = float(rows["e"].max()) * 1.06 or 1.0
+    charts: list[dict[str, Any]] = []
+    for feature, curved in rows.groupby("feature", sort=False):
+        marks = []
+        for name, color, dash in zip(names, (theme.accent, theme.warn), ("", "7 5"), strict=False):
+            part = curved[curved["calibration"] == name].sort_values("x")
+            told = [[name, f"{row.x:.3f}", f"{row.e:.4f}"] for row in part.itertuples()]
+            marks.append(plot.line(*plot.steps(part["x"], part["e"]), color, 2, dash))
+            marks.append(
+                plot.points(part["x"], part["e"], color, "{0}\n{1}: e = {2}", told, size=8, opacity=0)
             )
-        chart.update_xaxes(title=titles.get(feature, feature), fixedrange=True, row=1, col=column)
-    chart.update_yaxes(title="predicted error e", fixedrange=True, rangemode="tozero", row=1, col=1)
-    return _layout(chart, theme, 250)
+        x = plot.linear(_FEATURES.get(feature, feature), *_with_air(curved["x"], 0.03), most=4)
+        y = plot.linear("" if charts else "predicted error e", 0, top, most=4)
+        charts.append(plot.chart(x, y, marks, 250, theme))
+    return plot.panels(charts)
 
 
-def _layout(chart: go.Figure, theme: design.Theme, height: int) -> go.Figure:
-    chart.update_layout(
-        template=design.template(theme),
-        height=height,
-        showlegend=False,
-        bargap=0,
-        barcornerradius=0,
-        margin={"l": 58, "r": 10, "t": 8, "b": 40},
-    )
-    return chart
+def _with_air(values: Iterable[float], share: float) -> tuple[float, float]:
+    """The ends of an axis: of the finite values, and a share of their range beside them."""
+    known = [value for value in values if math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    air = share * (high - low) or 0.5
+    return low - air, high + air

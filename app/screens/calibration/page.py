@@ -10,7 +10,7 @@ import streamlit as st
 from routesparse.app.screens.calibration import figures, profile_card, wording
 from routesparse.app.shell import identity, navigate, view
 from routesparse.app.shell.access import access
-from routesparse.app.ui import design, exports, glossary, numbers, states, tuned_prices
+from routesparse.app.ui import design, exports, glossary, numbers, plot, states, tuned_prices
 from routesparse.engine.calibration.artifact import Calibration, known, load_known
 from routesparse.engine.errors import CalibrationError
 from routesparse.engine.store import calibration_queries, queries
@@ -115,12 +115,8 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
         )
         st.html(wording.delta_html(rows))
         if len(prompts):
-            st.plotly_chart(
-                figures.by_length(prompts, rows, confidence, design.current_theme()),
-                key="by-length",
-                theme=None,
-                config=design.chart_config("delta-by-length"),
-            )
+            drawn = figures.by_length(prompts, rows, confidence, design.current_theme())
+            plot.show(drawn, "by-length", "Residuals of fold B by length, with δ")
             st.html(
                 f'<div class="rs-note">Dot: one window of fold B, at the 95th percentile of its residuals. Line: δ '
                 f"for that range of lengths at q = {confidence:g}.</div>"
@@ -145,12 +141,8 @@ def _residual_card(shown: list[Calibration]) -> None:
             st.html('<div class="rs-sub">Not recorded in these calibrations.</div>')
             return
         deltas = wording.delta_rows(shown)
-        st.plotly_chart(
-            figures.residuals(rows, deltas, design.current_theme()),
-            key="residuals",
-            theme=None,
-            config=design.chart_config("calibration-residuals"),
-        )
+        drawn = figures.residuals(rows, deltas, design.current_theme())
+        plot.show(drawn, "residuals", "Residuals, the probe’s g minus the true one")
         windows = " and ".join(
             f"{int(deltas.loc[deltas['calibration'] == one.name, 'windows'].sum())} of {one.name}"
             for one in shown
@@ -176,17 +168,14 @@ def _drift_card(store: OwnerView, shown: list[Calibration]) -> None:
         if not references:
             st.html('<div class="rs-sub">Not recorded in these calibrations: drift can’t be assessed.</div>')
             return
-        st.plotly_chart(
-            figures.drift(references, assessed, design.current_theme()),
-            key="drift",
-            theme=None,
-            config=design.chart_config("drift"),
-        )
+        drawn = figures.drift(references, assessed, design.current_theme())
+        plot.show(drawn, "drift", "Drift distances of calibration windows and stored runs")
         st.html(_alarms(runs, assessed))
         exports.chart_foot(
             "drift",
             f"n = {len(assessed)} of {len(runs)} stored runs that used them · grey: the calibration’s own windows, "
-            "each measured without its document · dashed: an alarm beyond this line · source: run, calibration files",
+            "each measured without its document · dashed: an alarm beyond this line, triangles: runs beyond it · "
+            "source: run, calibration files",
             runs,
             "drift",
             chart="drift",
@@ -244,12 +233,8 @@ def _predictor_card(shown: list[Calibration]) -> None:
         if broken:
             states.field_error(f"Not monotone: {', '.join(broken)}. Calibrate again.")
         if len(rows):
-            st.plotly_chart(
-                figures.curves(rows, design.current_theme()),
-                key="curves",
-                theme=None,
-                config=design.chart_config("predictor"),
-            )
+            drawn = figures.curves(rows, design.current_theme())
+            plot.show(drawn, "curves", "Predicted error along each feature")
         fits = "; ".join(f"{one.name}: {_fit(one)}" for one in fitted if one.predictor is not None)
         exports.chart_foot(
             "predictor",

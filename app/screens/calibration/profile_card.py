@@ -10,7 +10,7 @@ import streamlit as st
 
 from routesparse.app.screens.calibration import profile_figures
 from routesparse.app.shell import view
-from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui import design, exports, glossary, numbers, plot, states
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine import paths
 from routesparse.engine.errors import ProfileError
@@ -77,13 +77,22 @@ def _surface_card(name: str, path: Path | None) -> None:
         if measured.empty:
             st.html('<div class="rs-sub">The profile keeps no measurements, only the fitted costs.</div>')
             return
-        st.plotly_chart(
-            profile_figures.surface(measured, design.current_theme()),
-            key="surface",
-            theme=None,
-            config=design.chart_config(f"latency-{name}"),
-        )
         st.html(f'<div class="rs-note">{escape(_words(profile, measured))}</div>')
+        # Closed, the browser loads no Plotly; who comes for one profile wants to see it.
+        explored = st.expander(
+            "Explore the times by length and mix",
+            expanded="profile" in st.query_params,
+            key="surface-explored",
+            on_change="rerun",
+        )
+        if explored.open:
+            with explored:
+                st.plotly_chart(
+                    profile_figures.surface(measured, design.current_theme()),
+                    key="surface",
+                    theme=None,
+                    config=profile_figures.config(f"latency-{name}"),
+                )
         exports.chart_foot(
             f"latency-{name}",
             f"n = {len(measured)} mixes · median and {measured['upper'].iloc[0]} of "
@@ -91,7 +100,7 @@ def _surface_card(name: str, path: Path | None) -> None:
             f"{profile.threads} threads, {profile.created_at[:16].replace('T', ' ')} · source: {name}.json",
             measured,
             "surface",
-            chart="surface",
+            chart="surface" if explored.open else None,
         )
 
 
@@ -107,8 +116,8 @@ def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:
         return f"{fitted} FLOPs are not recorded in this profile; measure it again to see them."
     off = (known["flops_us"] / known["median_us"] - 1).abs().median()
     return (
-        f"{fitted} FLOPs alone, at the speed of the longest dense measurement (dotted), miss the sparse ones by "
-        f"{numbers.share(float(off))}."
+        f"{fitted} FLOPs alone, at the speed of the longest dense measurement (dotted in the picture), miss the sparse "
+        f"ones by {numbers.share(float(off))}."
     )
 
 
@@ -125,12 +134,8 @@ def _times_card(store: OwnerView, name: str) -> None:
             st.html('<div class="rs-sub">No stored run used this profile.</div>')
             return
         newest = str(times.iloc[-1]["run_id"])
-        st.plotly_chart(
-            profile_figures.plan_against_clock(times, newest, design.current_theme()),
-            key="plan-clock",
-            theme=None,
-            config=design.chart_config(f"planned-measured-{name}"),
-        )
+        drawn = profile_figures.plan_against_clock(times, newest, design.current_theme())
+        plot.show(drawn, "plan-clock", "Predicted against measured time, a mark a layer")
         off = ((times["planned_us"] - times["measured_us"]).abs() / times["measured_us"]).median()
         st.html(
             f'<div class="rs-note">Median |predicted − measured| / measured: {numbers.share(float(off))}; the target '

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.method.latency import LatencyProfile
 
 DENSE, RECORDED = "dense", "recorded"
@@ -48,7 +48,10 @@ def cells(profile: LatencyProfile) -> pd.DataFrame:
 
 
 def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
-    """Median over length per mix, whiskers to the upper percentile, dotted: FLOPs alone."""
+    """Median over length per mix, whiskers to the upper percentile, dotted: FLOPs alone.
+
+    Plotly's, because it is explored: a click in the legend takes a mix away, a drag enlarges a part.
+    """
     chart = go.Figure()
     for color, dash, mix in _styles(measured, theme):
         rows = measured[measured["mix"] == mix].sort_values("tokens")
@@ -83,18 +86,15 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
                 showlegend=False,
             )
     ticks = sorted(measured["tokens"].unique())
-    chart.update_xaxes(
-        type="log", title="tokens", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks], fixedrange=True
-    )
+    chart.update_xaxes(type="log", title="tokens", tickvals=ticks, ticktext=[f"{n:,}" for n in ticks])
     times = pd.concat([measured["median_us"], measured["flops_us"], measured["upper_us"]]).dropna() / 1000
     chart.update_yaxes(
         type="log",
         title="ms, all heads of a layer",
-        fixedrange=True,
         **design.log_ticks(times.min(), times.max()),
     )
     chart.update_layout(
-        template=design.template(theme),
+        template=_template(theme),
         height=440,
         # Room for four rows of the legend, which a paper-based place would draw over the axis.
         margin={"l": 56, "r": 8, "t": 8, "b": 136},
@@ -103,41 +103,56 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
     return chart
 
 
-def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Theme) -> go.Figure:
+def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Theme) -> dict[str, Any]:
     """Predicted and measured time of every layer, and y = x; the newest run is filled."""
-    chart = go.Figure()
-    ends = times[["planned_us", "measured_us"]].to_numpy() / 1000
-    low, high = 0.0, float(ends.max()) * 1.1
-    design.diagonal(chart, low, high, theme)
-    mine = (times["run_id"] == here).to_numpy()
-    chart.add_scatter(
-        x=times["planned_us"] / 1000,
-        y=times["measured_us"] / 1000,
-        mode="markers",
-        marker={
-            "size": 7,
-            "color": [theme.accent if m else design.blend(theme.panel, theme.accent, 0.3) for m in mine],
-            "line": {"width": 1, "color": theme.panel},
-        },
-        text=[
-            f"<b>{escape(row.prompt_name)}</b>, layer {row.layer}<br>predicted "
-            f"{numbers.micros(row.planned_us)}, measured {numbers.micros(row.measured_us)}"
-            for row in times.itertuples()
-        ],
-        hovertemplate="%{text}<extra></extra>",
+    planned, measured = times["planned_us"] / 1000, times["measured_us"] / 1000
+    ends = (0.0, float(max(planned.max(), measured.max())) * 1.1)
+    pale = design.blend(theme.panel, theme.accent, 0.3)
+    told = [
+        [row.prompt_name, row.layer, numbers.micros(row.planned_us), numbers.micros(row.measured_us)]
+        for row in times.itertuples()
+    ]
+    colors = [theme.accent if run == here else pale for run in times["run_id"]]
+    hover = "{0}, layer {1}\npredicted {2}, measured {3}"
+    marks = [
+        plot.line(ends, ends, theme.mute, 1.2, "1.5 3"),
+        plot.points(planned, measured, colors, hover, told, size=7, edge=theme.panel),
+    ]
+    x, y = plot.linear("predicted, ms a layer", *ends), plot.linear("measured, ms a layer", *ends)
+    return plot.chart(x, y, marks, 360, theme)
+
+
+def config(name: str) -> dict[str, object]:
+    """Plotly's options: no logo, only the buttons that help, the picture as SVG under a sensible name."""
+    return {
+        "displaylogo": False,
+        "modeBarButtonsToRemove": ["select", "lasso", "autoScale"],
+        "toImageButtonOptions": {"format": "svg", "filename": name},
+    }
+
+
+def _template(theme: design.Theme) -> go.layout.Template:
+    """The dashboard's looks: transparent, thin lines."""
+    axis = {
+        "gridcolor": theme.line,
+        "linecolor": theme.line,
+        "zerolinecolor": theme.line,
+        "tickcolor": theme.line,
+        "tickfont": {"color": theme.mute, "size": 11},
+        "title": {"font": {"color": theme.mute, "size": 12}},
+    }
+    font = {"family": design.FONT, "size": 12, "color": theme.ink}
+    return go.layout.Template(
+        layout={
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": font,
+            "xaxis": axis,
+            "yaxis": axis,
+            "hoverlabel": {"bgcolor": theme.panel, "bordercolor": theme.line, "font": font, "align": "left"},
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.mute, "activecolor": theme.accent},
+        }
     )
-    for update, title in (
-        (chart.update_xaxes, "predicted, ms a layer"),
-        (chart.update_yaxes, "measured, ms a layer"),
-    ):
-        update(range=[low, high], title=title, fixedrange=True)
-    chart.update_layout(
-        template=design.template(theme),
-        height=360,
-        showlegend=False,
-        margin={"l": 56, "r": 8, "t": 8, "b": 40},
-    )
-    return chart
 
 
 def _shown(mix: str) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from itertools import pairwise
+from typing import Any
 
-import plotly.graph_objects as go
-
-from routesparse.app.ui import design
+from routesparse.app.ui import design, plot
 from routesparse.engine.results import wording
 from routesparse.engine.results.evaluations import Estimate, MethodRow
 from routesparse.engine.results.tables import loss_ends, on_front
@@ -24,70 +22,60 @@ _SIDES = (
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: design.Theme) -> go.Figure:
+def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: design.Theme) -> dict[str, Any]:
     """Every method with area and difference; filled: ours; the line: the front of the estimates."""
     known = [row for row in rows if row.area is not None and row.change is not None]
     best = on_front(known)
-    line = sorted((row for row, one in zip(known, best, strict=True) if one), key=lambda row: row.area or 0)
-    chart = go.Figure()
-    chart.add_scatter(
-        x=[row.area for row in line],
-        y=[_change(row).value for row in line],
-        mode="lines",
-        line={"color": theme.accent, "width": 1.6},
-        hoverinfo="skip",
-    )
+    line = sorted((row for row, one in zip(known, best, strict=True) if one), key=_area)
     low, high = loss_ends(known)
-    least = min((row.area or 1.0 for row in known), default=0.1)
-    left, right = math.log10(least * 0.85), math.log10(1.25)
+    least = min(map(_area, known), default=0.1)
+    ticks = [(tick, f"{100 * tick:g} %") for tick in _TICKS if tick > least * 0.85]
+    x = plot.Axis("share of the causal area read", (least * 0.85, 1.25), ticks, log=True)
+    left, right = map(math.log10, x.range)
 
     def spot(row: MethodRow, value: float) -> tuple[float, float]:
-        return (math.log10(row.area or 1.0) - left) / (right - left), (value - low) / (high - low)
+        return (math.log10(_area(row)) - left) / (right - left), (value - low) / (high - low)
 
     drawn = [row for row in known if low <= _change(row).value <= high]
     order = sorted(drawn, key=lambda row: (row.name != picked, row not in line))
     strokes = [(spot(row, _change(row).low), spot(row, _change(row).high)) for row in drawn]
     strokes += pairwise(spot(row, _change(row).value) for row in line)
     places = label_places([(*spot(row, _change(row).value), row.name) for row in order], strokes)
-    sides = dict(zip((row.name for row in order), places, strict=True))
+    ends = [[_area(row), _change(row).low, _area(row), _change(row).high] for row in drawn]
+    marks = [
+        plot.line([_area(row) for row in line], [_change(row).value for row in line], theme.accent, 1.6),
+        plot.whiskers(ends, theme.mute),
+    ]
     for ours in (False, True):
-        part = [row for row in known if row.method.startswith("routesparse") == ours]
-        chart.add_scatter(
-            x=[row.area for row in part],
-            y=[_change(row).value for row in part],
-            error_y=_bars([_change(row) for row in part], theme),
-            mode="markers+text",
-            marker={
-                "size": [15 if row.name == picked else 10 for row in part],
-                "symbol": "circle" if ours else "diamond-open",
-                "color": theme.accent if ours else theme.ink,
-                "line": {"width": 1.4, "color": theme.accent if ours else theme.ink},
-            },
-            text=[escape(row.name) if sides.get(row.name) else "" for row in part],
-            textposition=[sides.get(row.name) or "top right" for row in part],
-            textfont={"color": theme.ink, "size": 11},
-            customdata=[
-                f"<b>{escape(row.name)}</b><br>{wording.change(row)} {unit}"
-                f"<br>reads {100 * (row.area or 0):.1f} % of the area<br>n = {wording.prompts(row)}"
-                for row in part
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
+        part = [row for row in drawn if row.method.startswith("routesparse") == ours]
+        marks.append(
+            plot.points(
+                [_area(row) for row in part],
+                [_change(row).value for row in part],
+                theme.accent if ours else theme.panel,
+                "{0}\n{1} {2}\nreads {3} of the area\nn = {4}",
+                [
+                    [row.name, wording.change(row), unit, f"{100 * _area(row):.1f} %", wording.prompts(row)]
+                    for row in part
+                ],
+                "circle" if ours else "diamond",
+                [15 if row.name == picked else 10 for row in part],
+                edge=theme.accent if ours else theme.ink,
+                edge_width=1.4,
+            )
         )
-    chart.update_xaxes(
-        type="log",
-        title={"text": "share of the causal area read"},
-        range=[left, right],
-        tickvals=_TICKS,
-        ticktext=[f"{100 * tick:g} %" for tick in _TICKS],
-        fixedrange=True,
-    )
-    chart.update_yaxes(
-        title={"text": f"against dense, {unit}", "standoff": 6},
-        range=[low, high],
-        fixedrange=True,
-        automargin=True,
-    )
-    return _laid_out(chart, theme, 380)
+    for row, side in zip(order, places, strict=True):
+        if side:
+            marks.append(_name(row, side, theme))
+    return plot.chart(x, plot.linear(f"against dense, {unit}", low, high, most=8), marks, 380, theme)
+
+
+def _name(row: MethodRow, side: str, theme: design.Theme) -> plot.Mark:
+    """A point's name on one of its sides, where ``_box`` has it."""
+    upright, level = side.split()
+    anchor, dx = {"right": ("start", 6), "left": ("end", -6), "center": ("middle", 0)}[level]
+    dy = {"top": -7, "middle": 4, "bottom": 15}[upright]
+    return plot.label(_area(row), _change(row).value, row.name, theme.ink, anchor, dx, dy)
 
 
 def label_places(
@@ -135,66 +123,39 @@ def _meet(one: tuple[float, float, float, float], other: tuple[float, float, flo
     return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
-def by_task(row: MethodRow, theme: design.Theme) -> go.Figure:
+def by_task(row: MethodRow, theme: design.Theme) -> dict[str, Any]:
     """One method's difference in every task; hollow where dense scores below 80, which says nothing about sparse."""
-    tasks = list(reversed(row.tasks))
+    tasks = row.tasks
+    ends = [[one.difference.low, place, one.difference.high, place] for place, one in enumerate(tasks)]
+    lowest, highest = min([-1.0, *(end[0] for end in ends)]), max([1.0, *(end[2] for end in ends)])
+    pad = 0.06 * (highest - lowest)
     good = [one.dense >= wording.GOOD for one in tasks]
-    chart = go.Figure()
-    chart.add_scatter(
-        x=[one.difference.value for one in tasks],
-        y=[f"{escape(one.task)} ({one.dense:.0f})" for one in tasks],
-        error_x=_bars([one.difference for one in tasks], theme),
-        mode="markers",
-        marker={
-            "size": 10,
-            "symbol": ["circle" if one else "circle-open" for one in good],
-            "color": [theme.accent if one else theme.mute for one in good],
-        },
-        customdata=[
-            f"<b>{escape(one.task)}</b><br>{wording.task_change(one)}<br>score {one.score:.1f}, dense {one.dense:.1f}"
-            for one in tasks
-        ],
-        hovertemplate="%{customdata}<extra></extra>",
-        cliponaxis=False,
-    )
-    chart.add_vline(x=0, line={"color": theme.mute, "width": 1.2, "dash": "dot"})
-    lowest = min((one.difference.low for one in tasks), default=0.0)
-    highest = max((one.difference.high for one in tasks), default=0.0)
-    pad = 0.06 * max(highest - lowest, 1.0)
-    chart.update_xaxes(
-        title={"text": f"{escape(row.name)} against dense, points"},
-        range=[min(lowest, -1) - pad, max(highest, 1) + pad],
-        fixedrange=True,
-    )
-    chart.update_yaxes(automargin=True, fixedrange=True)
-    return _laid_out(chart, theme, 90 + 26 * len(tasks))
+    rows = (len(tasks) - 0.5, -0.5)
+    marks = [
+        plot.line([0, 0], rows, theme.mute, 1.2, "1.5 3"),
+        plot.whiskers(ends, theme.mute),
+        plot.points(
+            [one.difference.value for one in tasks],
+            range(len(tasks)),
+            [theme.accent if one else theme.panel for one in good],
+            "{0}\n{1}\nscore {2}, dense {3}",
+            [[one.task, wording.task_change(one), f"{one.score:.1f}", f"{one.dense:.1f}"] for one in tasks],
+            size=10,
+            edge=[theme.accent if one else theme.mute for one in good],
+            edge_width=1.4,
+        ),
+    ]
+    x = plot.linear(f"{row.name} against dense, points", lowest - pad, highest + pad, most=10)
+    y = plot.Axis("", rows, [(place, f"{one.task} ({one.dense:.0f})") for place, one in enumerate(tasks)])
+    return plot.chart(x, y, marks, 80 + 28 * len(tasks), theme)
+
+
+def _area(row: MethodRow) -> float:
+    assert row.area is not None
+    return row.area
 
 
 def _change(row: MethodRow) -> Estimate:
     change = row.change
     assert change is not None
     return change
-
-
-def _bars(found: Sequence[Estimate], theme: design.Theme) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [one.high - one.value for one in found],
-        "arrayminus": [one.value - one.low for one in found],
-        "color": theme.mute,
-        "thickness": 1.2,
-        "width": 3,
-    }
-
-
-def _laid_out(chart: go.Figure, theme: design.Theme, height: int) -> go.Figure:
-    chart.update_layout(
-        template=design.template(theme),
-        height=height,
-        showlegend=False,
-        hovermode="closest",
-        dragmode=False,
-        margin={"l": 64, "r": 12, "t": 12, "b": 42},
-    )
-    return chart

@@ -14,7 +14,7 @@ import streamlit as st
 from routesparse.app.screens.results import figures, rows, shift_card
 from routesparse.app.screens.results.files import Offered, offered
 from routesparse.app.shell import switch, view
-from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui import design, exports, glossary, numbers, plot, states
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine.results import answers, report, tables, wording
 from routesparse.engine.results.evaluations import OURS, MethodRow
@@ -158,13 +158,8 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
             st.html('<div class="rs-sub">Not measured.</div>')
             return
         name = "" if picked is None else picked.name
-        with st.container(key="front-picture"):
-            st.plotly_chart(
-                figures.loss_over_area(drawn, unit, name, design.current_theme()),
-                key="front-chart",
-                theme=None,
-                config=design.chart_config(f"{found.suite}-{length}-loss-over-area"),
-            )
+        chart = figures.loss_over_area(drawn, unit, name, design.current_theme())
+        plot.show(chart, "front-chart", f"Loss over area, {unit} against dense")
         all_rows = rows.method_rows(found)
         exports.chart_foot(
             f"{found.suite}-{length}-loss-over-area",
@@ -225,13 +220,8 @@ def _task_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Met
             width=320,
             on_change=lambda: view.write(method=st.session_state["method-choice"]),
         )
-        with st.container(key="tasks-picture"):
-            st.plotly_chart(
-                figures.by_task(picked, design.current_theme()),
-                key="tasks-chart",
-                theme=None,
-                config=design.chart_config(f"{found.suite}-{length}-tasks"),
-            )
+        drawn = figures.by_task(picked, design.current_theme())
+        plot.show(drawn, "tasks-chart", f"{picked.name} against dense, by task")
         st.html(rows.html(tables.task_table(found, length), picked.name))
         all_rows = rows.task_rows(found)
         exports.chart_foot(

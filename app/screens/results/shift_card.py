@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from html import escape
+from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 import streamlit as st
 
 from routesparse.app.screens.results import rows
 from routesparse.app.shell import switch
-from routesparse.app.ui import design, exports, glossary, states
+from routesparse.app.ui import design, exports, glossary, grid, states
 from routesparse.app.ui.error_words import wrong
 from routesparse.engine.errors import ResultsError
 from routesparse.engine.results import shift
@@ -20,6 +20,7 @@ from routesparse.engine.verdict import Level
 
 _LEVELS: tuple[Level, ...] = ("green", "amber", "red")  # of shift.KEPT
 _TINT = 0.22  # share of a level's colour in its cell, so that the theme's ink stays readable on it
+_ROW_PX = 66
 
 
 def card() -> None:
@@ -43,8 +44,7 @@ def _draw(found: Shift, goal: Goal) -> None:
     st.html(f'<div class="rs-plain">{escape(shift.headline(goal))}</div>')
     theme = design.current_theme()
     name = f"shift-{goal.measure}"
-    with st.container(key="shift-picture"):
-        st.plotly_chart(picture(goal, theme), key="shift-chart", theme=None, config=design.chart_config(name))
+    grid.show(picture(goal, theme), "shift-chart", f"Whether tuned prices keep {goal.words}")
     exports.chart_foot(
         name,
         f"second line: mean loss and its upper bound, each at {100 * goal.confidence:g} % · third: area, against "
@@ -58,50 +58,31 @@ def _draw(found: Shift, goal: Goal) -> None:
         st.html(rows.html(shift.table(found, goal)))
 
 
-def picture(goal: Goal, theme: design.Theme) -> go.Figure:
+def picture(goal: Goal, theme: design.Theme) -> dict[str, Any]:
     """Prices down, kinds of text across; three lines in a cell, framed where the price was tuned."""
-    prices = list(reversed(goal.prices))  # a chart's first row is its lowest
-    names = [f"<b>{escape(one.name)}</b><br>{escape(one.told)}" for one in prices]
     fills = [design.blend(theme.panel, theme.levels[level], _TINT) for level in _LEVELS]
-    chart = go.Figure()
-    chart.add_heatmap(
-        x=goal.domains,
-        y=names,
-        z=[[shift.KEPT.index(goal.kept(use)) for use in one.uses] for one in prices],
-        text=[["<br>".join(shift.cell(goal, use)) for use in one.uses] for one in prices],
-        customdata=[[f"n = {use.windows} windows in {use.clusters}" for use in one.uses] for one in prices],
-        texttemplate="%{text}",
-        hovertemplate="%{y} on %{x}<br>%{text}<br>%{customdata}<extra></extra>",
-        textfont={"color": theme.ink, "size": 12},
-        colorscale=[[(place + end) / 3, fills[place]] for place in range(3) for end in (0, 1)],
-        zmin=-0.5,
-        zmax=2.5,
-        showscale=False,
-        xgap=3,
-        ygap=3,
-    )
-    for place, one in enumerate(prices):
-        for across, use in enumerate(one.uses):
-            if use.own:
-                chart.add_shape(
-                    type="rect",
-                    x0=across - 0.48,
-                    x1=across + 0.48,
-                    y0=place - 0.47,
-                    y1=place + 0.47,
-                    line={"color": theme.ink, "width": 1.6},
-                )
-    chart.update_xaxes(
-        side="top", fixedrange=True, title={"text": "used on"}, tickfont={"color": theme.ink, "size": 12}
-    )
-    chart.update_yaxes(fixedrange=True, automargin=True, tickfont={"color": theme.ink, "size": 11})
-    chart.update_layout(
-        template=design.template(theme),
-        height=70 + 66 * len(prices),
-        dragmode=False,
-        margin={"l": 150, "r": 8, "t": 52, "b": 8},
-    )
-    return chart
+    cells = [
+        {
+            "row": place,
+            "column": goal.domains.index(use.domain),
+            "color": fills[shift.KEPT.index(goal.kept(use))],
+            "text": "\n".join(shift.cell(goal, use)),
+            "strong": False,
+            "hover": "\n".join(
+                [
+                    f"{one.name} on {use.domain}{', tuned on it' if use.own else ''}",
+                    *shift.cell(goal, use),
+                    f"n = {use.windows} windows in {use.clusters}",
+                ]
+            ),
+            "framed": use.own,
+        }
+        for place, one in enumerate(goal.prices)
+        for use in one.uses
+    ]
+    names = [f"{one.name}\n{one.told.replace(': ', chr(10))}" for one in goal.prices]
+    axes = (grid.Axis("", names), grid.Axis("used on", goal.domains))
+    return grid.drawing(pd.DataFrame(cells), *axes, theme, _ROW_PX)
 
 
 def flat(goal: Goal) -> pd.DataFrame:

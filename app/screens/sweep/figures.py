@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from routesparse.app.screens.sweep.settings import COSTS, Error
-from routesparse.app.ui import design, numbers
+from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.stats.front import front
 
 _LOG_FROM = 10.0  # times between the smallest and the largest error
 _ROOM = 0.08  # of the axis, beside the outermost points
-_PANELS = {"area": ("x", [0.0, 0.465]), "time": ("x2", [0.535, 1.0])}
 _PANEL_PX = (300, 276)  # of a window of 1024 pixels, the narrowest that is looked at
 _LETTER_PX, _DOT_PX = (12, 13), 10
 _TITLES = {"area": "share of the causal area read", "time": "prefill, ms"}
+_HOVER = "{0} · {1}\n{2} {3}\nreads {4} of the causal area\nprefill {5}, dense {6}"
 
 
 def on_front(rows: pd.DataFrame, error: Error) -> dict[str, np.ndarray]:
@@ -27,120 +27,78 @@ def on_front(rows: pd.DataFrame, error: Error) -> dict[str, np.ndarray]:
 
 def fronts(
     rows: pd.DataFrame, error: Error, below: float | None, named: str | None, theme: design.Theme
-) -> go.Figure:
+) -> dict[str, Any]:
     """rows: settings whose error was measured; below: the accepted error, None for no line; named: the letter of the
     setting that the page names, ringed."""
-    chart = go.Figure()
     errors = rows[error.column]
     lowest, highest = float(errors.min()), float(errors.max())
     log = lowest > 0 and highest / lowest > _LOG_FROM
-    for cost, (axis, _) in _PANELS.items():
-        column = COSTS[cost]
-        known = rows[rows[column].notna()]
-        best = front(known[column], known[error.column])
-        line = known[best].sort_values([column, error.column])
-        chart.add_scatter(
-            x=line[column],
-            y=line[error.column],
-            xaxis=axis,
-            mode="lines",
-            line={"color": theme.accent, "width": 1.6, "shape": "hv"},
-            hoverinfo="skip",
-        )
-        chart.add_scatter(
-            x=known[column],
-            y=known[error.column],
-            xaxis=axis,
-            mode="markers",
-            marker={
-                "size": _DOT_PX,
-                "color": [theme.accent if one else theme.panel for one in best],
-                "line": {
-                    "color": [
-                        theme.ink if row.letter == named else theme.accent for row in known.itertuples()
-                    ],
-                    "width": [3.0 if row.letter == named else 1.4 for row in known.itertuples()],
-                },
-            },
-            customdata=[_hover(row, error) for row in known.to_dict("records")],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    dense = rows["dense_ms"].dropna()
-    if len(dense):
-        middle = float(dense.median())
-        chart.add_vline(x=middle, line={"color": theme.mute, "width": 1.2, "dash": "dot"}, row=None, col=None)
-        chart.layout.shapes[-1].update(xref="x2")
-        chart.add_annotation(
-            x=middle, y=1, xref="x2", yref="paper", text="dense", showarrow=False, xanchor="right", yanchor="bottom",
-            font={"color": theme.mute, "size": 11},
-        )  # fmt: skip
     if below is not None and (below > 0 or not log):
-        for axis, _ in _PANELS.values():
-            chart.add_shape(
-                type="line",
-                xref=f"{axis} domain",
-                x0=0,
-                x1=1,
-                y0=below,
-                y1=below,
-                line={"color": theme.warn, "width": 1.3, "dash": "dash"},
-            )
         lowest, highest = min(lowest, below), max(highest, below)
-    _axes(chart, rows, error, (lowest, highest), log)
-    for cost, (axis, _) in _PANELS.items():
-        _letter(chart, rows[rows[COSTS[cost]].notna()], (COSTS[cost], error.column), axis, log, theme)
-    chart.update_layout(
-        template=design.template(theme),
-        height=340,
-        showlegend=False,
-        hovermode="closest",
-        dragmode=False,
-        margin={"l": 64, "r": 10, "t": 22, "b": 42},
-    )
-    return chart
-
-
-def _axes(chart: go.Figure, rows: pd.DataFrame, error: Error, ends: tuple[float, float], log: bool) -> None:
-    for cost, (axis, domain) in _PANELS.items():
-        values = rows[COSTS[cost]].dropna()
-        if cost == "time":
-            values = pd.concat([values, pd.Series([float(rows["dense_ms"].median())]).dropna()])
-        most = float(values.max()) if len(values) else 1.0
-        settings: dict[str, Any] = {"tickformat": ".0%"} if cost == "area" else {"tickformat": ",~g"}
-        chart.layout[f"{axis[0]}axis{axis[1:]}"] = {
-            "domain": domain,
-            "title": {"text": _TITLES[cost]},
-            "range": [0, most * (1 + _ROOM)],
-            "fixedrange": True,
-            "anchor": "y",
-            **settings,
-        }
-    low, high = ends
-    if log:
-        pad = _ROOM * np.log10(high / low)
-        limits = [np.log10(low) - pad, np.log10(high) + pad]
-        chart.update_yaxes(type="log", range=limits, **design.log_ticks(low, high))
     else:
-        chart.update_yaxes(range=[-_ROOM * (high or 1.0), (high or 1.0) * (1 + _ROOM)])
-    chart.update_yaxes(title={"text": error.label, "standoff": 6}, fixedrange=True, automargin=True)
+        below = None
+    if log:
+        air = (highest / lowest) ** _ROOM
+        y = plot.logarithmic(error.label, lowest / air, highest * air)
+    else:
+        y = plot.linear(error.label, -_ROOM * (highest or 1.0), (highest or 1.0) * (1 + _ROOM))
+    return plot.panels([_panel(rows, error, cost, y, (below, named), theme) for cost in COSTS])
 
 
-def _letter(
-    chart: go.Figure, known: pd.DataFrame, columns: tuple[str, str], axis: str, log: bool, theme: design.Theme
-) -> None:
+def _panel(
+    rows: pd.DataFrame,
+    error: Error,
+    cost: str,
+    y: plot.Axis,
+    chosen: tuple[float | None, str | None],
+    theme: design.Theme,
+) -> dict[str, Any]:
+    """Error over one cost. chosen: ``below`` and ``named``."""
+    below, named = chosen
+    column = COSTS[cost]
+    known = rows[rows[column].notna()]
+    best = front(known[column], known[error.column])
+    dense = [] if cost == "area" else rows["dense_ms"].dropna().to_list()
+    middle = float(np.median(dense)) if dense else None
+    most = max([*known[column], middle or 0.0]) or 1.0
+    if cost != "area":
+        y = replace(y, title="")  # beside the panel that says it
+    x = plot.linear(_TITLES[cost], 0, most * (1 + _ROOM), percent=cost == "area", most=4)
+    line = known[best].sort_values([column, error.column])
+    marks = [plot.line(*plot.steps(line[column], line[error.column]), theme.accent, 1.6)]
+    if below is not None:
+        marks.append(plot.line(x.range, [below] * 2, theme.warn, 1.3, "8 5"))
+    if middle is not None:
+        marks.append(plot.line([middle] * 2, y.range, theme.mute, 1.2, "1.5 3"))
+        marks.append(plot.label(middle, y.range[1], "dense", theme.mute, "end", dy=-4))
+    marks.append(
+        plot.points(
+            known[column],
+            known[error.column],
+            [theme.accent if one else theme.panel for one in best],
+            _HOVER,
+            [_told(row, error) for row in known.to_dict("records")],
+            size=_DOT_PX,
+            edge=[theme.ink if letter == named else theme.accent for letter in known["letter"]],
+            edge_width=[3.0 if letter == named else 1.4 for letter in known["letter"]],
+        )
+    )
+    return plot.chart(x, y, [*marks, *_letters(known, (column, error.column), (x, y), theme)], 340, theme, 22)
+
+
+def _letters(
+    known: pd.DataFrame, columns: tuple[str, str], axes: tuple[plot.Axis, plot.Axis], theme: design.Theme
+) -> list[plot.Mark]:
     """A letter beside every dot, none over another one. columns: of the panel's x and y."""
     x, y = (known[name].to_numpy(float) for name in columns)
-    y = np.log10(y) if log else y
-    ends = chart.layout[f"{axis[0]}axis{axis[1:]}"].range, chart.layout.yaxis.range
-    places = [
-        (values - low) / (high - low) * size
-        for values, (low, high), size in zip((x, y), ends, _PANEL_PX, strict=True)
+    places = []
+    for values, axis, size in zip((x, y), axes, _PANEL_PX, strict=True):
+        low, high, at = (np.log10(one) if axis.log else np.asarray(one) for one in (*axis.range, values))
+        places.append((at - low) / (high - low) * size)
+    return [
+        plot.label(at, height, letter, theme.ink, "middle", dy=4 - lift, strong=True)
+        for letter, at, height, lift in zip(known["letter"], x, y, letter_lifts(*places), strict=True)
     ]
-    for letter, at, height, lift in zip(known["letter"], x, y, letter_lifts(*places), strict=True):
-        chart.add_annotation(
-            x=at, y=height, xref=axis, yref="y", yshift=lift, text=f"<b>{letter}</b>", showarrow=False,
-            font={"color": theme.ink, "size": 11},
-        )  # fmt: skip
 
 
 def letter_lifts(x: np.ndarray, y: np.ndarray) -> list[int]:
@@ -165,9 +123,11 @@ def letter_lifts(x: np.ndarray, y: np.ndarray) -> list[int]:
     return lifts
 
 
-def _hover(row: dict[str, Any], error: Error) -> str:
-    return (
-        f"<b>{row['letter']} · {row['setting']}</b><br>{error.name} {error.text(row[error.column])}<br>reads "
-        f"{numbers.share(row['density'])} of the causal area<br>prefill {numbers.millis(row['total_ms'])}, dense "
-        f"{numbers.millis(row['dense_ms'])}"
-    )
+def _told(row: dict[str, Any], error: Error) -> list[str]:
+    found = [error.name, error.text(row[error.column]), numbers.share(row["density"])]
+    return [
+        row["letter"],
+        row["setting"],
+        *found,
+        *(numbers.millis(row[name]) for name in ("total_ms", "dense_ms")),
+    ]

@@ -14,7 +14,7 @@ from routesparse.app.screens.sweep import figures, settings
 from routesparse.app.screens.sweep.answer import BY, CAVEAT, answer
 from routesparse.app.shell import boundary, jobs_view, navigate, switch, view
 from routesparse.app.shell.access import Access, access
-from routesparse.app.ui import design, exports, glossary, numbers, states
+from routesparse.app.ui import design, exports, glossary, numbers, plot, states
 from routesparse.app.ui.tables import framed
 from routesparse.engine.errors import StoreError
 from routesparse.engine.jobs.job import Job
@@ -216,8 +216,7 @@ def _front_card(
             states.empty("Nothing to draw", why)
             return
         chart = figures.fronts(drawn, error, below, letter, design.current_theme())
-        with st.container(key="fronts-picture"):
-            st.plotly_chart(chart, key="fronts", theme=None, config=design.chart_config(f"sweep-{named[:8]}"))
+        plot.show(chart, "fronts", f"{error.label} over area and over time")
         absent = [row.letter for row in rows.itertuples() if row.letter not in set(drawn["letter"])]
         missing = f" · not drawn, error not measured: {', '.join(absent)}" if absent else ""
         dense = int(drawn["dense_ms"].notna().sum())

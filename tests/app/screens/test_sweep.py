@@ -325,23 +325,29 @@ def test_the_picture_holds_each_measured_setting_twice_and_both_fronts(measured,
     error = settings.ERRORS["kl"]
     drawn = rows[rows["kl_nats"].notna()]
     chart = figures.fronts(drawn, error, 0.01, "B", design.LIGHT)
-    lines = [list(trace.x) for trace in chart.data if trace.mode == "lines"]
-    assert lines == [[0.1, 0.2, 0.4], [500.0, 650.0, 700.0, 900.0]]
-    points = [trace for trace in chart.data if trace.mode != "lines"]
-    assert [len(trace.x) for trace in points] == [4, 4]
-    letters = [one for one in chart.layout.annotations if one.text != "dense"]
-    assert [(one.text, one.xref) for one in letters] == [
-        (f"<b>{letter}</b>", axis) for axis in ("x", "x2") for letter in "ABCD"
+    fronts = [next(mark for mark in chart["marks"] if mark["panel"] == place) for place in (0, 1)]
+    assert [sorted(set(front["x"])) for front in fronts] == [[0.1, 0.2, 0.4], [500.0, 650.0, 700.0, 900.0]]
+    assert list(zip(fronts[0]["x"], fronts[0]["y"], strict=True))[:3] == [
+        (0.1, 0.03),
+        (0.2, 0.03),
+        (0.2, 0.004),
     ]
-    assert chart.layout.yaxis.type == "log"
-    limits = [shape for shape in chart.layout.shapes if shape.y0 == shape.y1 == 0.01]
-    label = next(one for one in chart.layout.annotations if one.text == "dense")
-    assert (label.text, label.y, label.yanchor) == ("dense", 1, "bottom"), "above the points, not over them"
-    assert [(shape.xref, shape.x0, shape.x1) for shape in limits] == [("x domain", 0, 1), ("x2 domain", 0, 1)]
-    zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
-    assert figures.fronts(zero, error, None, None, design.DARK).layout.yaxis.type is None, (
-        "0 is on no log axis"
+    points = [mark for mark in chart["marks"] if mark["kind"] == "points"]
+    assert [(one["panel"], len(one["x"]), len(one["told"])) for one in points] == [(0, 4, 4), (1, 4, 4)]
+    assert points[0]["told"][1][:5] == ["B", "price 0.5", "KL of the next token", "0.004 nats", "20.0 %"]
+    assert points[0]["edge_width"] == [1.4, 3.0, 1.4, 1.4], "the named setting is ringed"
+    labels = [mark for mark in chart["marks"] if mark["kind"] == "label"]
+    (dense,) = [one for one in labels if one["text"] == "dense"]
+    assert (dense["panel"], dense["y"], dense["dy"] < 0) == (1, chart["y"]["range"][1], True), (
+        "above the points"
     )
+    letters = [(one["text"], one["panel"]) for one in labels if one is not dense]
+    assert letters == [(letter, place) for place in (0, 1) for letter in "ABCD"]
+    assert chart["y"]["log"] and chart["others"][0]["y"] == {**chart["y"], "title": ""}
+    limits = [mark for mark in chart["marks"] if mark["kind"] == "line" and mark["y"] == [0.01, 0.01]]
+    assert [mark["panel"] for mark in limits] == [0, 1]
+    zero = drawn.assign(kl_nats=[0.0, 0.004, 0.008, 0.03])
+    assert not figures.fronts(zero, error, None, None, design.DARK)["y"]["log"], "0 is on no log axis"
 
 
 def test_no_letter_covers_another_one_or_a_dot():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from routesparse.app.ui import plot
+from routesparse.app.ui.design import LIGHT
 from routesparse.engine.method import families
 from routesparse.engine.method.family import Look
 
@@ -50,6 +51,23 @@ def test_every_family_s_mark_is_one_that_the_script_draws():
     script = Path(plot.__file__).with_suffix(".js").read_text("utf-8")
     drawn = {"circle", *re.findall(r'symbol === "([a-z-]+)"', script)}
     assert {families.look(name).symbol for name in families.names()} | {Look("", "").symbol} <= drawn
+
+
+def test_panels_keep_their_axes_and_one_numbering_of_marks():
+    one = plot.chart(
+        plot.linear("a", 0, 1), plot.linear("y", 0, 1), [plot.line([0], [0], "#000000")], 90, LIGHT
+    )
+    dots = plot.points([2], [2], "#000000", "{0}", [["b"]])
+    other = plot.chart(plot.linear("b", 0, 9), plot.linear("", 0, 9), [dots], 90, LIGHT)
+    both = plot.panels([one, other], stacked=True)
+    assert [mark["panel"] for mark in both["marks"]] == [0, 1] and both["stacked"]
+    assert (both["x"]["title"], [axes["x"]["title"] for axes in both["others"]]) == ("a", ["b"])
+    assert plot._told(both["marks"], [1, 0]) == ["b"]
+
+
+def test_steps_keep_a_value_up_to_the_next_place():
+    assert plot.steps([1, 2, 5], [9, 4, 3]) == ([1, 2, 2, 5, 5], [9, 9, 4, 4, 3])
+    assert plot.steps([], []) == ([], []) and plot.steps([1], [9]) == ([1], [9])
 
 
 @pytest.mark.parametrize(
