@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ def prefill() -> list[str]:
         "attention* is the bound.",
         "",
         f"`{result['command']}`; layers with stock and with compiled RMSNorm, RoPE and gate stand apart. Each line "
-        "is the median of its runs after one that warms up (one run where it takes more than 5 s).",
+        "is the median of its runs after one that warms up (one run where it takes more than 5 s)."
+        f"{_meanwhile(result)}",
         "",
         "| tokens | layers | what | density | s | runs | / cuDNN | / FlashAttention-2 | share of bound | peak GiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -136,13 +138,13 @@ def demo() -> list[str]:
     result = read("gpu_demo.json")
     lines = [
         "**The bundled model on that GPU**, routed by itself through the worker's own analysis: test documents, one "
-        f"segment, default policy, bfloat16, medians of two runs after one. `{result['command']}`.",
+        f"segment, default policy, bfloat16, medians of two runs after one. `{result['command']}`.{_meanwhile(result)}",
         "",
         "| tokens | dense ms | routed ms | dense / routed | in turn | first ms | deciding ms | density | "
         "planned / measured | peak MiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for run in result["runs"]:
+    for run in sorted(result["runs"], key=lambda run: run["tokens"]):
         spent = sum(run[name] for name in ("probe_ms", "index_ms", "route_ms"))
         decided, peak = "dense, untouched | | ", run["peak_memory_bytes"]
         if run["routed"]:
@@ -168,6 +170,11 @@ def demo() -> list[str]:
         "",
     ]
     return lines
+
+
+def _meanwhile(result: Mapping[str, Any]) -> str:
+    """What else the host did, where the file says it."""
+    return f" {result['meanwhile']}" if "meanwhile" in result else ""
 
 
 def first_prompt() -> list[str]:

@@ -42,7 +42,8 @@ def _lost(found: Evaluation, row: MethodRow, dense: MethodRow | None) -> str:
     )
     what = "a perplexity a word of" if found.is_perplexity else "a mean score of"
     tasks = "" if not row.tasks else f" of {numbers.several(len(row.tasks), 'task')}"
-    few = f", of {wording.FEW}" if row.few_clusters else ""
+    clusters = "" if row.clusters in (None, row.n) else f" in {row.clusters} clusters"
+    few = f", {wording.FEW} in some task" if row.few_clusters else ""
     spread = "" if change.low == change.high else f", 95 % interval {_between(found, change)}"
     verdict = _verdict(change, f"{MARGIN:g} {'%' if found.is_perplexity else 'point'}")
     if row.tasks and row.good_tasks == ():
@@ -50,7 +51,7 @@ def _lost(found: Evaluation, row: MethodRow, dense: MethodRow | None) -> str:
     return (
         f"{verdict} RouteSparse ({row.name}) has {what} "
         f"{wording.score(row)}{held}: {_told(found, change.value)}{spread}; "
-        f"n = {wording.prompts(row)} prompts{tasks}{few}."
+        f"n = {row.n} prompts{tasks}{clusters}{few}."
     )
 
 

@@ -59,6 +59,11 @@ def test_a_loss_is_ruled_out_shown_or_left_open_by_its_interval(found, differenc
     )
 
 
+def test_prompts_of_one_cluster_are_counted_apart(found):
+    lost = told(changed(found, "routesparse=0.5", clusters=40, few_clusters=True))["lost"]
+    assert "n = 48 prompts of 2 tasks in 40 clusters, few clusters in some task." in lost
+
+
 def test_where_dense_solves_no_task_nothing_is_answered(found):
     weak = told(changed(found, "routesparse=0.5", good_tasks=()))
     assert weak["lost"].startswith("It can't be told here") and weak["better"].startswith(
