@@ -134,6 +134,15 @@ def _of_the_prefill() -> Iterator[tuple[str, str, str]]:
             "",
             f"{row['speedup_over_cudnn']:.2f} / {row['speedup_over_flash2']:.2f}",
         )
+        bare = runs[tokens, "no attention"]["seconds"]
+        spent = row["seconds"] - bare
+        speed = [(runs[tokens, what]["seconds"] - bare) / spent for what in ("cudnn", "flash2")]
+        yield (
+            f"the same, attention with deciding alone: seconds above *no attention*, {tokens:,}: over cuDNN / "
+            "FlashAttention-2",
+            "- / 6.5",
+            _numbers(speed),
+        )
     yield (
         "8B shape, forced plan of 5 %, at 524,288 over cuDNN (dense extrapolated from one layer)",
         ">= 6.8",
