@@ -170,11 +170,17 @@ def _torch() -> Iterator[Check]:
 
 def _compiler() -> Check:
     """What Triton needs on a GPU: it compiles a module against Python's headers before the first kernel."""
-    found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    found = os.environ.get("CC")
+    if found is None:
+        found = shutil.which("gcc") or shutil.which("clang")
     if found is None or shutil.which(found) is None:
         asked = "gcc or clang" if found is None else f"CC={found}"
         return Check("compiler", "problem", f"{asked} is not there; Triton needs a C compiler: install gcc")
-    header = Path(sysconfig.get_path("include")) / "Python.h"
+    scheme = (
+        sysconfig.get_default_scheme()
+    )  # Triton too takes the distribution's headers, not Debian's /usr/local
+    include = sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme)
+    header = Path(include) / "Python.h"
     if not header.exists():
         fix = "install Python's headers (on Debian python3-dev)"
         return Check("compiler", "problem", f"{header} is missing, which Triton compiles against; {fix}")

@@ -22,7 +22,7 @@ function lines(text, x, y, size, look) {
 function draw(root, data) {
   const [rows, columns] = data.shape, width = Math.floor(root.clientWidth);
   const left = longest(data.row_labels) * LETTER + (data.row_title ? 26 : 10);
-  const cell = (width - left) / columns, row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
+  const cell = Math.max(1, (width - left) / columns), row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
   root.g = { left, cell, row, rows, columns, width };
   const every = (size) => Math.ceil(14 / size);
   let names = `<text x="${px(left + (cell * columns) / 2)}" y="11" text-anchor="middle">${escape(data.column_title)}</text>` +
@@ -36,7 +36,7 @@ function draw(root, data) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
     const frame = framed ? ` stroke="${data.ink}" stroke-width="1.6"` : "";
     grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"${frame}/>`;
-    const shown = [text, brief(text)].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
+    const shown = [text, brief(text), ...(text.includes("\n") ? [text[0]] : [])].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
     const look = ` fill="${ink}"${strong ? ' font-weight="700"' : ""}`;
     if (shown) texts += lines(shown, x + (cell - gap) / 2, y + (row - gap) / 2, size, look);
   }

@@ -28,7 +28,7 @@ function geometries(data, width) {
     const longest = Math.max(0, ...y.ticks.map(([, text]) => Math.min(most, text.length)));
     const left = from + 8 + (y.title ? 18 : 0) + longest * LETTER, right = from + wide - RIGHT;
     const top = down + data.top, bottom = down + data.height - TICKS - (x.title ? TITLE : 0);
-    return { axes: { x, y }, most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
+    return { axes: { x, y }, ends: [from + wide, down + data.height], most, from, left, right, top, bottom, x: scale(x, left, right), y: scale(y, bottom, top) };
   });
 }
 
@@ -135,8 +135,8 @@ function render(root, data) {
     [...panels.map((g) => axes(data, g)), ...areas, ...marks].join("") +
     `<rect class="ring at" fill="none" stroke="${data.ink}" stroke-width="2" visibility="hidden"/>` +
     `<rect class="ring drag" fill="${data.accent}" fill-opacity=".18" stroke="${data.accent}" visibility="hidden"/></svg>`;
-  Object.assign(root, { width, g: panels[0] });
   const order = (item) => panel(data.marks[item.mark]);
+  Object.assign(root, { width, g: panels[0], order, ends: panels.map((g) => g.ends) });
   root.items = items.sort((one, other) => order(one) - order(other) || one.x - other.x || one.y - other.y);
   root.cells = data.marks.find((mark) => mark.kind === "cells");
   root.cover = data.marks.find((mark) => mark.kind === "cover");
@@ -170,7 +170,9 @@ function under(root, x, y) {
     return row >= 0 && row < rows && column >= 0 && column < columns ? cell(root, row, column) : null;
   }
   let found = null, least = Infinity;
+  const here = root.ends.findIndex(([right, bottom]) => x < right && y < bottom);
   for (const item of root.items) {
+    if (root.order(item) !== here) continue;
     const [left, top, w, h] = item.box, beside = Math.max(left - x, x - left - w, 0), over = Math.max(top - y, y - top - h, 0);
     const bar = root.kinds[item.mark] === "bars", far = Math.hypot(beside, over);
     if (bar ? beside > 0 : far > NEAR) continue;

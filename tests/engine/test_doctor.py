@@ -10,7 +10,7 @@ from routesparse.engine import doctor
 @pytest.fixture
 def headers(monkeypatch, tmp_path):
     """A folder that Python calls its include folder."""
-    monkeypatch.setattr(sysconfig, "get_path", {"include": str(tmp_path)}.__getitem__)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme: str(tmp_path))
     return tmp_path
 
 
@@ -33,11 +33,11 @@ def test_missing_headers_are_named_with_what_to_install(monkeypatch, headers):
 
 
 @pytest.mark.parametrize(
-    ("named", "said"), [("no-such-compiler", "CC=no-such-compiler"), (None, "gcc or clang")]
+    ("named", "said"), [("no-such-compiler", "CC=no-such-compiler"), ("", "CC="), (None, "gcc or clang")]
 )
 def test_a_missing_compiler_is_a_problem(monkeypatch, headers, named, said):
     monkeypatch.delenv("CC", raising=False)
-    if named:
+    if named is not None:
         monkeypatch.setenv("CC", named)
     monkeypatch.setenv("PATH", str(headers))
 

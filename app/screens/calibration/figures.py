@@ -41,19 +41,22 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
     columns = [f"delta_{q}" for q in QUANTILES]
     largest = deltas.groupby("calibration")[columns].agg(lambda found: found.astype(float).max())
     ends = _with_air([*rows["low"], *rows["high"], *largest.to_numpy().ravel()], 0.02)
-    top = float(rows["share"].max()) * 1.25
+    top = float(rows["share"].max()) * 1.25 or 1.0
     charts = []
     for name, part in rows.groupby("calibration", sort=False):
         air = (part["high"] - part["low"]) * 0.02
         at = np.column_stack([part["low"] + air, part["high"] - air, np.zeros(len(part)), part["share"]])
-        told = [[f"{row.low:.4f}", f"{row.high:.4f}", numbers.share(row.share)] for row in part.itertuples()]
+        told = [
+            [name, f"{row.low:.4f}", f"{row.high:.4f}", numbers.share(row.share)] for row in part.itertuples()
+        ]
         color = design.blend(theme.panel, theme.accent, 0.72)
-        marks, names = [plot.bars(at.tolist(), color, "g − g* from {0} to {1}\n{2}", told)], []
+        marks, names = [plot.bars(at.tolist(), color, "{0}: g − g* from {1} to {2}\n{3}", told)], []
         for i, (q, delta) in enumerate(zip(QUANTILES, largest.loc[name], strict=True)):
             if not math.isfinite(delta):
                 continue
             marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, _DASHES[q]))
-            names.append(plot.label(delta, top, f"δ {delta:.4f}", theme.warn, dx=4, dy=10 + 14 * i))
+            side = {"anchor": "end", "dx": -4} if delta > sum(ends) / 2 else {"dx": 4}
+            names.append(plot.label(delta, top, f"δ {delta:.4f}", theme.warn, dy=10 + 14 * i, **side))
         x = plot.linear("residual g − g*; positive: the probe overstated g", *ends)
         y = plot.linear(f"{name}, share", 0, top, percent=True, most=3)
         charts.append(plot.chart(x, y, [*marks, *names], 180, theme))
@@ -80,17 +83,20 @@ def by_length(
         part, sure = known[known["calibration"] == name], buckets[np.isfinite(buckets[column])]
         half = (high - low) / 300
         at = np.column_stack([sure[["min_tokens", "max_tokens"]], sure[column] - half, sure[column] + half])
-        told = [[f"{row[column]:.4f}", row["windows"]] for row in sure.to_dict("records")]
+        told = [[name, f"{row[column]:.4f}", row["windows"]] for row in sure.to_dict("records")]
         marks = [
             plot.points(
                 part["tokens"],
                 part["q95"],
                 design.blend(theme.panel, theme.accent, 0.6),
-                "{0}, {1} units\n{2} tokens\n95th percentile of g − g* {3}",
-                [[row.document, row.units, f"{row.tokens:,}", f"{row.q95:.4f}"] for row in part.itertuples()],
+                "{0}: {1}, {2} units\n{3} tokens\n95th percentile of g − g* {4}",
+                [
+                    [name, row.document, row.units, f"{row.tokens:,}", f"{row.q95:.4f}"]
+                    for row in part.itertuples()
+                ],
                 size=6,
             ),
-            plot.bars(at.tolist(), theme.warn, "δ {0}, K = {1} windows", told),
+            plot.bars(at.tolist(), theme.warn, "{0}: δ {1}, K = {2} windows", told),
         ]
         ends = _with_air([*part["tokens"], *buckets["min_tokens"], *buckets["max_tokens"]], 0.04)
         y = plot.linear("" if charts else "g − g*, share of mass", low, high)
@@ -121,7 +127,8 @@ def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: desi
         if math.isfinite(threshold):
             marks.append(plot.line([threshold] * 2, [place - 0.38, place + 0.42], theme.warn, 1.5, "5 4"))
             said = f"alarm beyond {threshold:.2f}"
-            marks.append(plot.label(threshold, place - 0.38, said, theme.warn, "middle", dy=-3))
+            anchor = "end" if threshold > max(seen) / 2 else "middle"
+            marks.append(plot.label(threshold, place - 0.38, said, theme.warn, anchor, dy=-3))
         mine = runs[(runs["calibration"] == name) & runs["drift_distance"].notna()]
         shift = np.random.default_rng(100 + place).uniform(0.08, 0.34, len(mine))
         alarm = mine["drift_alarm"].fillna(False).astype(bool).to_numpy()
@@ -129,7 +136,7 @@ def drift(references: dict[str, DriftReference], runs: pd.DataFrame, theme: desi
             told = [
                 [
                     row.prompt_name,
-                    row.domain,
+                    "no domain" if numbers.is_missing(row.domain) else row.domain,
                     f"{row.tokens:,}",
                     f"{row.drift_distance:.2f}, p = {row.drift_p:.3f}",
                 ]
@@ -173,15 +180,15 @@ def curves(rows: pd.DataFrame, theme: design.Theme) -> dict[str, Any]:
     top = float(rows["e"].max()) * 1.06 or 1.0
     charts: list[dict[str, Any]] = []
     for feature, curved in rows.groupby("feature", sort=False):
-        marks = []
+        marks, said = [], _FEATURES.get(feature, feature)
         for name, color, dash in zip(names, (theme.accent, theme.warn), ("", "7 5"), strict=False):
             part = curved[curved["calibration"] == name].sort_values("x")
-            told = [[name, f"{row.x:.3f}", f"{row.e:.4f}"] for row in part.itertuples()]
+            told = [[name, said, f"{row.x:.3f}", f"{row.e:.4f}"] for row in part.itertuples()]
             marks.append(plot.line(*plot.steps(part["x"], part["e"]), color, 2, dash))
             marks.append(
-                plot.points(part["x"], part["e"], color, "{0}\n{1}: e = {2}", told, size=8, opacity=0)
+                plot.points(part["x"], part["e"], color, "{0}\n{1} {2}: e = {3}", told, size=8, opacity=0)
             )
-        x = plot.linear(_FEATURES.get(feature, feature), *_with_air(curved["x"], 0.03), most=4)
+        x = plot.linear(said, *_with_air(curved["x"], 0.03), most=4)
         y = plot.linear("" if charts else "predicted error e", 0, top, most=4)
         charts.append(plot.chart(x, y, marks, 250, theme))
     return plot.panels(charts)

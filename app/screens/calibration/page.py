@@ -114,7 +114,7 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
             f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
         )
         st.html(wording.delta_html(rows))
-        if len(prompts):
+        if len(prompts) and len(rows):
             drawn = figures.by_length(prompts, rows, confidence, design.current_theme())
             plot.show(drawn, "by-length", "Residuals of fold B by length, with δ")
             st.html(
@@ -127,7 +127,7 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
             "for .99) · no claim is made outside these lengths · source: the calibration files",
             rows,
             "delta",
-            chart="by-length" if len(prompts) else None,
+            chart="by-length" if len(prompts) and len(rows) else None,
         )
 
 

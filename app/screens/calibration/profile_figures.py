@@ -106,7 +106,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
 def plan_against_clock(times: pd.DataFrame, here: str | None, theme: design.Theme) -> dict[str, Any]:
     """Predicted and measured time of every layer, and y = x; the newest run is filled."""
     planned, measured = times["planned_us"] / 1000, times["measured_us"] / 1000
-    ends = (0.0, float(max(planned.max(), measured.max())) * 1.1)
+    ends = (0.0, float(max(planned.max(), measured.max())) * 1.1 or 1.0)
     pale = design.blend(theme.panel, theme.accent, 0.3)
     told = [
         [row.prompt_name, row.layer, numbers.micros(row.planned_us), numbers.micros(row.measured_us)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from html import escape
 from typing import Any
@@ -22,6 +21,7 @@ from routesparse.engine.store import queries, sweep_queries
 
 EVERY_S = 1.0
 _LISTED = 30
+_MOST_BELOW = 1e9  # an accepted error that an axis can still show
 
 
 def render() -> None:
@@ -185,7 +185,7 @@ def _below() -> float | None:
         below = float(st.query_params.get("below", ""))
     except ValueError:
         return None
-    return below if 0 <= below < math.inf else None
+    return below if 0 <= below <= _MOST_BELOW else None
 
 
 def _accept() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -239,6 +240,25 @@ def test_drift_of_stored_runs_is_counted_by_domain(calibrations, home, record, f
     html = text_of(open_page("calibration", names="prose,code"))
     assert "prose on code: 2 alarms in 2 runs" in html and "prose on prose: no alarm in 1 run<" in html
     assert "n = 3 of 4 stored runs" in html, "a run that was not assessed is not counted as calm"
+
+
+def test_a_run_without_a_domain_is_drawn_and_called_so(calibrations):
+    runs = pd.DataFrame(
+        [("prose", "a", domain, 5_000, 1.0, 0.5, False) for domain in ("prose", None)],
+        columns=[
+            "calibration", "prompt_name", "domain", "tokens", "drift_distance", "drift_p", "drift_alarm",
+        ],
+    )  # fmt: skip
+    chart = figures.drift({"prose": load_calibration("prose").drift}, runs, design.DARK)
+    told = [row for mark in chart["marks"] for row in mark.get("told", []) if row[0] == "a"]
+    assert [row[1] for row in told] == ["prose", "no domain"]
+    json.dumps(chart, allow_nan=False)
+
+
+def test_residuals_that_are_all_nothing_are_drawn(calibrations):
+    rows = figures.residual_rows([load_calibration("prose")]).assign(share=0.0)
+    chart = figures.residuals(rows, wording.delta_rows([load_calibration("prose")]), design.DARK)
+    assert chart["y"]["range"] == (0, 1.0)
 
 
 def test_by_length_draws_delta_over_its_bucket_only(calibrations):

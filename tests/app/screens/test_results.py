@@ -159,6 +159,9 @@ def test_the_charts_show_intervals_and_mark_tasks_that_say_nothing(found):
     assert [row.name for row in tables.beyond(shown)] == ["window=1024"]
     assert all(told[0] != "window=1024" for told in others["told"]), "no mark outside the axes"
     assert chart["y"]["range"][0] > -12, "a control does not flatten what is compared"
+    nothing_read = [type(row)(**{**row.__dict__, "area": 0.0}) for row in shown[:1]]
+    again = figures.loss_over_area([*nothing_read, *shown[1:]], "points", "minference=1", design.LIGHT)
+    assert again["x"] == chart["x"], "an area of nothing has no place on an axis in logarithms"
     ours = shown[1]
     weak = [type(one)(**{**one.__dict__, "dense": 40.0}) for one in ours.tasks[:1]]
     drawn = figures.by_task(type(ours)(**{**ours.__dict__, "tasks": (*weak, *ours.tasks[1:])}), design.DARK)
