@@ -203,7 +203,8 @@ def scatter_card(run: RunRow, choice: pd.Series, candidates: pd.DataFrame, picke
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,
-            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. Lines: the risk at g = λ and at g = "
+            "Ring: the choice. Filled: g ≥ λ. Dotted: lower convex hull. A risk of 0 is drawn below the least other "
+            "one. Lines: the risk at g = λ and at g = "
             f"{'τ' if run.tau_layer is None else 'τ head, a safety floor,'} without disagreement. "
             f"n = {len(candidates)} candidates · source: candidate_score of run {queries.label(run.run_id)}",
             candidates,

@@ -38,7 +38,7 @@ def card(store: OwnerView, shown: Scope) -> None:
             )
         exports.chart_foot(
             f"worst-heads-{order}-{shown.name}",
-            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units · "
+            f"n = the {len(rows)} worst of {int(shown.runs['sparse_units'].sum()):,} sparse units, audited or not · "
             f"masses as share of 1, errors relative · source: audit and head_choice of {shown.words}",
             rows,
             "worst",

@@ -105,7 +105,7 @@ def _segments(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
 def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
     rows = head_queries.over_runs(store, unit)
     with st.container(border=True, key="card-other-runs", gap="xsmall"):
-        st.html(f'<div class="rs-h">The same head on other prompts, segment {unit.segment + 1}</div>')
+        st.html(f'<div class="rs-h">The same head in other runs, segment {unit.segment + 1}</div>')
         if len(rows) < 2:
             st.html('<div class="rs-sub">No other stored run of these weights reaches this segment.</div>')
             return
@@ -116,7 +116,7 @@ def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
             lines.append(
                 (
                     f'<td class="l"><a href="{escape(_address(store, other))}" target="_self">'
-                    f"{escape(queries.label(other.run_id))}</a></td>"
+                    f"{escape(queries.short_id(store, other.run_id))}</a></td>"
                     f'<td class="l">{escape(str(row.prompt_name))}</td><td class="l">{escape(domain)}</td>',
                     row,
                     row.run_id == run.run_id,

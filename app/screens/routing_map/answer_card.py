@@ -27,13 +27,13 @@ def box(run: RunRow) -> tuple[str, ...]:
 
 
 def card(store: OwnerView, run: RunRow, batch_index: int) -> None:
-    """Both sides' most probable next tokens with their odds; says why where nothing was compared."""
+    """Both sides' most probable next tokens with their probabilities; says why where nothing was compared."""
     with st.container(border=True, key="card-answer", gap="xsmall"):
         st.html(f'<div class="rs-h">The next token, dense against this run{glossary.mark("answer")}</div>')
         rows = queries.answers(store, run.run_id, batch_index)
         if rows.empty:
             told = (
-                "Its odds were not kept by the version that made this run."
+                "Its tokens’ probabilities were not kept by the version that made this run."
                 if run.top1_agreement is not None
                 else "Not compared: no dense prefill ran. Run the prompt again with “Always run dense too”."
             )
@@ -95,10 +95,10 @@ def table_html(rows: pd.DataFrame) -> str:
         same = dense.token_id == routed.token_id
         mark = "" if same else '<span class="rs-warn" title="another token">≠</span>'
         body.append(
-            f"<tr><td class=l>{_token(dense)}</td><td>{_odds(dense.dense)}</td><td>{mark}</td>"
-            f"<td class=l>{_token(routed)}</td><td>{_odds(routed.routed)}</td></tr>"
+            f"<tr><td class=l>{_token(dense)}</td><td>{_probability(dense.dense)}</td><td>{mark}</td>"
+            f"<td class=l>{_token(routed)}</td><td>{_probability(routed.routed)}</td></tr>"
         )
-    head = "<th class=l>dense</th><th>odds</th><th></th><th class=l>this run</th><th>odds</th>"
+    head = "<th class=l>dense</th><th>probability</th><th></th><th class=l>this run</th><th>probability</th>"
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
 
 
@@ -115,5 +115,5 @@ def _seen(text: str) -> str:
     return "".join(_INVISIBLE.get(c, c if c.isprintable() else "�") for c in text)
 
 
-def _odds(value: float) -> str:
+def _probability(value: float) -> str:
     return numbers.share(value) if value >= 5e-4 else "&lt; 0.1 %"

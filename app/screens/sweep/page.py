@@ -221,10 +221,12 @@ def _front_card(
         missing = f" · not drawn, error not measured: {', '.join(absent)}" if absent else ""
         dense = int(drawn["dense_ms"].notna().sum())
         line = f" · dotted: dense, median of {numbers.several(dense, 'run')}" if dense else ""
+        accepted = "" if below is None else " · dashed: the accepted error"
+        ringed = "" if letter is None else " · ringed: the setting named above"
         exports.chart_foot(
             f"sweep-{named[:8]}",
             f"{numbers.several(len(drawn), 'setting')}, one run each · {error.label}: "
-            f"{error.counted(rows)} · filled, with the line: the front{line}{missing} · source: run",
+            f"{error.counted(rows)} · filled, with the line: the front{ringed}{accepted}{line}{missing} · source: run",
             exported(rows, error),
             "front",
             chart="fronts",
