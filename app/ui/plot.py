@@ -27,6 +27,8 @@ _plot = browser_part.component(__file__, "plot", browser_part.drawing_html("plot
 Told = Sequence[Sequence[object]]
 Mark = dict[str, Any]
 
+_MOST = 1e300  # what a store may hold can be larger than any axis
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -43,6 +45,7 @@ def linear(
     title: str, low: float, high: float, percent: bool = False, most: int = 6, least_step: float = 0.0
 ) -> Axis:
     """Ticks at 1, 2 or 5 times a power of ten, at most ``most`` and a bit, with the digits that keep them apart."""
+    low, high = max(low, -_MOST), min(high, _MOST)
     raw = max((high - low) / most, least_step)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(first * power for first in (1, 2, 5, 10) if first * power >= raw * (1 - 1e-9))
@@ -54,6 +57,7 @@ def linear(
 
 def logarithmic(title: str, low: float, high: float) -> Axis:
     """Ticks at 1, 2 and 5 of every decade; low is above 0."""
+    high = min(high, _MOST)
     ticks = design.log_ticks(low, high)
     pairs = zip(ticks["tickvals"], ticks["ticktext"], strict=True)
     return Axis(
