@@ -30,7 +30,7 @@ from routesparse.engine.store.owner_view import OwnerView
 
 FACTORY = Path(__file__).resolve().parents[1] / "engine" / "store" / "factory.py"
 LAYERS = 4
-SPARE_BYTES = 128 << 20
+SPARE_BYTES = 512 << 20  # of addresses: what the next job's threads reserve, too
 CURES = ("with some space", "PostgreSQL can't be reached")  # of what need not be mended by hand
 ERRORS = {
     "RuntimeError": RuntimeError("a message that quotes the prompt: swordfish"),
