@@ -36,7 +36,8 @@ function draw(root, data) {
     const x = left + cell * j, y = TOP + row * i, [ground, ink] = data.palette[color];
     const frame = framed ? ` stroke="${data.ink}" stroke-width="1.6"` : "";
     grounds += `<rect x="${px(x)}" y="${px(y)}" width="${px(cell - gap)}" height="${px(row - gap)}" fill="${ground}"${frame}/>`;
-    const shown = [text, brief(text), ...(text.includes("\n") ? [text[0]] : [])].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? (text.startsWith(ALARM) ? ALARM : "");
+    const sign = text.startsWith(ALARM) || text.includes("\n") ? text[0] : "";
+    const shown = [text, brief(text)].find((one) => longest([one]) * size * (one.includes("\n") ? 0.5 : 0.6) <= cell) ?? sign;
     const look = ` fill="${ink}"${strong ? ' font-weight="700"' : ""}`;
     if (shown) texts += lines(shown, x + (cell - gap) / 2, y + (row - gap) / 2, size, look);
   }

@@ -29,7 +29,8 @@ def drawing(
     cells: pd.DataFrame, rows: Axis, columns: Axis, theme: design.Theme, row_px: int
 ) -> dict[str, Any]:
     """What grid.js draws; a text that does not fit its cell keeps its first line, without decimals, and is left out
-    where that does not help, but for the ▲ it begins with; places without a cell stay grey.
+    where that does not help, but for its ▲ or, of several lines, the sign they begin with; places
+    without a cell stay grey.
 
     cells: ``row``, ``column`` (places), ``color``, ``text``, ``strong``, ``hover``, and ``framed`` where some are.
     """

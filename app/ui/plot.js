@@ -1,5 +1,6 @@
-// Bars, points, lines and pictures of cells on two axes, or on those of several panels (plot.py). The pointer, or the arrow keys, tell what an item is;
-// a click or Enter picks it; over a picture a dragged box asks for that part, a double click for the whole.
+// Bars, points, lines and pictures of cells on two axes, or on those of several panels (plot.py). The pointer, or the
+// arrow keys, tell what an item is; a click or Enter picks it; over a picture a dragged box asks for that part, a double
+// click for the whole.
 
 const LETTER = 5.7, RIGHT = 12, TICKS = 22, TITLE = 16, NEAR = 14, DRAG = 5, FLAT = 20, AGAIN_MS = 280;
 const HATCHES = { "/": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", ".": "M2 3h2", x: "M0 0L6 6M6 0L0 6" };

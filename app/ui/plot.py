@@ -156,6 +156,11 @@ def whiskers(at: Sequence[Sequence[float]], color: str) -> Mark:
     return {"kind": "whiskers", "at": [short(place) for place in at], "color": color}
 
 
+def beside(x: float, low: float, high: float) -> dict[str, Any]:
+    """How a label stands beside an upright line at x: on its right, but near the axis's right end on its left."""
+    return {"anchor": "end", "dx": -4} if x > (low + high) / 2 else {"dx": 4}
+
+
 def label(
     x: float,
     y: float,

@@ -90,9 +90,10 @@ def residual_figure(
     marks = [plot.bars(at.tolist(), colors, "g − g* from {0} to {1}\n{2}, {3}", told)]
     for i, (name, delta) in enumerate(deltas):
         marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, "5 4"))
-        # One name below the other; beside the right edge there is no room for it.
-        side = {"anchor": "end", "dx": -4} if delta > (low + high) / 2 else {"dx": 4}
-        marks.append(plot.label(delta, top, name, theme.warn, dy=12 + 16 * i, **side))
+        # One name below the other.
+        marks.append(
+            plot.label(delta, top, name, theme.warn, dy=12 + 16 * i, **plot.beside(delta, low, high))
+        )
     x_axis = plot.linear("residual g − g*; positive: the probe overstated g", low - edge, high + edge)
     return plot.chart(x_axis, plot.linear("share of units", 0, top, percent=True), marks, 280, theme)
 

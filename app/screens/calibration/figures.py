@@ -55,7 +55,7 @@ def residuals(rows: pd.DataFrame, deltas: pd.DataFrame, theme: design.Theme) -> 
             if not math.isfinite(delta):
                 continue
             marks.append(plot.line([delta] * 2, [0, top], theme.warn, 1.4, _DASHES[q]))
-            side = {"anchor": "end", "dx": -4} if delta > sum(ends) / 2 else {"dx": 4}
+            side = plot.beside(delta, *ends)
             names.append(plot.label(delta, top, f"δ {delta:.4f}", theme.warn, dy=10 + 14 * i, **side))
         x = plot.linear("residual g − g*; positive: the probe overstated g", *ends)
         y = plot.linear(f"{name}, share", 0, top, percent=True, most=3)

@@ -109,12 +109,13 @@ def _facts_cards(shown: list[Calibration]) -> None:
 def _delta_card(shown: list[Calibration], confidence: float) -> None:
     rows = wording.delta_rows(shown)
     prompts = figures.prompt_rows(shown)
+    drawable = len(prompts) > 0 and len(rows) > 0
     with st.container(border=True, key="card-delta", gap="xsmall"):
         st.html(
             f'<div class="rs-h">δ, the amount subtracted from g, by length{glossary.mark("conformal")}</div>'
         )
         st.html(wording.delta_html(rows))
-        if len(prompts) and len(rows):
+        if drawable:
             drawn = figures.by_length(prompts, rows, confidence, design.current_theme())
             plot.show(drawn, "by-length", "Residuals of fold B by length, with δ")
             st.html(
@@ -127,7 +128,7 @@ def _delta_card(shown: list[Calibration], confidence: float) -> None:
             "for .99) · no claim is made outside these lengths · source: the calibration files",
             rows,
             "delta",
-            chart="by-length" if len(prompts) and len(rows) else None,
+            chart="by-length" if drawable else None,
         )
 
 

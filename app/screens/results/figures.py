@@ -22,9 +22,14 @@ _SIDES = (
 _TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
+def placed(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """Those with a place on the axes of ``loss_over_area``: a difference, and an area that has a logarithm."""
+    return [row for row in rows if row.area and row.change is not None]
+
+
 def loss_over_area(rows: Sequence[MethodRow], unit: str, picked: str, theme: design.Theme) -> dict[str, Any]:
     """Every method with area and difference; filled: ours; the line: the front of the estimates."""
-    known = [row for row in rows if row.area and row.change is not None]
+    known = placed(rows)
     best = on_front(known)
     line = sorted((row for row, one in zip(known, best, strict=True) if one), key=_area)
     low, high = loss_ends(known)

@@ -149,7 +149,7 @@ def _verdict_card(chosen: Offered) -> None:
 def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: MethodRow | None) -> None:
     found = chosen.found
     unit = "% of perplexity" if found.is_perplexity else "points"
-    drawn = [row for row in shown if row.area and row.change is not None]  # an axis in logarithms
+    drawn = figures.placed(shown)
     with st.container(border=True, key="card-front", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Loss over area at {length:,} tokens{glossary.mark("evaluation_front")}</div>'

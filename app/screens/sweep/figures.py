@@ -124,10 +124,12 @@ def letter_lifts(x: np.ndarray, y: np.ndarray) -> list[int]:
 
 
 def _told(row: dict[str, Any], error: Error) -> list[str]:
-    found = [error.name, error.text(row[error.column]), numbers.share(row["density"])]
     return [
         row["letter"],
         row["setting"],
-        *found,
-        *(numbers.millis(row[name]) for name in ("total_ms", "dense_ms")),
+        error.name,
+        error.text(row[error.column]),
+        numbers.share(row["density"]),
+        numbers.millis(row["total_ms"]),
+        numbers.millis(row["dense_ms"]),
     ]

@@ -21,7 +21,7 @@ from routesparse.engine.store import queries, sweep_queries
 
 EVERY_S = 1.0
 _LISTED = 30
-_MOST_BELOW = 1e9  # an accepted error that an axis can still show
+_MOST_BELOW = 1e9  # more than any error that somebody would accept
 
 
 def render() -> None:
