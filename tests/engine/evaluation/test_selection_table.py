@@ -80,7 +80,7 @@ def test_a_method_with_twice_the_area_at_every_kl_is_said_to_read_twice_as_much(
     assert "| ours | 0.1 | 4 | 0.100 | 25 | +25 | 50.00 | 75.0 | -25.0 [-25.0, -25.0] | 2.0 |" in text
     areas = [line for line in text.splitlines() if line.startswith("| rival | 2.00")]
     assert areas == ["| rival | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"]
-    losses = text.split("KL at equal area")[1].splitlines()[-1]
+    losses = text.split("KL at equal area")[1].split("\n\n")[1].splitlines()[-1]
     assert losses == "| rival | > 1.00 | 2.00 [2.00, 2.00] | 2.00 [2.00, 2.00] |"
 
 
@@ -115,6 +115,36 @@ def test_every_task_of_a_file_has_a_section_on_its_page(rows, page):
         assert any(
             (whole and line.startswith(tuple(whole))) or f"({task} only)" in line for line in headings
         ), task
+
+
+def test_the_least_area_that_keeps_the_score_is_told_of_each_rival(tmp_path):
+    found = [row("dense", 1.0, i, 1.0, 0.0) for i in range(48)]
+    found += [row("ours", 0.5, i, 0.12, 0.01, score=float(i > 0)) for i in range(48)]  # one prompt lost: kept
+    found += [row("oracle_floor", 1.0, i, 0.05, 0.01) for i in range(48)]
+    for setting, area, lost in ((1, 0.1, 9), (2, 0.3, 1), (3, 0.6, 0)):
+        found += [row("rival", setting, i, area, 0.01, score=float(i >= lost)) for i in range(48)]
+    found += [row("loser", 1.0, i, 0.8, 0.01, score=float(i > 1)) for i in range(48)]  # two prompts lost
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
+    assert "\n## Least area within one prompt in 48 of dense, 4,096 tokens (reported)\n" in lines
+    assert lines[-5:] == [
+        "| dense, % | 100.0 |",
+        "| ours | 0.120, -2.1 [-6.2, +0.0] |",
+        "| loser | none up to 0.800 |",
+        "| rival | 0.300 (2, 48) |",
+        "| ours / the best rival | 0.40 |",
+    ]
+    found = [one for one in found if one["method"] != "rival" or one["setting"] > 1]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
+    assert lines[-2:] == ["| rival | <= 0.300 (2, 48) |", "| ours / the best rival | >= 0.40 |"]
+    found = [one for one in found if one["method"] != "rival"]
+    lines = list(table.tables(written(tmp_path / "s.jsonl", found), "ours", True))
+    assert lines[-1] == "| ours / the best rival | no rival keeps it |"
+    text = [one | {"task": "text:code"} for one in found]
+    for one in text:
+        del one["score"]
+    assert not any(
+        "Least area" in line for line in table.tables(written(tmp_path / "s.jsonl", text), "ours", True)
+    )
 
 
 def test_settings_that_lack_prompts_are_shown_but_not_compared(tmp_path):

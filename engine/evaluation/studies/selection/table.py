@@ -11,6 +11,7 @@ Then, for every setting of the base method: the area at which another method rea
 method at its area, as multiples of the base's (above 1: the other reads or loses more). Intervals: 95 %, bootstrap
 over prompts within tasks, paired. "> x" and "<= x" where the other's settings don't bracket it. Settings that lack
 prompts of the group stand in the first table with their n and are left out of the other two.
+Behind the groups of a length, of tasks that have answers: the least area at which each rule keeps dense's score.
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
 POOLED = ("text of all domains",)  # of one domain alone it would repeat that domain's table
 FLOOR = 1e-9  # the least KL that counts, where the kernel's own noise was not measured
 NOISE, DENSE = ("dense_kernel", 1.0), ("dense", 1.0)
+WITHIN = 1 / 48  # of the score: one prompt in 48
+FEW = 10  # prompts a task, of fewer no least area is told
+KIN = (
+    "routesparse",
+    "oracle",
+    "dense",
+    "random_blocks",
+    "window",
+)  # ours, what nobody could run, and controls
 HEADS = (
     "method",
     "setting",
@@ -57,7 +67,8 @@ HEADS = (
 )
 
 Point = tuple[str, float]  # method and setting
-Rows = dict[str, dict[tuple[int, int], dict[str, Any]]]  # by task, then by (seed, index)
+TaskRows = dict[tuple[int, int], dict[str, Any]]  # by (seed, index)
+Rows = dict[str, TaskRows]  # by task
 
 
 class Curve(NamedTuple):
@@ -138,17 +149,22 @@ def tables(files: list[Path], base: str, extras: bool) -> Iterator[str]:
         if extra == extras or not takes_extras(method):
             sections[row["reported"], length][method, setting][task][seed, index] = row
     for (reported, length), found in sorted(sections.items()):
+        kind = "reported" if reported else "development"
         for group, tasks in _groups({task for r in found.values() for task in r}).items():
             chosen = {
                 p: {t: r[t] for t in tasks if t in r} for p, r in found.items() if any(t in r for t in tasks)
             }
             ran = {task for r in chosen.values() for task in r}
             if ran and not (group in POOLED and len(ran) < 2):
-                kind = "reported" if reported else "development"
                 only = "" if len(ran) == len(tasks) else f" ({', '.join(t for t in tasks if t in ran)} only)"
                 yield f"\n## {group}{only}, {length:,} tokens ({kind})\n"
                 yield from loss_table(chosen)
                 yield from equal_tables(chosen, base)
+        scored = {p: {t: r for t, r in rows.items() if has_scores(r)} for p, rows in found.items()}
+        least = list(least_table({point: rows for point, rows in scored.items() if rows}, base))
+        if least:
+            yield f"\n## Least area within one prompt in 48 of dense, {length:,} tokens ({kind})\n"
+            yield from least
     for key, text in failed.items():
         yield f"\nfailed: {' '.join(map(str, key))}: {text}"
 
@@ -199,6 +215,71 @@ def difference(rows: Rows, dense: Rows) -> str:
         return f"{found[0]:+.1f}"
     low, high = curves.interval(found)
     return f"{found[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def has_scores(rows: TaskRows) -> bool:
+    """Whether a task's prompts have right answers."""
+    return all("score" in row for row in rows.values())
+
+
+def least_table(found: dict[Point, Rows], base: str) -> Iterator[str]:
+    """One column per task of FEW prompts or more: dense's score, the base's area and score, and each rival's least area
+    that keeps dense's score.
+
+    A setting keeps it where its mean is at most WITHIN below dense's on the same prompts; "<=" where it is the
+    rival's smallest setting, "none" with the largest area measured where no setting does.
+    """
+    dense = found.get(DENSE, {})
+    rivals = sorted({method for method, _ in found if not method.startswith((base, *KIN))})
+    own = [point for point in found if point[0] == base]
+    if not (dense and rivals and own):
+        return
+    mine = max(own, key=lambda point: sum(map(len, found[point].values())))  # what most prompts were run by
+    tasks = sorted(task for task, rows in found[mine].items() if task in dense and len(rows) >= FEW)
+    if not tasks:
+        return
+    reached = {
+        rival: [
+            _least([rows[t] for (name, _), rows in found.items() if name == rival and t in rows], dense[t])
+            for t in tasks
+        ]
+        for rival in rivals
+    }
+    yield (
+        f"{base} at {mine[1]:g}. A rule keeps dense's score where its mean is at most {100 * WITHIN:.1f} points below; "
+        "its setting and n in brackets; *none*: not at any setting, of which the largest read that much.\n"
+    )
+    yield head(("", *tasks))
+    yield line("dense, %", *(f"{100 * pooled({task: dense[task]}, 'score'):.1f}" for task in tasks))
+    areas = [_area(found[mine][task]) for task in tasks]
+    told = zip(areas, tasks, strict=True)
+    yield line(base, *(f"{area:.3f}, {difference({t: found[mine][t]}, dense)}" for area, t in told))
+    for rival, cells in reached.items():
+        yield line(rival, *(text for text, _ in cells))
+    best = [
+        min((at for _, at in column if at), default=None) for column in zip(*reached.values(), strict=True)
+    ]
+    ratios = [
+        "no rival keeps it" if at is None else f"{'>= ' * at[1]}{area / at[0]:.2f}"
+        for area, at in zip(areas, best, strict=True)
+    ]
+    yield line(f"{base} / the best rival", *ratios)
+
+
+def _least(settings: list[TaskRows], dense: TaskRows) -> tuple[str, tuple[float, bool] | None]:
+    """The least area at which a rule keeps the score, in words, and as a number with whether it is a bound."""
+    tried = sorted(settings, key=_area)
+    for place, rows in enumerate(tried):
+        less = [dense[at]["score"] - row["score"] for at, row in rows.items() if at in dense]
+        if less and float(np.mean(less)) <= WITHIN + 1e-9:
+            setting = next(iter(rows.values()))["setting"]
+            told = f"{'<= ' * (not place)}{_area(rows):.3f} ({setting:g}, {len(rows)})"
+            return told, (_area(rows), not place)
+    return f"none up to {_area(tried[-1]):.3f}" if tried else "not run", None
+
+
+def _area(rows: TaskRows) -> float:
+    return float(np.mean([row["area"] for row in rows.values()]))
 
 
 def equal_tables(found: dict[Point, Rows], base: str) -> Iterator[str]:
