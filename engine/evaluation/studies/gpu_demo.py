@@ -4,8 +4,8 @@
 
 Each length and segment size: one prompt of concatenated test documents, analysed ``--repeats`` times after a warm-up
 run; every number comes from the run record, but for ``paired``: dense and routed prefill in turn, since in a record the
-dense one always runs second. Needles: each prompt is answered greedily after a dense and after a
-routed prefill.
+dense one always runs second; and for the rows: dense ones one after another, then routed ones. Needles: each prompt is
+answered greedily after a dense and after a routed prefill.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import torch
 
 from routesparse.engine.analyze import analyze_prompt
 from routesparse.engine.config import RouterConfig
+from routesparse.engine.decide.decision import Computed
 from routesparse.engine.device.graphs import Graphs
 from routesparse.engine.errors import ConfigError
 from routesparse.engine.evaluation import study
 from routesparse.engine.evaluation.studies.needles import answer, samples
-from routesparse.engine.evaluation.studies.prefill import compare
+from routesparse.engine.evaluation.studies.prefill import compare, in_rows
 from routesparse.engine.jobs.analysis import WarmAnalysis
 from routesparse.engine.jobs.request import RunRequest
 from routesparse.engine.models.load import LoadedModel, load_model
@@ -75,8 +76,10 @@ def main(argv: list[str] | None = None) -> None:
             )
             ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
             row = timed(analyse, request, text, arguments.repeats)
-            paired = compare(loaded, ids, "paired", config, profile, arguments.pairs, Graphs())
-            result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"]})
+            shared: Graphs[Computed] = Graphs()
+            paired = compare(loaded, ids, "paired", config, profile, arguments.pairs, shared)
+            rows = in_rows(loaded, ids, config, profile, arguments.pairs // 2, shared)
+            result["runs"].append({**row, "pairs": arguments.pairs, "paired_ratio": paired["ratio"], **rows})
             study.note(str(result["runs"][-1]))
             study.save(arguments.out, result)
     for tokens in arguments.needle_tokens:

@@ -30,6 +30,7 @@ from routesparse.engine.profiles.measure import prepare_profile
 from routesparse.engine.runtime.session import RoutingSession
 from routesparse.engine.runtime.transformers import routed_by
 
+SETTLING = 3  # prefills of a row
 DOMAINS = ("prose", "code", "dialog", "docs")
 
 
@@ -91,8 +92,7 @@ def compare(
         if repeat % 2 == 0:
             dense.append(prefill(loaded.model, ids).total_ms)
         session = RoutingSession(config, profile=profile, salt=salt, graphs=graphs)
-        with routed_by(loaded.model, session):
-            routed.append(prefill(loaded.model, ids).total_ms)
+        routed.append(routed_ms(loaded, ids, session))
         if repeat % 2 == 1:
             dense.append(prefill(loaded.model, ids).total_ms)
         timings = session.trace.timings
@@ -111,6 +111,38 @@ def compare(
         "planned_over_measured": float(np.median(planned)) if planned else None,
         "kernel_planned_over_measured": float(np.median(kernels)) if kernels else None,
     }
+
+
+def in_rows(
+    loaded: LoadedModel,
+    token_ids: Sequence[int],
+    config: RouterConfig,
+    profile: LatencyProfile,
+    runs: int,
+    graphs: Graphs[Computed],
+) -> dict[str, float]:
+    """Medians of dense prefills one after another and of routed ones one after another, ``runs`` each, twice in turn.
+
+    Of each row the first SETTLING are left out: an H200's clock falls under dense attention, and a routed prefill right
+    behind a dense one pays for that.
+    """
+    ids = torch.tensor([token_ids], device=loaded.model.device)
+    found: dict[str, list[float]] = {"dense": [], "routed": []}
+    for _ in range(2):
+        found["dense"] += [prefill(loaded.model, ids).total_ms for _ in range(SETTLING + runs)][SETTLING:]
+        sessions = [
+            RoutingSession(config, profile=profile, salt="rows", graphs=graphs)
+            for _ in range(SETTLING + runs)
+        ]
+        found["routed"] += [routed_ms(loaded, ids, session) for session in sessions][SETTLING:]
+    dense, routed = (float(np.median(found[name])) for name in ("dense", "routed"))
+    return {"dense_row_ms": dense, "routed_row_ms": routed, "row_ratio": dense / routed}
+
+
+def routed_ms(loaded: LoadedModel, ids: torch.Tensor, session: RoutingSession) -> float:
+    """Milliseconds of a routed prefill of ids int64 [1, n]."""
+    with routed_by(loaded.model, session):
+        return prefill(loaded.model, ids).total_ms
 
 
 if __name__ == "__main__":
