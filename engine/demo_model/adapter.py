@@ -8,8 +8,8 @@ LoRA (Hu et al. 2021, arXiv:2106.09685): the weight W [out, in] of a projection 
 of every layer have one.
 
 An adapter's folder is one of PEFT's, adapter_config.json and adapter_model.safetensors. A field of our own,
-BASE_SHA256, names the weights that it was made for; PEFT passes over it with a warning. Errors: ModelError, for all
-that can be wrong with an adapter or its base.
+BASE_SHA256, names the weights that it was made for; PEFT 0.21 loads the folder and warns of that field alone. Errors:
+ModelError, for all that can be wrong with an adapter or its base.
 """
 
 from __future__ import annotations

@@ -264,6 +264,7 @@ def run(trainer: Trainer, source: BatchSource, args: argparse.Namespace, phases:
             "device": torch.cuda.get_device_name() if group.device.type == "cuda" else "CPU",
             "torch": torch.__version__,
             "shape": asdict(trainer.model.shape),
+            "documents": source.corpus.bytes_by_document,
             "args": {name: str(value) for name, value in vars(args).items()},
         }
         (args.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

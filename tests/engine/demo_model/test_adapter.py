@@ -206,6 +206,8 @@ def test_training_on_stories_writes_a_model_that_differs_from_its_base(tmp_path,
     train.main([*argv, *options, "--steps", "3", "--resume"], TINY, phases)
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3] and rows[0]["loss_answer"] > 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["documents"] == {"prose/story": len(TEXT) + 1}
     before, after = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "out" / "model"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed if options else "model.embed_tokens.weight" in changed
