@@ -11,7 +11,7 @@ import multiprocessing
 import queue
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from routesparse.engine.demo_model.corpus import Document
+from routesparse.engine.demo_model.stories import STORY_TASKS
 from routesparse.engine.demo_model.tasks import NIAH, Sample, Sizer, Training
 from routesparse.engine.demo_model.tokenizer import BOS_ID, EOS_ID
 
@@ -37,6 +38,13 @@ TASK_WEIGHTS: dict[str, float] = {
     "niah_multiquery": 12,
     "vt": 16,
     "fwe": 3,
+}
+# What needs several hops is drawn most.
+STORY_WEIGHTS: dict[str, float] = {
+    "story_retrieval": 3,
+    "story_before": 6,
+    "story_chain": 6,
+    "story_filtering": 2,
 }
 
 
@@ -56,6 +64,18 @@ PHASES: tuple[Phase, ...] = (
     Phase(0.80, {4096: 0.12, 16384: 0.25, 32768: 0.43, 65536: 0.2}, 0.25),
     Phase(1.00, {4096: 0.12, 16384: 0.22, 32768: 0.26, 65536: 0.4}, 0.25),
 )
+# For a model that answers questions at all lengths already, and minutes instead of half an hour.
+STORY_PHASES: tuple[Phase, ...] = (
+    Phase(0.25, {1024: 1.0}, 0.1),
+    Phase(0.50, {1024: 0.3, 4096: 0.7}, 0.1),
+    Phase(0.75, {4096: 0.4, 16384: 0.6}, 0.1),
+    Phase(1.00, {4096: 0.2, 16384: 0.3, 32768: 0.3, 65536: 0.2}, 0.1),
+)
+# What can be trained on: the tasks by how often each is drawn, and the context lengths.
+RECIPES: dict[str, tuple[Mapping[str, float], Sequence[Phase]]] = {
+    "ruler": (TASK_WEIGHTS, PHASES),
+    "stories": (STORY_WEIGHTS, STORY_PHASES),
+}
 
 
 def phase_at(progress: float, phases: Sequence[Phase] = PHASES) -> Phase:
@@ -75,6 +95,7 @@ class Corpus:
 
     def __init__(self, documents: list[Document], tokens: np.ndarray):
         self.tokens = tokens
+        self.bytes_by_document = {f"{d.domain}/{d.name}": len(d.text.encode()) for d in documents}
         self.haystacks = [d.text for d in documents if d.domain == "prose" and len(d.text) > 20_000]
         if not self.haystacks:
             raise ValueError("no prose document of 20,000 characters to hide needles in; add prose/train")
@@ -98,6 +119,10 @@ def training_options(rng: random.Random, task: str, length: int) -> Training:
     """Counts around the task's own, and as many questions a context as a third of the length allows."""
     most = max(length // 160, 1)
     questions = min(rng.choice((1, 2, 4, 8, 16, 32) if length <= 4096 else (1, 4, 16, 32, 64)), most)
+    if task in STORY_TASKS:
+        # The least story has ten chapters, which fit a short context only with little prose in each.
+        filler = rng.choice((30, 70) if length <= 1024 else (60, 150, 500))
+        return Training(questions=min(questions, length // 256), filler=filler)
     invented = 0.3 if rng.random() < 0.5 else 0.0
     if task == "vt":
         chains = min(rng.choice((1, 1, 1, 2, 4, 8, 16)), max(length // 512, 1))
@@ -124,9 +149,8 @@ def training_options(rng: random.Random, task: str, length: int) -> Training:
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> tuple[list[int], list[int]]:
     """Token ids with their classes: begin, prompt, prefix, answer, further turns, end."""
     ids, classes = [BOS_ID], [IGNORE]
-    turns = (sample.first, *sample.more)
-    segments = [(sample.context, CONTEXT)]
-    for turn in turns:
+    segments = [(sample.prompt + sample.answer_prefix, CONTEXT), (sample.answer, ANSWER)]
+    for turn in sample.more:
         segments += [(turn.question + turn.answer_prefix, CONTEXT), (turn.answer, ANSWER)]
     for text, kind in segments:
         part = tokenizer.encode(text).ids
@@ -136,10 +160,17 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> tuple[list[int], list
 
 
 class RowMaker:
-    """Rows of one process: text rows cut from the token stream, task rows from the generators."""
+    """Rows of one process: text rows cut from the token stream, task rows from the generators, drawn by `weights`."""
 
-    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, seed: int, worker: int):
-        self.corpus, self.tokenizer, self.seed = corpus, tokenizer, seed
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        seed: int,
+        worker: int,
+        weights: Mapping[str, float] = TASK_WEIGHTS,
+    ):
+        self.corpus, self.tokenizer, self.seed, self.weights = corpus, tokenizer, seed, weights
         self.rng = random.Random(f"rows/{seed}/{worker}")
         self.index = worker * 10_000_000
         self.sizer = Sizer(lambda text: len(tokenizer.encode(text).ids), special_tokens=2, least_fill=0.85)
@@ -153,7 +184,7 @@ class RowMaker:
 
     def task(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """A task row; the rest of the row after the sample is ignored. Falls back to text when none fits."""
-        task = self.rng.choices(list(TASK_WEIGHTS), list(TASK_WEIGHTS.values()))[0]
+        task = self.rng.choices(list(self.weights), list(self.weights.values()))[0]
         options = training_options(self.rng, task, length)
         haystack = self.rng.choice(self.corpus.haystacks)
         self.index += 1
@@ -211,18 +242,20 @@ class BatchSource:
         workers: int,
         seed: int,
         rank: int = 0,
+        weights: Mapping[str, float] = TASK_WEIGHTS,
         phases: Sequence[Phase] = PHASES,
         depth: int = 24,
     ):
         context = multiprocessing.get_context("fork")
         lengths = sorted({length for phase in phases for length in phase.lengths})
+        self.corpus = corpus
         self.queues = {length: context.Queue(depth) for length in lengths}
         self.progress = context.Value("d", 0.0)
         self._stop = context.Event()
         self.waited_s = 0.0
         self._processes = []
         for worker in range(workers):
-            maker = RowMaker(corpus, tokenizer, seed, rank * 1000 + worker)
+            maker = RowMaker(corpus, tokenizer, seed, rank * 1000 + worker, weights)
             arguments = (maker, self.queues, self.progress, self._stop, tokens, phases)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()

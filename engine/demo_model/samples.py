@@ -62,7 +62,8 @@ class Training:
     """Options that only training uses: more needles, more questions a context, made-up keys, other counts.
 
     questions: how many questions one context is asked; needles: hidden keys (0 keeps the task's own);
-    values: values a key (0 keeps); queries: keys a question (0 keeps); chains, hops: of vt (0 keeps).
+    values: values a key (0 keeps); queries: keys a question (0 keeps); chains, hops: of vt (0 keeps);
+    filler: characters of prose in a chapter of a story (0 keeps).
     """
 
     questions: int = 1
@@ -72,6 +73,7 @@ class Training:
     chains: int = 0
     hops: int = 0
     invented_share: float = 0.0
+    filler: int = 0
 
 
 # What a builder returns: context, questions, character spans of the asked needles, counts for the metadata.

@@ -10,12 +10,17 @@ RULER's needles, what is asked is said in the story's own words, in another phra
 
 What is asked lies between 5 and 75 % of the chapters, so that the end of the prompt never holds it (story_filtering
 asks about all of them).
+
+Training asks several questions about one story. The first is the evaluation's own; the others ask about whatever was
+bought anyway, at any place, or about the other chains, each by a random link of its three, so that the links are learnt
+before their composition. What is asked for once does not depend on how many questions follow.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from routesparse.engine.demo_model.samples import Built, Turn
 from routesparse.engine.demo_model.words import WordSet, invented, key_words
@@ -52,13 +57,30 @@ _CHAIN = (
     "The {chest} chest was carried up to the {house} house.",
     "The {house} house belonged to {owner}.",
 )
+# A chain's question by the link that answers it: question, beginning of the answer, answer, what is looked for in it.
+_LINKS = (
+    ("In which chest is the {item}?", "The {item} is in the", "{chest} chest", "{chest}"),
+    ("In which house is the {item}?", "The {item} is in the", "{house} house", "{house}"),
+    (
+        "To whom belongs the house in which the {item} is?",
+        "The house in which the {item} is belongs to",
+        "{owner}",
+        "{owner}",
+    ),
+)
 
 
 class _Story:
     """Chapters in the making: what was bought where, and the sentences of each."""
 
     def __init__(
-        self, rng: random.Random, chapters: int, haystack: str, part: WordSet, closed: set[int] | None
+        self,
+        rng: random.Random,
+        chapters: int,
+        haystack: str,
+        part: WordSet,
+        filler: int,
+        closed: set[int] | None = None,
     ) -> None:
         self.rng, self.part = rng, part
         self.who = rng.choice(PEOPLE[part])
@@ -72,17 +94,22 @@ class _Story:
             self.sentences.append(
                 [
                     rng.choice(_ARRIVALS).format(who=self.who, town=town),
-                    _filler(rng, haystack),
+                    _filler(rng, haystack, filler),
                     deal.format(who=self.who, item=self.items[k]),
                 ]
             )
-        self.marked: list[tuple[int, str]] = []  # (chapter, sentence) of what the question needs
+        self.marked: list[tuple[int, str]] = []  # (chapter, sentence) of what the first question needs
 
     def place(self, count: int) -> list[int]:
         """Distinct chapters in the part that questions may ask about, ascending."""
         chapters = len(self.towns)
         allowed = range(int(EARLIEST * chapters), max(int(LATEST * chapters), count + 1))
         return sorted(self.rng.sample(allowed, count))
+
+    def others(self, chapters: Iterable[int], questions: int) -> list[int]:
+        """Chapters of those given for all questions but the first, in random order."""
+        found = list(chapters)
+        return self.rng.sample(found, min(questions - 1, len(found)))
 
     def mark(self, chapter: int, *sentences: int) -> None:
         self.marked += [(chapter, self.sentences[chapter][one]) for one in sentences]
@@ -109,26 +136,41 @@ def _distinct(count: int, draw: Callable[[], str]) -> list[str]:
     return list(found)
 
 
-def _filler(rng: random.Random, haystack: str) -> str:
-    """Whole words of the haystack, about FILLER characters from a random place on."""
+def _filler(rng: random.Random, haystack: str, characters: int) -> str:
+    """Whole words of the haystack, about so many characters from a random place on."""
     if not haystack.strip():
         raise ValueError("the haystack is empty; pass some text, for instance a public-domain book")
-    start = rng.randrange(max(len(haystack) - FILLER, 1))
-    return " ".join(haystack[start : start + FILLER].split()[1:-1]).rstrip(".,;:") + "."
+    start = rng.randrange(max(len(haystack) - characters, 1))
+    return " ".join(haystack[start : start + characters].split()[1:-1]).rstrip(".,;:") + "."
 
 
-def make_story(task: str, rng: random.Random, units: int, haystack: str, part: WordSet) -> Built:
-    """units: chapters, at least LEAST_CHAPTERS. Errors: ValueError for an unknown task or an empty haystack."""
+def make_story(
+    task: str,
+    rng: random.Random,
+    units: int,
+    haystack: str,
+    part: WordSet,
+    questions: int = 1,
+    filler: int = FILLER,
+) -> Built:
+    """A story of `units` chapters, at least LEAST_CHAPTERS.
+
+    questions: how many are asked at most, for training; a story has an answer to some 0.7 a chapter, story_chain to 4
+    and story_filtering to one. filler: characters of prose in a chapter. Errors: ValueError for an unknown task or an
+    empty haystack.
+    """
     chapters = max(units, LEAST_CHAPTERS)
     if task == "story_filtering":
-        made, turn = _filtering(rng, chapters, haystack, part)
+        made, turns = _filtering(rng, chapters, haystack, part, filler)
     elif task in _QUESTIONS:
-        made = _Story(rng, chapters, haystack, part, None)
-        turn = _QUESTIONS[task](made)
+        made = _Story(rng, chapters, haystack, part, filler)
+        turns = _QUESTIONS[task](made, questions)
     else:
         raise ValueError(f"unknown task {task!r}; use one of {', '.join(STORY_TASKS)}")
     context, spans = made.text("Read the following story. You will be asked about it afterwards.\n\n")
-    return context, [turn], spans, {"chapters": chapters}
+    # A further question stands behind an answer, the first behind the last chapter's empty line.
+    more = [dataclasses.replace(turn, question=f"\n\n{turn.question}") for turn in turns[1:]]
+    return context, [turns[0], *more], spans, {"chapters": chapters}
 
 
 def _buy(story: _Story, chapter: int) -> None:
@@ -139,10 +181,15 @@ def _buy(story: _Story, chapter: int) -> None:
     )
 
 
-def _retrieval(story: _Story) -> Turn:
+def _retrieval(story: _Story, questions: int) -> list[Turn]:
     (chapter,) = story.place(1)
     _buy(story, chapter)
     story.mark(chapter, 0, -1)
+    others = story.others((k for k in story.bought if k != chapter), questions)
+    return [_bought_in(story, asked) for asked in (chapter, *others)]
+
+
+def _bought_in(story: _Story, chapter: int) -> Turn:
     town, item = story.towns[chapter], story.items[chapter]
     return Turn(
         f"Question: What did {story.who} buy in {town}?",
@@ -152,14 +199,23 @@ def _retrieval(story: _Story) -> Turn:
     )
 
 
-def _before(story: _Story) -> Turn:
+def _before(story: _Story, questions: int) -> list[Turn]:
     first, then = story.place(2)
     _buy(story, first)
     _buy(story, then)
-    last = max(chapter for chapter in story.bought if chapter < then)
-    story.mark(last, -1)
+    story.mark(_last_before(story, then), -1)
     story.mark(then, -1)
-    item = story.items[last]
+    # Nothing was bought before the first purchase.
+    others = story.others((k for k in story.bought if k not in (then, min(story.bought))), questions)
+    return [_bought_before(story, asked) for asked in (then, *others)]
+
+
+def _last_before(story: _Story, then: int) -> int:
+    return max(chapter for chapter in story.bought if chapter < then)
+
+
+def _bought_before(story: _Story, then: int) -> Turn:
+    item = story.items[_last_before(story, then)]
     return Turn(
         f"Question: What did {story.who} buy immediately before the {story.items[then]}?",
         f" Answer: Immediately before the {story.items[then]}, {story.who} bought the",
@@ -168,44 +224,49 @@ def _before(story: _Story) -> Turn:
     )
 
 
-def _chain(story: _Story) -> Turn:
-    """Four chains of the same wording; one is asked about, and no two share a word."""
+def _chain(story: _Story, questions: int) -> list[Turn]:
+    """Four chains of the same wording, no two of which share a word; the first question needs all links of one."""
     rng, part = story.rng, story.part
     words = _distinct(8, lambda: key_words(rng, part).split("-")[0])
     owners = rng.sample([name for name in PEOPLE[part] if name != story.who], 4)
-    for place in range(4):
-        facts = {
+    chains = [
+        {
             "item": story.items[-1 - place],
             "chest": words[2 * place],
             "house": words[2 * place + 1],
             "owner": owners[place],
         }
+        for place in range(4)
+    ]
+    for place, facts in enumerate(chains):
         for chapter, template in zip(rng.sample(story.place(3), 3), _CHAIN, strict=True):
             story.sentences[chapter].insert(2, template.format(**facts))
             if not place:
                 story.mark(chapter, 2)
-    item = story.items[-1]
-    return Turn(
-        f"Question: To whom belongs the house in which the {item} is?",
-        f" Answer: The house in which the {item} is belongs to",
-        (owners[0],),
-        f" {owners[0]}.",
-    )
+    asked = [(_LINKS[-1], chains[0]), *((rng.choice(_LINKS), facts) for facts in chains[1:questions])]
+    return [_link_turn(link, facts) for link, facts in asked]
 
 
-_QUESTIONS: dict[str, Callable[[_Story], Turn]] = {
+def _link_turn(link: tuple[str, str, str, str], facts: dict[str, str]) -> Turn:
+    question, prefix, answer, gold = (text.format(**facts) for text in link)
+    return Turn(f"Question: {question}", f" Answer: {prefix}", (gold,), f" {answer}.")
+
+
+_QUESTIONS: dict[str, Callable[[_Story, int], list[Turn]]] = {
     "story_retrieval": _retrieval,
     "story_before": _before,
     "story_chain": _chain,
 }
 
 
-def _filtering(rng: random.Random, chapters: int, haystack: str, part: WordSet) -> tuple[_Story, Turn]:
+def _filtering(
+    rng: random.Random, chapters: int, haystack: str, part: WordSet, filler: int
+) -> tuple[_Story, list[Turn]]:
     closed = sorted(rng.sample(range(chapters), 3))
-    story = _Story(rng, chapters, haystack, part, set(closed))
+    story = _Story(rng, chapters, haystack, part, filler, set(closed))
     for chapter in closed:
         story.mark(chapter, 0, -1)
     gold = tuple(story.towns[chapter] for chapter in closed)
     question = f"Question: In which three towns did {story.who} buy nothing?"
     prefix = f" Answer: The three towns in which {story.who} bought nothing are"
-    return story, Turn(question, prefix, gold, " " + ", ".join(gold) + ".")
+    return story, [Turn(question, prefix, gold, " " + ", ".join(gold) + ".")]

@@ -1,9 +1,10 @@
 """RULER-like tasks: prompts with hidden needles, their gold answers, and the score.
 
 After RULER (Hsieh et al. 2024, arXiv:2404.06654): needles in a haystack (single 1 to 3, multikey 1 to 3,
-multivalue, multiquery), variable tracking (vt) and frequent words (fwe), on the same templates. Pure Python; the
-haystack text is passed in. Every sample has its own generator keyed on (seed, task, length, index), so a sample
-depends neither on its neighbours nor on the tokenizer's speed of search.
+multivalue, multiquery), variable tracking (vt) and frequent words (fwe), on the same templates; besides, for training,
+the questions about stories of stories.py. Pure Python; the haystack text is passed in. Every sample has its own
+generator keyed on (seed, task, length, index), so a sample depends neither on its neighbours nor on the tokenizer's
+speed of search.
 
     sample = fit_sample("niah_multikey_1", 4096, count_tokens=count, haystack=text, seed=0, index=3)
     prediction = model(sample.prompt + sample.answer_prefix)
@@ -16,6 +17,7 @@ from collections.abc import Callable
 
 from routesparse.engine.demo_model.niah import NIAH, make_niah
 from routesparse.engine.demo_model.samples import Sample, Training, Turn, sample_rng, score_all
+from routesparse.engine.demo_model.stories import FILLER, LEAST_CHAPTERS, STORY_TASKS, make_story
 from routesparse.engine.demo_model.tracking import make_fwe, make_vt
 from routesparse.engine.demo_model.words import WordSet
 
@@ -50,8 +52,8 @@ def make_sample(
 ) -> Sample:
     """One sample with a haystack of `units`.
 
-    units: characters (essay tasks), lines (noise, vt), needles (needle haystacks) or coded words (fwe).
-    haystack: the text that essay tasks hide needles in; the others ignore it.
+    units: characters (essay tasks), lines (noise, vt), needles (needle haystacks), coded words (fwe) or chapters
+    (stories). haystack: the text that essay tasks and stories hide their answers in; the others ignore it.
     """
     t = training or Training()
     rng = sample_rng(seed, task, length, index)
@@ -61,8 +63,12 @@ def make_sample(
         context, turns, spans, counts = make_vt(rng, units, t)
     elif task == "fwe":
         context, turns, spans, counts = make_fwe(rng, units)
+    elif task in STORY_TASKS:
+        context, turns, spans, counts = make_story(
+            task, rng, units, haystack, words, t.questions, t.filler or FILLER
+        )
     else:
-        raise ValueError(f"unknown task {task!r}; use one of {', '.join(TASKS)}")
+        raise ValueError(f"unknown task {task!r}; use one of {', '.join((*TASKS, *STORY_TASKS))}")
     sizes: dict[str, int | str] = {"seed": seed, "length": length, "index": index, "units": units}
     metadata = {**sizes, "words": words, **counts}
     return Sample(task, context, turns[0], tuple(spans), tuple(turns[1:]), metadata)
@@ -111,6 +117,11 @@ class Sizer:
         Raises ValueError when even the smallest haystack does not fit.
         """
         kind = NIAH[task].haystack if task in NIAH else task
+        guess, least = _FIRST_GUESS.get(kind, 0.0), _LEAST_UNITS.get(kind, 1)
+        if task in STORY_TASKS:
+            filler = (training or Training()).filler or FILLER
+            # The rate is one filler's: three characters a token, and the chapter's own sentences.
+            kind, guess, least = f"story of {filler}", filler / 3 + 40, LEAST_CHAPTERS
         room = length - (GENERATION_TOKENS.get(task, 0) if reserve is None else reserve)
 
         def make(units: int) -> Sample:
@@ -125,9 +136,7 @@ class Sizer:
                 training=training,
             )
 
-        return self.fill(
-            kind, room, make, guess=_FIRST_GUESS[kind], least=_LEAST_UNITS.get(kind, 1), tries=tries
-        )
+        return self.fill(kind, room, make, guess=guess, least=least, tries=tries)
 
     def fill(
         self,
