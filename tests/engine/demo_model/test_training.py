@@ -11,6 +11,8 @@ from routesparse.engine.demo_model import train
 from routesparse.engine.demo_model.batches import (
     ANSWER,
     IGNORE,
+    STORY_WEIGHTS,
+    BatchSource,
     Corpus,
     Phase,
     RowMaker,
@@ -142,7 +144,15 @@ def test_a_run_writes_weights_and_goes_on_from_its_checkpoint(tmp_path, tokenize
         ),
     ]
     train.main([*common, "--steps", "4"], TINY, PHASES)
-    train.main([*common, "--steps", "6", "--resume"], TINY, PHASES)
+    drawn = []
+
+    def source(*arguments, weights, **more):
+        drawn.append(weights)
+        return BatchSource(*arguments, weights=weights, **more)
+
+    monkeypatch.setattr(train, "BatchSource", source)
+    train.main([*common, "--steps", "6", "--resume", "--tasks", "stories"], TINY, PHASES)
+    assert drawn == [STORY_WEIGHTS]
     rows = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [2, 4, 6]
     assert rows[-1]["tokens"] == 6 * 1024
