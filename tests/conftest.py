@@ -1,7 +1,8 @@
 """Every skip must be one that we know: in CI a test that skips for a reason not listed here fails the run.
 
 Two processes run the tests (`make test`), each a whole file at a time. What starts browsers and servers is one unit of
-work, so that one process does all of it, and never two of them at once.
+work, so that one process does all of it, and never two of them at once. That unit and the longest files come first:
+what is left at the end is short, and no process waits long for the other.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ ALLOWED_SKIPS = (
 )
 # Folders whose tests start servers, workers or browsers.
 STAGES = ("e2e", "faults", "load")
+# Files of more than a minute.
+LONG = (
+    "tests/engine/decide/test_fused.py",
+    "tests/engine/jobs/test_worker_processes.py",
+    "tests/engine/store/test_store.py",
+    "tests/engine/operations/test_lake.py",
+    "tests/engine/cli/test_calibrate.py",
+    "tests/engine/store/test_ducklake.py",
+    "tests/engine/store/test_workbench.py",
+    "tests/kernels/attention/test_attention.py",
+    "tests/kernels/test_probe_compiles.py",
+)
 _skips: list[tuple[str, str]] = []
 
 
@@ -37,7 +50,23 @@ class Rooms(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "stages" if file.split("/")[1] in STAGES else file
+        return "stages" if _is_stage(file) else file
+
+
+def _is_stage(file: str) -> bool:
+    return file.split("/")[1] in STAGES
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Stages first, then long files, then the others as they were found."""
+    if not hasattr(config, "workerinput"):
+        return
+
+    def turn(item: pytest.Item) -> int:
+        file = item.nodeid.partition("::")[0]
+        return -1 if _is_stage(file) else LONG.index(file) if file in LONG else len(LONG)
+
+    items.sort(key=turn)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Rooms:

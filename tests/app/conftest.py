@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 import streamlit as st
 from streamlit import auth_util
+from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.secrets import Secrets
-from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1 import AppTest, local_script_runner
 
 from routesparse.app.shell import identity
 from routesparse.engine.calibration.artifact import Bucket, Calibration, CostModel, stamp_of
@@ -21,10 +24,31 @@ from routesparse.engine.config import RouterConfig
 from routesparse.engine.jobs.queue import JobQueue
 from routesparse.engine.method.patterns import library_hash
 from routesparse.engine.method.predictor import ErrorPredictor
-from routesparse.engine.store import bundle
+from routesparse.engine.store import bundle, spool
+from routesparse.engine.store.duckdb_store import Store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FACTORY = REPOSITORY / "tests" / "engine" / "store" / "factory.py"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pages_alone():
+    """An AppTest draws the page and does nothing else.
+
+    Streamlit's own asks every installed package, for each AppTest, whether it has components, and wakes each
+    millisecond to ask whether the script has ended, which holds up the script's thread.
+    """
+
+    def wait(runner, timeout=3):
+        runner._script_thread.join(timeout)
+        told(runner, 0.1)
+
+    told = local_script_runner.require_widgets_deltas
+    found = functools.cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", found)
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +84,11 @@ def home(tmp_path, monkeypatch):
     st.cache_resource.clear()
 
 
-@pytest.fixture
-def filled(home, record, factory):
-    """A spool with two runs; the second was neither audited nor timed against dense."""
-    bundle.write_bundle(record, home / "spool")
+@pytest.fixture(scope="module")
+def stored(record, factory, tmp_path_factory):
+    """Two homes of the same two runs, stored and still in the spool; the second was neither audited nor timed against
+    dense. For copies."""
+    stored, waiting = (tmp_path_factory.mktemp("runs") / name for name in ("stored", "waiting"))
     bare = factory.make_record(
         "c0de17aa90e1f003",
         name="<b>router</b>.txt",
@@ -78,7 +103,26 @@ def filled(home, record, factory):
         probe=False,
         prompt=False,
     )
-    bundle.write_bundle(bare, home / "spool")
+    for made in (record, bare):
+        bundle.write_bundle(made, waiting / "spool")
+    shutil.copytree(waiting, stored)
+    store = Store(stored / "routesparse.duckdb")
+    assert len(spool.ingest_spool(store, stored / "spool").ingested) == 2
+    store.close()
+    return stored, waiting
+
+
+@pytest.fixture
+def filled(home, stored):
+    """A home with these two runs in the store."""
+    shutil.copytree(stored[0], home, dirs_exist_ok=True)
+    return home
+
+
+@pytest.fixture
+def waiting(home, stored):
+    """A home with these two runs in the spool, for tests that put others beside them or in their place."""
+    shutil.copytree(stored[1], home, dirs_exist_ok=True)
     return home
 
 

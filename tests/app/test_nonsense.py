@@ -33,13 +33,13 @@ PAGES = [
 
 
 @pytest.fixture
-def nonsense(filled, record, factory, monkeypatch):
+def nonsense(waiting, record, factory, monkeypatch):
     """A home with two good runs, and one run for every table and kind of nonsense in all its columns."""
     monkeypatch.setattr(run_checks, "check", lambda tables: None)
     for table in set(tables.TABLES) - {"prompt"}:
         schema = tables.arrow_schema(table)
         for kind, values in VALUES.items():
-            path = bundle.write_bundle(factory.rename(record, f"{kind}-{table}"), filled / "spool")
+            path = bundle.write_bundle(factory.rename(record, f"{kind}-{table}"), waiting / "spool")
             wrong = {f.name: values[f.type] for f in schema if f.type in values and f.name not in KEPT}
             factory.rewrite(path, table, **wrong)
     # All are waited for, on a busy machine too.

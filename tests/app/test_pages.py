@@ -116,8 +116,8 @@ def test_empty_runs_page_says_what_to_do(home, open_runs):
     assert page.code[0].value == ".venv/bin/routesparse analyze FILE"
 
 
-def test_rejected_bundle_is_shown_with_its_reason(filled, record, factory, open_runs):
-    bad = bundle.write_bundle(factory.rename(record, "bad0bad0"), filled / "spool")
+def test_rejected_bundle_is_shown_with_its_reason(waiting, record, factory, open_runs):
+    bad = bundle.write_bundle(factory.rename(record, "bad0bad0"), waiting / "spool")
     (bad / "audit.parquet").unlink()
     page = open_runs()
     assert page.expander[0].label == "1 rejected bundle"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 from routesparse.kernels.attention import attend_in_triton
 from routesparse.kernels.attention.operands import Loads
 from routesparse.kernels.interface import RowPlan, sparse_attention
+from tests.triton_process import triton_process
 
 SHARED_BYTES = {80: 166_912, 90: 232_448}
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -38,24 +36,9 @@ def _on_triton(
 
 @pytest.fixture(scope="session")
 def in_triton() -> Iterator[Callable[..., Any]]:
-    """function(*args) where Triton runs: here with a GPU, else interpreted in a process of its own.
-
-    The interpreter must be chosen before Triton is first imported, which another test may have caused.
-    """
-    if torch.cuda.is_available():
-        yield lambda function, *args: function(*args)
-        return
-    pytest.importorskip("triton")
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, torch.use_deterministic_algorithms, (True,)) as pool:
-        pool.submit(os.getpid).result()
-        if before is None:
-            del os.environ["TRITON_INTERPRET"]
-        else:
-            os.environ["TRITON_INTERPRET"] = before
-        yield lambda function, *args: pool.submit(function, *args).result()
+    """function(*args) where Triton runs: here with a GPU, else interpreted in a process of its own."""
+    with triton_process(deterministic=True) as run:
+        yield run
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def test_a_kernel_that_wrote_something_else_is_a_problem(home, record, open_page
     assert ("The kernel’s output is not that of the chosen plan" in html) == (error == 0.05)
 
 
-def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, open_page):
+def test_one_prompt_has_no_interval_and_many_have_one(waiting, record, factory, open_page):
     for number in range(3):
         other = factory.make_record(
             f"abcd000{number}abcd000{number}",
@@ -91,7 +91,7 @@ def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, o
             seed=number,
             probe=False,
         )
-        bundle.write_bundle(with_audits(other, covered=number > 0), filled / "spool")
+        bundle.write_bundle(with_audits(other, covered=number > 0), waiting / "spool")
     html = text_of(open_page("audit", run=RUN, scope="all"))
     assert re.search(r"4 prompts, \d+ sparse units; 95 % interval 25\.00 % to 100\.00 %", html)
     assert "every prompt has the same share, so there is no interval" in html, (
@@ -100,8 +100,8 @@ def test_one_prompt_has_no_interval_and_many_have_one(filled, record, factory, o
     assert "one prompt has no interval" in text_of(open_page("audit", run=RUN))
 
 
-def test_the_same_text_twice_is_one_prompt(filled, record, factory, open_page):
-    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), filled / "spool")
+def test_the_same_text_twice_is_one_prompt(waiting, record, factory, open_page):
+    bundle.write_bundle(factory.rename(record, "abcdabcd00001111"), waiting / "spool")
     html = text_of(open_page("audit", run=RUN, scope="all"))
     assert "3 runs, 2 prompts" in html and "1 prompt, " in html and "2 prompts, " not in html
 

@@ -20,10 +20,10 @@ def text_of(page) -> str:
 
 
 @pytest.fixture
-def certified(filled, factory):
+def certified(waiting, factory):
     """The two runs, and a certificate of a plan."""
     record = factory.make_certificate()
-    bundle.write_bundle(record, filled / "spool")
+    bundle.write_bundle(record, waiting / "spool")
     return record
 
 
@@ -42,19 +42,19 @@ def test_verdict_figures_worst_heads_and_what_they_do_not_say(certified, open_pa
     assert "Xeon" in told and "float32" in told
 
 
-def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, filled, factory, open_page):
+def test_named_rows_stand_in_a_table_of_their_own_and_bound_nothing(certified, waiting, factory, open_page):
     told = text_of(open_page("certificate", run=ID))
     table = told[told.index("Rows that were named") :].partition("</table>")[0]
     assert "no bound for any other row" in table and "no claim counts them" in table
     assert '<bdi>last:8</bdi></td><td class="l"><bdi>all 8' in table
     assert table.index("“w4095”") < table.index("“w4094”"), "the worst token first"
     none = replace(factory.make_certificate("20261102-1"), named=())
-    bundle.write_bundle(none, filled / "spool")
+    bundle.write_bundle(none, waiting / "spool")
     assert "Rows that were named" not in text_of(open_page("certificate", run="20261102-1"))
 
 
-def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, filled, factory, open_page):
-    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), filled / "spool")
+def test_a_plan_s_mass_and_keys_are_maps_and_a_function_has_none(certified, waiting, factory, open_page):
+    bundle.write_bundle(factory.make_certificate("20261102-1", plan=None), waiting / "spool")
     for metric in ("mass", "hit_rate"):
         page = open_page("certificate", run=ID, metric=metric)
         assert not page.exception and page.get("bidi_component")
@@ -151,10 +151,10 @@ def test_audit_says_the_run_s_own_claim(filled, record, open_page):
 
 
 @pytest.mark.parametrize("run_id", [RUN, "c0de17aa90e1f003"], ids=["audited", "not audited"])
-def test_audit_lists_the_certificates_of_the_run_s_prompt(filled, factory, open_page, run_id):
-    run = bundle.read_bundle(filled / "spool" / run_id).run
+def test_audit_lists_the_certificates_of_the_run_s_prompt(waiting, factory, open_page, run_id):
+    run = bundle.read_bundle(waiting / "spool" / run_id).run
     same = {"prompt_sha256": run.prompt_sha256, "model_revision": run.model_revision}
-    bundle.write_bundle(factory.make_certificate(**same), filled / "spool")
+    bundle.write_bundle(factory.make_certificate(**same), waiting / "spool")
     told = text_of(open_page("audit", run=run_id))
     assert 'href="certificate?run=ce47f1ca"' in told and "<bdi>window=256</bdi>" in told
 

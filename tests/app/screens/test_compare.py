@@ -24,15 +24,15 @@ def text_of(page) -> str:
 
 
 @pytest.fixture
-def three(filled, factory):
-    """A run, the same prompt under other settings, and (from ``filled``) a run of another prompt."""
+def three(waiting, factory):
+    """A run, the same prompt under other settings, and (from ``waiting``) a run of another prompt."""
     again = factory.make_record(
         AGAIN, layers=4, heads=4, tokens=4096, probe=False, prompt=False, hardness=0.5, seed=3, audit=True
     )
     config = json.loads(again.run.config_json)
     run = replace(again.run, tau=0.85, config_json=json.dumps({**config, "tau": 0.85}))
-    bundle.write_bundle(replace(again, run=run), filled / "spool")
-    return filled
+    bundle.write_bundle(replace(again, run=run), waiting / "spool")
+    return waiting
 
 
 @pytest.fixture

@@ -94,9 +94,9 @@ def test_unmet_of_an_older_run_is_not_measured(home, record, open_page):
     assert '<b class="none">not measured</b><small>escalations' in text_of(open_page("fallbacks", run=RUN))
 
 
-def test_all_runs_cover_the_same_weights_only(filled, record, factory, open_page):
+def test_all_runs_cover_the_same_weights_only(waiting, record, factory, open_page):
     other = factory.rename(record, "abcdabcd00001111")
-    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), filled / "spool")
+    bundle.write_bundle(replace(other, run=replace(other.run, model_revision="other")), waiting / "spool")
     page = open_page("fallbacks", run=RUN, scope="all")
     assert not page.exception
     assert "2 runs, 2 prompts" in text_of(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from html import unescape
 
 import pandas as pd
@@ -13,7 +14,8 @@ from routesparse.app.screens.fleet import page as page_module
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design
 from routesparse.engine.stats import fleet_alarms
-from routesparse.engine.store import bundle, fleet_queries, queries
+from routesparse.engine.store import bundle, fleet_queries, queries, spool
+from routesparse.engine.store.duckdb_store import Store
 
 BEFORE, BAD, QUIET = "2026-11-18", "2026-11-19", "2026-11-20"
 
@@ -22,9 +24,10 @@ def text_of(page) -> str:
     return unescape(" ".join(str(element.proto.body) for element in page.get("html")))
 
 
-@pytest.fixture
-def served(home, factory):
-    """A model's requests: 20 on a good day, 20 on a bad one, 3 on the next; and an analysis made here."""
+@pytest.fixture(scope="module")
+def served_home(factory, tmp_path_factory):
+    """A home with a model's requests: 20 on a good day, 20 on a bad one, 3 on the next; and an analysis made here."""
+    home = tmp_path_factory.mktemp("served")
     made = factory.small_record()
     bundle.write_bundle(factory.rename(made, "a-analysis"), home / "spool")
     counts = {BEFORE: 20, BAD: 20, QUIET: 3}
@@ -38,11 +41,17 @@ def served(home, factory):
                 drift_alarm=day == BAD and place < 18,
             )
             bundle.write_bundle(request, home / "spool")
-    opened = access()
-    opened.look_into_spool()
-    while len(opened.store.run_ids()) < 1 + sum(counts.values()):
-        opened.look_into_spool()
-    return opened.store
+    store = Store(home / "routesparse.duckdb")
+    assert len(spool.ingest_spool(store, home / "spool").ingested) == 1 + sum(counts.values())
+    store.close()
+    return home
+
+
+@pytest.fixture
+def served(home, served_home):
+    """The store of a copy of it."""
+    shutil.copytree(served_home, home, dirs_exist_ok=True)
+    return access().store
 
 
 def test_days_have_their_figures_and_analyses_are_left_out(served):

@@ -107,9 +107,9 @@ def test_segments_link_to_each_other(filled, open_page):
     assert "head?run=d4e5b678&amp;layer=1&amp;head=1&amp;segment=1" in html
 
 
-def test_other_runs_of_the_same_weights_are_compared(filled, record, factory, open_page):
+def test_other_runs_of_the_same_weights_are_compared(waiting, record, factory, open_page):
     other = factory.rename(record, "abcdabcd00001111")
-    bundle.write_bundle(other, filled / "spool")
+    bundle.write_bundle(other, waiting / "spool")
     html = text_of(open_page("head", run=RUN, layer="1", head="1"))
     assert "head?run=00001111&amp;layer=1&amp;head=1&amp;segment=0" in html
 

@@ -34,15 +34,15 @@ def listed(page) -> list[str]:
 
 
 @pytest.fixture
-def three(filled, record, factory):
-    """``filled``, and the first prompt once more with another τ and an answer that differs."""
+def three(waiting, record, factory):
+    """``waiting``, and the first prompt once more with another τ and an answer that differs."""
     again = factory.rename(record, AGAIN)
     config = json.dumps({**json.loads(again.run.config_json), "tau": 0.85})
     run = replace(
         again.run, tau=0.85, config_json=config, top1_agreement=0.0, kl_nats=0.3, max_error=0.0000123
     )
-    bundle.write_bundle(replace(again, run=run), filled / "spool")
-    return filled
+    bundle.write_bundle(replace(again, run=run), waiting / "spool")
+    return waiting
 
 
 def form_page(run_id: str) -> None:
@@ -73,14 +73,14 @@ def test_a_name_tags_and_notes_are_kept_and_listed_as_text(form, open_page):
     assert "&lt;b&gt;best&lt;/b&gt;" in html and "<b>best" not in html
 
 
-def test_columns_say_how_far_a_run_goes_on_as_dense_does(filled, record, factory, open_page):
+def test_columns_say_how_far_a_run_goes_on_as_dense_does(waiting, record, factory, open_page):
     continued = record.continuations[0]
     for run_id, rows in (
         ("5a3e00005a3ef001", (replace(continued, tokens=24, same_tokens=24),)),
         ("5a3e00005a3ef002", (continued,)),
         ("5a3e00005a3ef003", ()),
     ):
-        bundle.write_bundle(factory.rename(replace(record, continuations=rows), run_id), filled / "spool")
+        bundle.write_bundle(factory.rename(replace(record, continuations=rows), run_id), waiting / "spool")
     page = open_page("runs", columns="same_tokens,first_difference")
     shown = page.dataframe[0].value.set_index("run")
     assert shown.loc["5a3ef001", "same_tokens"] == 24 and shown.loc["5a3ef001", "first_difference"] == "none"

@@ -417,7 +417,7 @@ def test_failed_settings_say_why(home, queue, submitted, open_page):
     assert "failed · out of memory; shorten it" in html and html.count('colspan="7">cancelled') == 4
 
 
-def test_a_run_links_to_its_sweep_and_others_do_not(measured, filled, queue, open_page):
+def test_a_run_links_to_its_sweep_and_others_do_not(measured, waiting, queue, open_page):
     rows = rows_of(queue, measured)
     assert f"sweep?sweep={measured}" in text_of(open_page("routing_map", run=rows["run_id"].iloc[0]))
     assert "sweep?" not in text_of(open_page("routing_map", run="3f9a1c20"))

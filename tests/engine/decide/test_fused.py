@@ -1,12 +1,8 @@
 """The kernels of the probe, the builders, scoring and lowering against their torch twins.
 
-On the GPU where there is one, else interpreted, in a process of its own: the interpreter must be chosen before
-Triton is first imported.
+On the GPU where there is one, else interpreted, in a process of its own.
 """
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +21,7 @@ from routesparse.engine.method.patterns import priced_candidate
 from routesparse.engine.method.probe import Probe
 from routesparse.engine.method.probe_rows import CERTIFICATE
 from routesparse.engine.method.scores import Scores
+from tests.triton_process import triton_process
 
 # The interpreter is slow: 4 heads stand in three kinds, the others have 2.
 PAIR = {"heads": 2, "kv_heads": 1}
@@ -95,19 +92,9 @@ def _run(name, *arguments):
 @pytest.fixture(scope="module")
 def run():
     """run(function of fused_run.py, arguments...) by the kernels, the device last."""
-    if torch.cuda.is_available():
-        yield lambda name, *arguments: _run(name, *arguments, "cuda")
-        return
-    pytest.importorskip("triton")
-    before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "1"
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        pool.submit(os.getpid).result()
-        if before is None:
-            del os.environ["TRITON_INTERPRET"]
-        else:
-            os.environ["TRITON_INTERPRET"] = before
-        yield lambda name, *arguments: pool.submit(_run, name, *arguments, "cpu").result()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with triton_process() as in_triton:
+        yield lambda name, *arguments: in_triton(_run, name, *arguments, device)
 
 
 @pytest.fixture(scope="module", params=[*(pytest.param(k, id=name) for name, k in KINDS.items()), LONG])
@@ -256,8 +243,8 @@ def test_lap_times_are_exact_to_the_nanosecond(run):
 
 
 WHOLE = {
-    "padded-n300": ({"n_q": 300, "batch": 2, "key_start": [0, 61]}, "certified"),
-    "chunk-nq200-nk520": ({"n_q": 200, "n_k": 520}, "priced"),
+    "padded-n300": ({"n_q": 300, "batch": 2, "key_start": [0, 61], **PAIR}, "certified"),
+    "chunk-nq200-nk520": ({"n_q": 200, "n_k": 520, **APART}, "priced"),
     "softcap-n260": ({"n_q": 260, "softcap": 4.0}, "certified"),
 }
 

@@ -392,7 +392,7 @@ while True:
 
 
 def test_kill_while_ingesting_leaves_whole_runs_only(opened, small, factory, home):
-    ids = [f"kill{i:03d}" for i in range(60)]
+    ids = [f"kill{i:03d}" for i in range(40)]
     for run_id in ids:
         bundle.write_bundle(factory.rename(small, run_id), home / "ready")
     shutil.copytree(home / "ready", home / "spool", dirs_exist_ok=True)
