@@ -11,7 +11,7 @@ from routesparse.app.shell import navigate, view
 from routesparse.app.ui import design, exports, glossary, plot, reason_words
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, word_queries
+from routesparse.engine.store import frames, queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _FULL_HEIGHT = 420
@@ -116,7 +116,7 @@ def full_probe_card(
 def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int) -> masks.Overlay | None:
     """Whose mask lies over the probe, and against whose; both live in the address."""
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
-    names = {int(row.candidate): masks.candidate_name(row) for row in candidates.itertuples()}
+    names = {int(row.candidate): masks.candidate_name(row) for row in frames.rows(candidates)}
     names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
     against = view.number("against", len(names))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import design, plot
+from routesparse.engine.store import frames
 from routesparse.engine.store.queries import Heatmap
 
 NEITHER, BOTH, ONE, OTHER = range(4)
@@ -45,7 +46,7 @@ def overlay(
     # No row may read keys after itself: those cells stay clear.
     starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
-    names = {row.candidate: candidate_name(row) for row in candidates.itertuples()}
+    names = {row.candidate: candidate_name(row) for row in frames.rows(candidates)}
     return Overlay(cells, names[one], None if other is None else names[other])
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import exports, glossary, numbers, tables
+from routesparse.engine.store import frames
 
 MOST = 32
 
@@ -59,7 +60,7 @@ def _table(rows: pd.DataFrame, with_run: bool) -> str:
         '<th>sparse units</th><th class="l">verdict</th>'
     )
     body = []
-    for row in rows.itertuples():
+    for row in frames.rows(rows):
         prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
         raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
         certified = "–" if numbers.is_missing(row.lower_mass) else numbers.bound(row.lower_mass)

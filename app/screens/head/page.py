@@ -14,7 +14,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states, tables
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import head_queries, queries
+from routesparse.engine.store import frames, head_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -90,7 +90,7 @@ def _segments(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
                 row,
                 row.segment == unit.segment,
             )
-            for row in rows.itertuples()
+            for row in frames.rows(rows)
         ]
         st.html(_table('<th class="l">segment</th><th>tokens</th>', lines))
         exports.chart_foot(
@@ -110,7 +110,7 @@ def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
             st.html('<div class="rs-sub">No other stored run of these weights reaches this segment.</div>')
             return
         lines = []
-        for row in rows.itertuples():
+        for row in frames.rows(rows):
             other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
             domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
             lines.append(

@@ -11,7 +11,7 @@ from routesparse.app.screens.home import pattern_icons, sample_map
 from routesparse.app.shell import navigate, verdict_bar, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, glossary, numbers, tables
-from routesparse.engine.store import queries, verdicts
+from routesparse.engine.store import frames, queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
 _WHAT = (
@@ -85,7 +85,7 @@ def _latest(store: OwnerView, runs: pd.DataFrame) -> None:
         f'<tr><td class="l"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
         f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}</td>'
         f'<td>{row.tokens:,} tokens</td><td class="l say">{verdict_bar.line_html(found)}</td></tr>'
-        for row, found in zip(runs.itertuples(), verdicts.of_rows(runs), strict=True)
+        for row, found in zip(frames.rows(runs), verdicts.of_rows(runs), strict=True)
     )
     with st.container(border=True, key="card-latest", gap="xsmall"):
         st.html('<div class="rs-h">Latest runs</div>' + tables.framed(rows))
