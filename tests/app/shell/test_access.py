@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -15,6 +17,8 @@ from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def text_of(page) -> str:
@@ -252,6 +256,20 @@ def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_pa
     kept, looked_at, more = map(int, result.stdout.split())
     assert kept > 10 * looked_at
     assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"
+
+
+def test_garbage_is_collected_by_the_look_now_and_then_and_not_after_every_rerun(opened, monkeypatch):
+    settings = tomllib.loads((REPOSITORY / ".streamlit" / "config.toml").read_text())
+    assert settings["runner"]["postScriptGC"] is False
+    collected = threading.Semaphore(0)
+    monkeypatch.setattr(module.gc, "collect", collected.release)
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    for _ in range(3):
+        opened.look_into_spool()
+    assert collected.acquire(timeout=30) and not collected.acquire(timeout=0.2), "once in ten seconds"
+    monkeypatch.setattr(module, "_COLLECT_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert collected.acquire(timeout=30)
 
 
 def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):
