@@ -33,7 +33,7 @@ _COLLECT_SECONDS = 10.0  # with twenty readers a collection holds Python's lock 
 
 
 class _Closed(Exception):
-    """The store is being closed: the look ends between two bundles."""
+    """The store is being closed: the look ends between two transactions."""
 
 
 class _Look:
@@ -168,8 +168,7 @@ class Access:
         """At the first look; a store of several writers then every minute, since another of them may have crashed."""
         if self._recovered_at is None:
             return True
-        several = self._store.AT_ONCE > 1
-        return several and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
+        return self._store.SEVERAL_WRITERS and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
 
     def _count(self) -> None:
         """Write the numbers that ``routesparse metrics`` serves, when runs have changed."""

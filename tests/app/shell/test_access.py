@@ -86,6 +86,7 @@ def slow_store(home, factory, monkeypatch):
         return adopt(self, *arguments, **options)
 
     monkeypatch.setattr(Store, "adopt", gated)
+    monkeypatch.setattr(Store, "AT_ONCE", 1)
     monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.05)
     monkeypatch.setattr(module, "_FEW", 4)
     return gate
@@ -162,18 +163,18 @@ def test_a_look_that_fails_is_told_to_the_page_and_tried_again(opened, monkeypat
 
 def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, monkeypatch):
     bundle.write_bundle(record, home / "spool")
-    insert = Store._insert
+    insert = Store._insert_all
 
-    def fail(self, manifest, data, origin):
+    def fail(self, given, origin):
         raise StoreError("no space left; its bundle is kept and tried again")
 
     monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
-    monkeypatch.setattr(Store, "_insert", fail)
+    monkeypatch.setattr(Store, "_insert_all", fail)
     page = open_page("runs")
     for _ in range(2):
         page.run()
         assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
-    monkeypatch.setattr(Store, "_insert", insert)
+    monkeypatch.setattr(Store, "_insert_all", insert)
     page.run()
     page.run()
     assert "A bundle waits" not in text_of(page)
@@ -280,7 +281,7 @@ def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, ope
     monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()
-    monkeypatch.setattr(Store, "AT_ONCE", 16)
+    monkeypatch.setattr(Store, "SEVERAL_WRITERS", True)
     monkeypatch.setattr(module, "_RECOVER_SECONDS", 3600.0)
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()
