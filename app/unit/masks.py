@@ -18,11 +18,13 @@ _CLEAR = "#00000000"
 
 @dataclass(frozen=True)
 class Overlay:
-    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names of the candidates."""
+    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names and numbers of the
+    candidates."""
 
     cells: np.ndarray
     one: str
     other: str | None
+    candidates: tuple[int, int | None]
 
 
 def candidate_name(row: Any) -> str:
@@ -47,7 +49,7 @@ def overlay(
     starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
     names = {row.candidate: candidate_name(row) for row in frames.rows(candidates)}
-    return Overlay(cells, names[one], None if other is None else names[other])
+    return Overlay(cells, names[one], None if other is None else names[other], (one, other))
 
 
 def reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:
