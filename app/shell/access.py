@@ -29,10 +29,11 @@ _FEW_PATIENCE_S = 30.0
 _TICK_S = 0.1
 _COUNT_SECONDS = 15.0  # counting reads every run's rows
 _CLOSE_PATIENCE_S = 30.0
+_COLLECT_SECONDS = 10.0  # with twenty readers a collection holds Python's lock for some 50 ms
 
 
 class _Closed(Exception):
-    """The store is being closed: the look ends between two bundles."""
+    """The store is being closed: the look ends between two transactions."""
 
 
 class _Look:
@@ -56,6 +57,7 @@ class Access:
         self._closing = False
         self._recovered_at: float | None = None
         self._swept_at = float("-inf")
+        self._collected_at = float("-inf")
         self._look: _Look | None = None
         self._look_lock = threading.Lock()
         self._queue_lock = threading.Lock()
@@ -151,13 +153,22 @@ class Access:
             look.error = error
         finally:
             look.over.set()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Collect garbage every few seconds, where Streamlit would after every rerun (``postScriptGC``).
+
+        Not left to Python alone: it counts objects, and a few of them may hold a page's megabytes.
+        """
+        if time.monotonic() - self._collected_at > _COLLECT_SECONDS:
+            self._collected_at = time.monotonic()
+            gc.collect()
 
     def _may_recover(self) -> bool:
         """At the first look; a store of several writers then every minute, since another of them may have crashed."""
         if self._recovered_at is None:
             return True
-        several = self._store.AT_ONCE > 1
-        return several and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
+        return self._store.SEVERAL_WRITERS and time.monotonic() - self._recovered_at > _RECOVER_SECONDS
 
     def _count(self) -> None:
         """Write the numbers that ``routesparse metrics`` serves, when runs have changed."""
@@ -187,7 +198,7 @@ def open_access(home: str) -> Access:
 
 @functools.cache
 def _freeze() -> None:
-    """Once a process: Streamlit collects garbage after every rerun, and what lives by now, modules above all, stays."""
+    """Once a process: no collection of garbage need look at what lives by now, modules above all: it stays."""
     gc.collect()
     gc.freeze()
 

@@ -235,7 +235,18 @@ def _outcomes(opened: Access, jobs: list[Job]) -> dict[str | None, str]:
     """Run id -> its cells, of the jobs whose run is in the store."""
     single = [job for job in jobs if job.kind == "analyse" and job.sweep is None]
     ids = tuple(str(job.run_id) for job in single if job.state == "done")
-    runs = queries.runs(opened.store, queries.RunFilter(run_ids=ids)) if ids else pd.DataFrame()
+    if not ids:
+        return {}
+    store = opened.store
+    return store.made(
+        "outcomes",
+        [ids],
+        lambda: _cells_of(queries.runs(store, queries.RunFilter(run_ids=ids))),
+    )
+
+
+def _cells_of(runs: pd.DataFrame) -> dict[str | None, str]:
+    """Run id -> its cells; runs: rows of queries.runs."""
     if runs.empty:
         return {}
     found = verdicts.of_rows(runs)

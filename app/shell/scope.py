@@ -64,7 +64,13 @@ def open_scope(store: OwnerView, title: str) -> Scope | None:
         return None
     everything = st.query_params.get("scope") == "all"
     stored = queries.runs(store)
-    same = stored[(stored["model_revision"] == run.model_revision) & stored["routed"]].reset_index(drop=True)
+    same = store.made(
+        "same weights",
+        [run.model_revision],
+        lambda: stored[(stored["model_revision"] == run.model_revision) & stored["routed"]].reset_index(
+            drop=True
+        ),
+    )
     if everything:
         run_header.tab_title(title, f"all runs of {run.model}")
         st.html(

@@ -30,10 +30,9 @@ def chart_foot(name: str, note: str, rows: pd.DataFrame, key: str, chart: str | 
 
 def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     """Two quiet buttons, CSV and Parquet."""
-    rows = rows.rename(columns=_NAMES)
     st.download_button(
         "CSV",
-        lambda: rows.to_csv(index=False).encode(),
+        lambda: rows.rename(columns=_NAMES).to_csv(index=False).encode(),
         file_name=f"{name}.csv",
         mime="text/csv",
         key=f"csv-{key}",
@@ -43,7 +42,7 @@ def downloads(name: str, rows: pd.DataFrame, key: str) -> None:
     )
     st.download_button(
         "Parquet",
-        lambda: _parquet(rows),
+        lambda: _parquet(rows.rename(columns=_NAMES)),
         file_name=f"{name}.parquet",
         mime="application/vnd.apache.parquet",
         key=f"parquet-{key}",

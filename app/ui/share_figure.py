@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot
+from routesparse.engine.store import frames
 
 MOST_DOTS = 400  # more of them hide one another, and each costs the browser
 _ROW_PX = 38
@@ -55,7 +56,7 @@ def figure(
         ),
         *(
             plot.line([row.low, row.high], [place[row.group]] * 2, theme.ink, 2.5)
-            for row in groups.dropna(subset=["low", "high"]).itertuples()
+            for row in frames.rows(groups.dropna(subset=["low", "high"]))
         ),
         plot.points(
             known["mean"],

@@ -11,7 +11,7 @@ from routesparse.app.shell import navigate, view
 from routesparse.app.ui import design, exports, glossary, plot, reason_words
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import queries, word_queries
+from routesparse.engine.store import frames, queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _FULL_HEIGHT = 420
@@ -55,17 +55,21 @@ def reason_card(
 
 
 def candidate_card(
-    run: RunRow, candidates: pd.DataFrame, picked: tuple[int, int], key: str = "card-candidates"
+    store: OwnerView,
+    run: RunRow,
+    unit: queries.Unit,
+    candidates: pd.DataFrame,
+    key: str = "card-candidates",
 ) -> None:
     """Every candidate with its numbers and why it was not chosen."""
     with st.container(border=True, key=key, gap="xsmall"):
-        st.html(f'<div class="rs-h">Candidates of layer {picked[0]}, head {picked[1]}</div>')
+        st.html(f'<div class="rs-h">Candidates of layer {unit.layer}, head {unit.head}</div>')
         if candidates.empty:
             st.html('<div class="rs-sub">Not recorded for this run.</div>')
             return
-        st.html(panel.candidates_html(candidates))
+        st.html(store.made("candidates", [unit], lambda: panel.candidates_html(candidates), of=[run.run_id]))
         exports.chart_foot(
-            f"candidates-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}",
+            f"candidates-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}",
             f"n = {len(candidates)} candidates · masses as share of 1 · certified: – where no certificate was "
             f"tested · source: candidate_score and fallback_event of run {queries.label(run.run_id)}",
             candidates,
@@ -84,7 +88,8 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Ser
         full = queries.probe_full(store, unit) if window else None
         part = zoom.cut(full, window) if full and window else None
         _probe_title(heatmap, choice, run.block_k)
-        _probe_picture(run, unit, part or heatmap, 236, whole=part is None)
+        shown = None if part is None else window
+        _probe_picture(store, run, unit, part or heatmap, 236, shown)
         navigate.link("Full resolution and masks", "head", **view.address_of(store, unit))
 
 
@@ -101,22 +106,30 @@ def full_probe_card(
         window = zoom.wanted() if heatmap.row_pool == 1 else None
         part = None if window is None else zoom.cut(heatmap, window)
         heatmap = part or heatmap
+        window = None if part is None else window
         mask = None
         if heatmap.levels is None:
             st.html('<div class="rs-sub">What each budget reads was not recorded for this run.</div>')
         elif len(candidates):
-            mask = _mask_choice(heatmap, candidates, run.block_k)
-        _probe_picture(run, unit, heatmap, _FULL_HEIGHT, mask, whole=part is None)
+            mask = _mask_choice(store, unit, heatmap, candidates, run.block_k, window)
+        _probe_picture(store, run, unit, heatmap, _FULL_HEIGHT, window, mask)
     position = row_card.wanted(run)
     if position is not None:
         loss = row_words.of_row(store, run, unit, candidates, position)
         row_card.card(store, run, unit, loss, word_queries.words(store, run.run_id))
 
 
-def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int) -> masks.Overlay | None:
+def _mask_choice(
+    store: OwnerView,
+    unit: queries.Unit,
+    heatmap: queries.Heatmap,
+    candidates: pd.DataFrame,
+    block: int,
+    window: zoom.Window | None,
+) -> masks.Overlay | None:
     """Whose mask lies over the probe, and against whose; both live in the address."""
     chosen = int(candidates.loc[candidates["chosen"], "candidate"].iloc[0])
-    names = {int(row.candidate): masks.candidate_name(row) for row in candidates.itertuples()}
+    names = {int(row.candidate): masks.candidate_name(row) for row in frames.rows(candidates)}
     names[chosen] = f"chosen: {names[chosen]}"
     shown = view.number("mask", len(names), chosen)
     against = view.number("against", len(names))
@@ -141,7 +154,12 @@ def _mask_choice(heatmap: queries.Heatmap, candidates: pd.DataFrame, block: int)
             )
     if st.session_state["mask-choice"] is None:
         return None
-    return masks.overlay(heatmap, candidates, block, int(shown or 0), against)
+    return store.made(
+        "mask",
+        [unit, window, shown, against],
+        lambda: masks.overlay(heatmap, candidates, block, int(shown or 0), against),
+        of=[unit.run_id],
+    )
 
 
 def _write_mask(name: str, key: str) -> None:
@@ -157,18 +175,26 @@ def _probe_title(heatmap: queries.Heatmap, choice: pd.Series, block: int) -> Non
 
 
 def _probe_picture(
+    store: OwnerView,
     run: RunRow,
     unit: queries.Unit,
     heatmap: queries.Heatmap,
     height: int,
+    window: zoom.Window | None,
     mask: masks.Overlay | None = None,
-    *,
-    whole: bool,
 ) -> None:
+    """window: what part of the probe the heatmap is, None for the whole."""
     theme = design.current_theme()
     shown = probe.limited(heatmap)
+    position, whole = row_card.wanted(run), window is None
+    compared = None if mask is None else mask.candidates
     name = f"probe-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
-    picture = probe.figure(shown, theme, run.block_k, height, mask, row_card.wanted(run))
+    picture = store.made(
+        "probe",
+        [unit, window, shown.mass.shape, shown.block_pool, compared, position, height, theme.name],
+        lambda: probe.figure(shown, theme, run.block_k, height, mask, position),
+        of=[run.run_id],
+    )
     zoom.show("probe", picture, shown, run.block_k)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="quiet-zoom"):
         st.html(probe.legend(shown, theme, mask), width="stretch")
@@ -191,15 +217,22 @@ def _part(shown: queries.Heatmap) -> str:
     return f"shown: rows {shown.first_row + 1} to {shown.first_row + rows}, key blocks {shown.first_block} to {end - 1}"
 
 
-def scatter_card(run: RunRow, choice: pd.Series, candidates: pd.DataFrame, picked: tuple[int, int]) -> None:
+def scatter_card(
+    store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series, candidates: pd.DataFrame
+) -> None:
     """Risk against predicted time."""
     if candidates.empty:
         return
     with st.container(border=True, key="card-scatter", gap="xsmall"):
         st.html('<div class="rs-h">Risk against predicted time</div>')
-        name = f"risk-time-{queries.label(run.run_id)}-layer-{picked[0]}-head-{picked[1]}"
-        threshold = panel.gate_threshold(choice, run)
-        drawn = charts.scatter(candidates, threshold, run.tau, design.current_theme())
+        name = f"risk-time-{queries.label(run.run_id)}-layer-{unit.layer}-head-{unit.head}"
+        threshold, theme = panel.gate_threshold(choice, run), design.current_theme()
+        drawn = store.made(
+            "scatter",
+            [unit, theme.name],
+            lambda: charts.scatter(candidates, threshold, run.tau, theme),
+            of=[run.run_id],
+        )
         plot.show(drawn, "scatter", "Candidates, risk against predicted time")
         exports.chart_foot(
             name,

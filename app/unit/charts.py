@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot, reason_words
+from routesparse.engine.store import frames
 
 _LEAST_LINE = 1e-4  # a lower risk has no place beside the candidates
 
@@ -45,7 +46,7 @@ def scatter(
                         numbers.mass(row.gate_statistic),
                         reason_words.shown(str(row.reason)),
                     ]
-                    for row in rows.itertuples()
+                    for row in frames.rows(rows)
                 ],
                 size=16,
                 edge=color,
@@ -80,7 +81,7 @@ def scatter(
 def _hull(shown: pd.DataFrame) -> pd.DataFrame:
     """The candidates that no other one beats in both time and risk, on their lower convex hull."""
     hull: list[Any] = []
-    for row in shown.sort_values(["kernel_us", "height"]).itertuples():
+    for row in frames.rows(shown.sort_values(["kernel_us", "height"])):
         if hull and row.height >= hull[-1].height:
             continue
         while len(hull) > 1 and _above(hull[-2], hull[-1], row):

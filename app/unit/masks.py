@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import design, plot
+from routesparse.engine.store import frames
 from routesparse.engine.store.queries import Heatmap
 
 NEITHER, BOTH, ONE, OTHER = range(4)
@@ -17,11 +18,13 @@ _CLEAR = "#00000000"
 
 @dataclass(frozen=True)
 class Overlay:
-    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names of the candidates."""
+    """cells uint8 [rows, mask columns]: NEITHER, BOTH, ONE (the first alone) or OTHER; names and numbers of the
+    candidates."""
 
     cells: np.ndarray
     one: str
     other: str | None
+    candidates: tuple[int, int | None]
 
 
 def candidate_name(row: Any) -> str:
@@ -45,8 +48,8 @@ def overlay(
     # No row may read keys after itself: those cells stay clear.
     starts = (heatmap.first_block + np.arange(first.shape[1]) * heatmap.mask_pool) * block
     cells[starts > heatmap.positions[:, None]] = BOTH
-    names = {row.candidate: candidate_name(row) for row in candidates.itertuples()}
-    return Overlay(cells, names[one], None if other is None else names[other])
+    names = {row.candidate: candidate_name(row) for row in frames.rows(candidates)}
+    return Overlay(cells, names[one], None if other is None else names[other], (one, other))
 
 
 def reads(heatmap: Heatmap, candidates: pd.DataFrame, candidate: int) -> np.ndarray:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from routesparse.app.ui import design, drift_note, facts, glossary, numbers, reason_words, tables
 from routesparse.engine.rows import RunRow
+from routesparse.engine.store import frames
 
 
 def title(choice: pd.Series) -> str:
@@ -76,13 +77,13 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
 
 def fallback_html(events: pd.DataFrame, candidates: pd.DataFrame) -> str:
     """The certificates that failed, in order, and the predicted time that each step added."""
-    names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in candidates.itertuples()}
+    names = {row.candidate: f"{design.letter(row.pattern)} · {row.budget}" for row in frames.rows(candidates)}
     steps = [
         f"test {row.test}: {escape(names.get(row.from_candidate, '?'))} {_whose(row.scope)} "
         f"{numbers.bound(row.lower_mass)} &lt; {numbers.threshold(row.tau)}; "
         f"{escape(names.get(row.to_candidate, '?'))} replaced it, predicted to take "
         f"{numbers.micros(row.paid_us)} more"
-        for row in events.itertuples()
+        for row in frames.rows(events)
     ]
     return f'<div class="rs-note">{"<br>".join(steps)}</div>'
 
@@ -118,7 +119,7 @@ def candidates_html(candidates: pd.DataFrame) -> str:
         + heading("g\u00a0≥\u00a0λ", "gate_threshold")
     )
     body = []
-    for row in candidates.itertuples():
+    for row in frames.rows(candidates):
         tested = row.pattern != "dense" and not numbers.is_missing(row.lower_mass)
         body.append(
             f'<tr class="{"pick" if row.chosen else ""}">'

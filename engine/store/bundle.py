@@ -361,7 +361,7 @@ def _unpacked(content: bytes) -> pa.Table | None:
     if file.metadata.num_rows > _MOST_ROWS or claimed > _MOST_TABLE_BYTES:
         return None
     batches, size = [], 0
-    for batch in file.iter_batches(_ROWS_AT_ONCE):
+    for batch in file.iter_batches(_ROWS_AT_ONCE, use_threads=False):
         size += batch.nbytes
         if size > _MOST_TABLE_BYTES:
             return None

@@ -4,7 +4,7 @@ The tables hold everybody's runs. Schema ``visible`` has a view of each table un
 owner's rows; pages read these alone (owner_view.py).
 
 DuckDB lets one process open a file that somebody writes, so the web process is the only one that does;
-workers and the command line hand over bundles through the spool. One transaction per bundle, one cursor per
+workers and the command line hand over bundles through the spool. One transaction for a few bundles, one cursor per
 call, so that threads never share one. The store keeps each bundle's folder beside the database: the float16
 probes stay in their Parquet files, and a deleted run goes to the trash folder, from where it can come back.
 """
@@ -49,7 +49,10 @@ _IDLE_READERS = 16
 class Store:
     """Runs, kept. Thread-safe: reads take their own cursor, writes one lock."""
 
-    AT_ONCE = 1  # bundles that one transaction takes in
+    AT_ONCE = (
+        4  # bundles that one transaction takes in: half of what one takes is the statements, not the rows
+    )
+    SEVERAL_WRITERS = False  # whether other processes write the same store
 
     def __init__(self, database: Path, *, bundles: Path | None = None, trash: Path | None = None) -> None:
         """Open or create the file and bring its schema up to date.
@@ -140,7 +143,7 @@ class Store:
         bundles folder and its run in ``unlisted``. Errors: BundleError for one that can never be stored (back at its
         source, for the caller to set aside), StoreError.
         """
-        manifest, data = verified(path, whole=move)
+        manifest, data = self._verified(path, whole=move)
         with self._alone():
             known = self.rows("SELECT bundle_id FROM stored WHERE run_id = ?", [manifest.run_id])
             if known and known[0][0] != manifest.digest:
@@ -159,7 +162,7 @@ class Store:
                 return None
             self.unlisted[manifest.run_id] = origin
             try:
-                self._insert(manifest, data, origin)
+                self._insert_all([(manifest, data)], origin)
             except BundleError:
                 if path != place:
                     bundle_moves.take_back(path, place)
@@ -168,6 +171,44 @@ class Store:
             self.unlisted.pop(manifest.run_id)
             self._generation += 1
         return manifest.run_id
+
+    def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
+        """Take in new bundles of the spool in one transaction: the run ids, and the folders left for ``adopt``.
+
+        What is wrong with a bundle ``adopt`` says, and it clears away one that is stored already. Errors: StoreError.
+        """
+        left, found = [], []
+        for path in paths:
+            try:
+                found.append((path, self._verified(path, whole=True)))
+            except BundleError:
+                left.append(path)
+        with self._alone():
+            asked = [manifest.run_id for _, (manifest, _) in found]
+            sql = "SELECT run_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
+            known = {run_id for (run_id,) in self.rows(sql, [asked])} if asked else set()
+            taken: list[Verified] = []
+            for path, (manifest, data) in found:
+                if manifest.run_id in known:
+                    left.append(path)
+                    continue
+                try:
+                    bundle_moves.bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
+                except StoreError:
+                    left.append(path)
+                    continue
+                known.add(manifest.run_id)
+                self.unlisted[manifest.run_id] = "spool"
+                taken.append((manifest, data))
+            if taken:
+                try:
+                    self._insert_all(taken, "spool")
+                except (BundleError, StoreError):
+                    return [], left + [self.bundles / manifest.run_id for manifest, _ in taken]
+                self._generation += 1
+            for manifest, _ in taken:
+                self.unlisted.pop(manifest.run_id)
+        return [manifest.run_id for manifest, _ in taken], left
 
     # What the store for many processes does in another way (ducklake.py).
 
@@ -181,6 +222,10 @@ class Store:
         with self._write_lock:
             yield
 
+    def _verified(self, path: Path, *, whole: bool) -> Verified:
+        """``verified`` for this store. Errors: BundleError."""
+        return verified(path, whole=whole)
+
     def _commit(self, cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.commit()
 
@@ -188,10 +233,6 @@ class Store:
         """A run_key that no run or certificate ever had."""
         (run_key,) = cursor.execute("SELECT nextval('run_key_sequence')").fetchone() or (None,)
         return int(run_key)
-
-    def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
-        """Take in new bundles of the spool in one transaction: the run ids, and the folders left for ``adopt``."""
-        return [], list(paths)
 
     @contextmanager
     def _reads(self) -> Iterator[None]:
@@ -265,10 +306,6 @@ class Store:
         """The ids of all stored runs and certificates."""
         return {row[0] for row in self.rows("SELECT run_id FROM stored")}
 
-    def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
-        """All rows of one bundle. Errors as ``_insert_all``."""
-        self._insert_all([(manifest, data)], origin)
-
     def _insert_all(self, given: Sequence[Verified], origin: Origin) -> None:
         """All rows of these bundles in one transaction.
 
@@ -316,8 +353,8 @@ def verified(path: Path, *, whole: bool) -> Verified:
     manifest, data = bundle.verified_tables(path)
     if whole and (extra := bundle.extra_entries(path, manifest)):
         raise BundleError(f"{path.name} also holds {extra[0]!r}, which its manifest does not name; remove it")
-    if "probe" in data:
-        data["probe_meta"] = thumbnail.probe_meta(data["probe"])
+    if "probe" in data:  # the heatmaps themselves stay in the bundle, and not in memory beside the next one's
+        data["probe_meta"] = thumbnail.probe_meta(data.pop("probe"))
     return manifest, data
 
 

@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 from routesparse.engine import postgres, shared_folder
 from routesparse.engine.errors import BundleError, StoreError
 from routesparse.engine.postgres import FOLDER
-from routesparse.engine.store import bundle, bundle_moves, object_store, schema, store_errors
+from routesparse.engine.store import bundle, object_store, schema, store_errors
 from routesparse.engine.store.duckdb_file import HEADS, OF_CERTIFICATES, migrate, roll_back, version_of
-from routesparse.engine.store.duckdb_store import Origin, Store, Verified, verified
+from routesparse.engine.store.duckdb_store import Store, Verified, verified
 
 PREFIX = "ducklake:postgres:"
 EXTENSIONS = ("postgres_scanner", "ducklake")
@@ -61,6 +61,7 @@ class Moment:
 class LakeStore(Store):
     """Runs, kept by several processes at once. Thread-safe."""
 
+    SEVERAL_WRITERS = True
     AT_ONCE = 16  # a transaction asks PostgreSQL some 300 questions, however many rows it brings
 
     def __init__(self, address: str, shared: Path, folder: Path, rows: str | None = None) -> None:
@@ -170,45 +171,10 @@ class LakeStore(Store):
         assert self._keeper is not None
         return int(_asked(self._keeper, f"SELECT nextval('{_SEQUENCE}')"))
 
-    def adopt_together(self, paths: Sequence[Path]) -> tuple[list[str], list[Path]]:
-        """See ``Store``. What is wrong with a bundle ``adopt`` says, and it clears away one that is stored already."""
-        left, found = [], []
-        for path in paths:
-            try:
-                found.append((path, verified(path, whole=True)))
-                _check_texts(*found[-1][1])
-            except BundleError:
-                left.append(path)
-                found = [one for one in found if one[0] != path]
-        with self._alone():
-            asked = [manifest.run_id for _, (manifest, _) in found]
-            sql = "SELECT run_id FROM stored WHERE list_contains(?::VARCHAR[], run_id)"
-            known = {run_id for (run_id,) in self.rows(sql, [asked])} if asked else set()
-            taken: list[Verified] = []
-            for path, (manifest, data) in found:
-                if manifest.run_id in known:
-                    left.append(path)
-                    continue
-                try:
-                    bundle_moves.bring(path, manifest, self.bundles / manifest.run_id, move=True, keep=False)
-                except StoreError:
-                    left.append(path)
-                    continue
-                known.add(manifest.run_id)
-                self.unlisted[manifest.run_id] = "spool"
-                taken.append((manifest, data))
-            if taken:
-                try:
-                    self._insert_all(taken, "spool")
-                except (BundleError, StoreError):
-                    return [], left + [self.bundles / manifest.run_id for manifest, _ in taken]
-            for manifest, _ in taken:
-                self.unlisted.pop(manifest.run_id)
-        return [manifest.run_id for manifest, _ in taken], left
-
-    def _insert(self, manifest: bundle.Manifest, data: dict[str, pa.Table], origin: Origin) -> None:
+    def _verified(self, path: Path, *, whole: bool) -> Verified:
+        manifest, data = verified(path, whole=whole)
         _check_texts(manifest, data)
-        super()._insert(manifest, data, origin)
+        return manifest, data
 
     def _told(self, what: str, error: duckdb.Error, kept: str) -> str:
         lines = str(error).splitlines() or [type(error).__name__]

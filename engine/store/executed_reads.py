@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from routesparse.engine.errors import InputError
 from routesparse.engine.record import masks
+from routesparse.engine.store import frames
 from routesparse.engine.store.owner_view import OwnerView
 
 _UNIT = ["layer", "head"]
@@ -77,7 +78,7 @@ def unit_shares(
     if units.empty:
         return units, np.empty((0, 0)), 1
     families = families_of(library)
-    shares = np.stack([_share(unit, block, families) for unit in units.itertuples()])
+    shares = np.stack([_share(unit, block, families) for unit in frames.rows(units)])
     return units[_UNIT], shares, int(units["mask_pool"].iloc[0])
 
 

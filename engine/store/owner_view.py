@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -22,6 +22,7 @@ from routesparse.engine.store import bundle, trash
 from routesparse.engine.store.duckdb_store import Store
 from routesparse.engine.store.labels import Label
 
+Made = TypeVar("Made")
 _FEW_RUNS = 16  # a page's one run, or those that it compares; lists of all runs change with every new one
 
 
@@ -35,6 +36,7 @@ class OwnerView:
     def __init__(self, store: Store, owner: str | None) -> None:
         self._store = store
         self.owner = owner
+        self._begun: tuple[int, int] | None = None  # the store's generation and changes at the first question
 
     @property
     def generation(self) -> int:
@@ -62,6 +64,19 @@ class OwnerView:
 
         return list(self._kept("rows", sql, parameters, of, read))
 
+    def made(
+        self, what: str, key: Sequence[Any], make: Callable[[], Made], *, of: Sequence[str] = ()
+    ) -> Made:
+        """What ``make`` makes of this owner's rows, kept as they are: pages draw the same at every rerun and for every
+        reader.
+
+        ``what`` and ``key`` name everything else that it depends on. ``of`` as in ``frame``. Nobody may change what
+        comes back. ``make`` may use what was read of this view before: where the store has changed since the view's
+        first question, it is made for this caller alone. Errors: those of ``make``.
+        """
+        found: Made = self._kept("made", what, key, of, make)
+        return found
+
     def _kept(
         self,
         kind: str,
@@ -75,7 +90,9 @@ class OwnerView:
         What was read of stored runs alone is kept until one is deleted or labelled, all else until the next change.
         """
         asked = (self.owner, kind, sql, _hashable(parameters))
-        generation, changes = self._store.generation, self._store.changes
+        now = self._store.generation, self._store.changes
+        self._begun = self._begun or now
+        generation, changes = self._begun if kind == "made" else now
         if 0 < len(of) <= _FEW_RUNS and all(self.key(run_id) for run_id in of):
             return self._store.reads_of_runs.read(changes, asked, read)
         return self._store.reads.read(generation, asked, read)

@@ -313,15 +313,26 @@ def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     place = store.bundle(unit.run_id)
     if place is None:
         return None
-    wanted = [(name, "=", getattr(unit, name)) for name in ("layer", "head", "segment", "batch_index")]
+    file = place / "probe.parquet"
     try:
-        found = pq.read_table(place / "probe.parquet", filters=wanted).to_pylist()
-        return _full_heatmap(found[0], place) if found else None
+        now = file.stat()
+        return store.made(
+            "probe_full",
+            [unit, now.st_mtime_ns, now.st_size],
+            lambda: _read_probe(file, unit),
+            of=[unit.run_id],
+        )
     # ValueError: bytes of another number than the shape says, in a file changed since it was taken in.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
             f"the probe of run {unit.run_id} can't be read ({error}); copy the bundle again"
         ) from error
+
+
+def _read_probe(file: Path, unit: Unit) -> Heatmap | None:
+    wanted = [(name, "=", getattr(unit, name)) for name in ("layer", "head", "segment", "batch_index")]
+    found = pq.read_table(file, filters=wanted).to_pylist()
+    return _full_heatmap(found[0], file.parent) if found else None
 
 
 def _full_heatmap(row: dict[str, Any], place: Path) -> Heatmap:

@@ -50,12 +50,12 @@ class IngestReport:
 def ingest_spool(store: Store, spool: Path | None = None, progress: Progress = no_progress) -> IngestReport:
     """Take in every finished bundle of the spool, and those whose insert failed before; bad ones are set aside.
 
-    progress: called before each bundle with the stage "store"; what it raises ends the look between two bundles.
+    progress: called before each transaction with the stage "store"; what it raises ends the look between two.
     """
     spool = spool or paths.spool()
     report = IngestReport()
     unlisted, arrived = list(store.unlisted.items()), _finished(spool)
-    if store.AT_ONCE > 1:  # there are other writers, which would all read the oldest bundles at the same time
+    if store.SEVERAL_WRITERS:  # which would all read the oldest bundles at the same time
         random.shuffle(arrived)
     total = len(unlisted) + len(arrived)
     for done, (run_id, origin) in enumerate(unlisted):

@@ -14,6 +14,7 @@ pages ask of the store, one by one and all of one page together.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -45,6 +46,11 @@ OTHER = "b" * 32
 CANCEL_EVERY = 20
 SAMPLE_S = 1.0
 PATIENCE_S = 120.0
+# The end of a part that draws itself again, and of a page that was begun and gave way to the one asked for.
+NOT_THE_PAGE = (
+    ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY,
+    ForwardMsg.FINISHED_EARLY_FOR_RERUN,
+)
 
 
 @dataclass
@@ -115,6 +121,10 @@ def ask(socket: ClientConnection, page: str, seen: Seen) -> float:
     """Ask for a page and take all of it; seconds."""
     message = BackMsg()
     message.rerun_script.page_name = page
+    # What the page before drew by itself during the pause is not the answer.
+    with contextlib.suppress(TimeoutError):
+        while True:
+            socket.recv(timeout=0)
     began = time.monotonic()
     socket.send(message.SerializeToString())
     while True:
@@ -125,7 +135,7 @@ def ask(socket: ClientConnection, page: str, seen: Seen) -> float:
             seen.errors.append(f"page {page!r} was not found")
         if kind == "delta" and answer.delta.new_element.WhichOneof("type") == "exception":
             seen.errors.append(f"page {page!r}: {answer.delta.new_element.exception.type}")
-        if kind == "script_finished":
+        if kind == "script_finished" and answer.script_finished not in NOT_THE_PAGE:
             if answer.script_finished == ForwardMsg.FINISHED_WITH_COMPILE_ERROR:
                 seen.errors.append(f"page {page!r} did not compile")
             return time.monotonic() - began

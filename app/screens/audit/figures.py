@@ -11,6 +11,7 @@ import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot
 from routesparse.engine.method import families
+from routesparse.engine.store import frames
 
 MOST_DRAWN = 600  # more of them hide one another, and each costs the browser
 _HEIGHT = 340
@@ -80,7 +81,7 @@ def residual_figure(
             numbers.share(row.share),
             numbers.several(int(row.units), "unit"),
         ]
-        for row in residuals.itertuples()
+        for row in frames.rows(residuals)
     ]
     colors = [theme.warn if low >= beyond else plain for low in residuals["low"]]
     ends = [*residuals["low"], *residuals["high"], *(delta for _, delta in deltas)] or [0.0, 1.0]

@@ -10,19 +10,26 @@ import streamlit as st
 
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import exports, glossary, numbers, tables
+from routesparse.engine.store import frames
+from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 32
 
 
-def card(shown: Scope, layers: pd.DataFrame) -> None:
+def card(store: OwnerView, shown: Scope, layers: pd.DataFrame) -> None:
     """Layer by layer, the least certified first; layers: rows of audit_queries.layer_claims."""
     rows = layers.sort_values(["lower_mass", "run_id", "layer"], na_position="last").head(MOST)
     with st.container(border=True, key="card-layer-claims", gap="xsmall"):
         st.html(f'<div class="rs-h">Certificates of the layers{glossary.mark("layer_certificate")}</div>')
-        told = held(layers, shown.run.confidence)
+        told, table = store.made(
+            "audit layers",
+            [shown.run_ids, shown.everything, shown.run.confidence],
+            lambda: (held(layers, shown.run.confidence), _table(rows, shown.everything)),
+            of=shown.run_ids,
+        )
         st.html(
             f'<div class="rs-sub">Certified means against audited ones: {told}. A mean over heads and rows: one head '
-            "or one row may lose far more.</div>" + _table(rows, shown.everything)
+            f"or one row may lose far more.</div>{table}"
         )
         exports.chart_foot(
             f"layer-certificates-{shown.name}",
@@ -59,7 +66,7 @@ def _table(rows: pd.DataFrame, with_run: bool) -> str:
         '<th>sparse units</th><th class="l">verdict</th>'
     )
     body = []
-    for row in rows.itertuples():
+    for row in frames.rows(rows):
         prompt = f'<td class="l w">{escape(str(row.prompt_name))}</td>' if with_run else ""
         raised = "–" if numbers.is_missing(row.raised) else f"{int(row.raised)}"
         certified = "–" if numbers.is_missing(row.lower_mass) else numbers.bound(row.lower_mass)

@@ -14,7 +14,7 @@ from routesparse.app.ui.plain_text import visible
 from routesparse.app.ui.tables import framed
 from routesparse.engine.certification.rounding import all_digits, at_most
 from routesparse.engine.export import certificate_words
-from routesparse.engine.store import certificate_queries, queries
+from routesparse.engine.store import certificate_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -82,7 +82,7 @@ def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
 def _table(found: pd.DataFrame) -> str:
     head = '<th class="l">certifies</th><th class="l">verdict</th><th>error ≤</th><th>worst row</th>'
     body = []
-    for one in found.itertuples():
+    for one in frames.rows(found):
         address = escape(navigate.address("certificate", run=queries.label(str(one.run_id))))
         plan = one.function if numbers.is_missing(one.plan) else one.plan
         own = " (our router with this run’s settings)" if one.same_router else ""

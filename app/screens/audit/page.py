@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -60,10 +61,17 @@ def render() -> None:
         states.problem(told, [glossary.TERMS["uncertified_layers"]])
     _kpis(coverage, gaps)
     if len(layers):
-        layer_claims.card(shown, layers)
+        layer_claims.card(store, shown, layers)
     with st.container(border=True, key="card-three", gap="xsmall"):
         st.html('<div class="rs-h">Three certificates, three different claims</div>')
-        st.html(claims.cards_html(coverage, shown.runs, gaps, shown.run.confidence))
+        confidence = shown.run.confidence
+        cards = store.made(
+            "audit claims",
+            [shown.run_ids, confidence],
+            lambda: claims.cards_html(coverage, shown.runs, gaps, confidence),
+            of=shown.run_ids,
+        )
+        st.html(cards)
         floor = f" {glossary.HEAD_FLOOR}" if len(layers) else ""
         st.html(f'<div class="rs-note">{escape(glossary.CERTIFICATE_SCOPE + floor)}</div>')
         exports.chart_foot(
@@ -84,7 +92,7 @@ def render() -> None:
     with left:
         _coverage_card(store, shown)
     with right:
-        _residual_card(shown, units)
+        _residual_card(store, shown, units)
     if not shown.everything:
         _forward_card(store, shown.run)
     worst_heads.card(store, shown)
@@ -194,7 +202,12 @@ def _error_card(store: OwnerView, shown: Scope, units: pd.DataFrame, gaps: pd.Se
     few = figures.drawn(units)
     with st.container(border=True, key="card-error", gap="xsmall"):
         st.html('<div class="rs-h">Error against its bounds</div>')
-        drawn = figures.error_figure(few, theme)
+        drawn = store.made(
+            "audit error",
+            [shown.run_ids, theme.name],
+            lambda: figures.error_figure(few, theme),
+            of=shown.run_ids,
+        )
         _follow(store, plot.show(drawn, f"audit-error-{shown.name}", "Error against its bounds", picks=True))
         st.html(figures.pattern_legend(few, theme, "○ the paper's bound of the same unit", "dotted: y = x"))
         exports.chart_foot(
@@ -219,7 +232,12 @@ def _mass_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     with st.container(border=True, key="card-mass", gap="xsmall"):
         st.html('<div class="rs-h">Audited against certified retained mass</div>')
         tau = float(shown.runs["tau"].iloc[0]) if one_tau else None
-        drawn = figures.mass_figure(few, tau, theme, name)
+        drawn = store.made(
+            "audit mass",
+            [shown.run_ids, theme.name],
+            lambda: figures.mass_figure(few, tau, theme, name),
+            of=shown.run_ids,
+        )
         label = "Audited against certified retained mass"
         _follow(store, plot.show(drawn, f"audit-mass-{shown.name}", label, picks=True))
         told = f"below the dotted line y = x: {below:,} of {len(known):,}"
@@ -266,8 +284,17 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
     runs = shown.runs if shown.everything else shown.same
     runs = runs[runs["confidence"] == shown.run.confidence]
     claim, by = switch.chosen("claim", claims.CLAIMS), switch.chosen("by", claims.GROUPS)
-    rows = claims.per_prompt(audit_queries.coverage(store, list(runs["run_id"])), runs, claim, by)
-    groups = prompt_stats.by_group(rows, "group", "value")
+    theme, ids = design.current_theme(), list(runs["run_id"])
+
+    def made() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+        rows = claims.per_prompt(audit_queries.coverage(store, ids), runs, claim, by)
+        groups = prompt_stats.by_group(rows, "group", "value")
+        return rows, groups, {} if groups.empty else _coverage_figure(shown, rows, groups, theme)
+
+    here = None if shown.everything else shown.run.run_id
+    rows, groups, drawn = store.made(
+        "audit coverage", [ids, claim, by, here, shown.run.confidence, theme.name], made, of=ids
+    )
     with st.container(border=True, key="card-coverage", gap="xsmall"):
         st.html(f'<div class="rs-h">Coverage of selected sparse units{glossary.mark("coverage")}</div>')
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -281,14 +308,6 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
             return
         if claim == "conformal" and (void := drift_note.of_several(runs)):
             st.html(void)
-        nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
-        drawn = share_figure.figure(
-            groups,
-            rows,
-            share_figure.Reference(shown.run.confidence, nominal),
-            design.current_theme(),
-            None if shown.everything else shown.run.run_id,
-        )
         plot.show(drawn, "audit-coverage", f"{claims.CLAIMS[claim].name}, coverage by {by}")
         exports.chart_foot(
             f"coverage-{claim}-by-{by}-{shown.name}",
@@ -302,15 +321,26 @@ def _coverage_card(store: OwnerView, shown: Scope) -> None:
         )
 
 
-def _residual_card(shown: Scope, units: pd.DataFrame) -> None:
+def _coverage_figure(
+    shown: Scope, rows: pd.DataFrame, groups: pd.DataFrame, theme: design.Theme
+) -> dict[str, Any]:
+    nominal = f"nominal {numbers.share(shown.run.confidence, 0)}"
+    reference = share_figure.Reference(shown.run.confidence, nominal)
+    return share_figure.figure(groups, rows, reference, theme, None if shown.everything else shown.run.run_id)
+
+
+def _residual_card(store: OwnerView, shown: Scope, units: pd.DataFrame) -> None:
     theme = design.current_theme()
-    bins = figures.residual_bins(units["residual"])
-    deltas = _deltas(shown, units)
+
+    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
+        bins = figures.residual_bins(units["residual"])
+        return bins, figures.residual_figure(bins, _deltas(shown, units), theme)
+
+    bins, drawn = store.made("audit residuals", [shown.run_ids, theme.name], made, of=shown.run_ids)
     with st.container(border=True, key="card-residual", gap="xsmall"):
         st.html(
             f'<div class="rs-h">Gate statistic g: the probe’s minus the audited one{glossary.mark("residual")}</div>'
         )
-        drawn = figures.residual_figure(bins, deltas, theme)
         plot.show(drawn, "audit-residuals", "Gate statistic, the probe’s minus the audited one")
         claimed = units.dropna(subset=["delta"])
         if len(claimed):

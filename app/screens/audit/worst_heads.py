@@ -11,7 +11,7 @@ import streamlit as st
 from routesparse.app.shell import navigate, switch, view
 from routesparse.app.shell.scope import Scope
 from routesparse.app.ui import design, drift_note, exports, glossary, numbers, tables
-from routesparse.engine.store import audit_queries, queries
+from routesparse.engine.store import audit_queries, frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 MOST = 15
@@ -56,7 +56,7 @@ def _table(store: OwnerView, rows: pd.DataFrame, with_run: bool) -> str:
         f"{heading('bound', 'tight')}"
     )
     body = []
-    for row in rows.itertuples():
+    for row in frames.rows(rows):
         unit = queries.Unit(
             str(row.run_id), int(row.layer), int(row.head), int(row.segment), int(row.batch_index)
         )

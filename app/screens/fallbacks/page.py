@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -53,14 +54,14 @@ def render() -> None:
     measure = switch.chosen("by", _MEASURES)
     left, right = st.columns([1.35, 1], gap="small")
     with left:
-        _layers_card(shown, kinds, limit, measure)
+        _layers_card(store, shown, kinds, limit, measure)
     with right:
-        _kinds_card(kinds, paid, limit)
+        _kinds_card(store, shown, kinds, paid, limit)
     left, right = st.columns(2, gap="small")
     with left:
-        _groups_card(shown, "domain", limit)
+        _groups_card(store, shown, "domain", limit)
     with right:
-        _groups_card(shown, "length", limit)
+        _groups_card(store, shown, "length", limit)
     event_log.card(store, shown, int(paid["events"].sum()), int(kinds["uncertified"].sum()))
 
 
@@ -207,14 +208,20 @@ def _share(kinds: pd.DataFrame, kind: str, column: str) -> float:
     return float(kinds.loc[kinds["kind"] == kind, column].sum() / total) if total else 0.0
 
 
-def _layers_card(shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) -> None:
+def _layers_card(store: OwnerView, shown: Scope, kinds: pd.DataFrame, limit: float, measure: str) -> None:
     theme = design.current_theme()
-    rows = _by_layer(kinds, "units" if measure == "units" else "kernel_us")
+
+    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
+        rows = _by_layer(kinds, "units" if measure == "units" else "kernel_us")
+        return rows, rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
+
+    rows, drawn = store.made(
+        "fallbacks by layer", [shown.run_ids, measure, limit, theme.name], made, of=shown.run_ids
+    )
     with st.container(border=True, key="card-layers", gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.html('<div class="rs-h">Rate by layer</div>', width="content")
             switch.buttons("by", _MEASURES, measure)
-        drawn = rate_figure.by_layer(rows, limit, _MEASURE_WORDS[measure], theme)
         plot.show(drawn, "fallback-layers", "Fallback rate by layer")
         st.html(rate_figure.legend(theme, limit, bool(rows["uncertified"].any())))
         exports.chart_foot(
@@ -233,25 +240,13 @@ def _by_layer(kinds: pd.DataFrame, column: str) -> pd.DataFrame:
     return rows.assign(share=rows[column] / rows.groupby("layer")[column].transform("sum"))
 
 
-def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
+def _kinds_card(
+    store: OwnerView, shown: Scope, kinds: pd.DataFrame, paid: pd.DataFrame, limit: float
+) -> None:
     """The four kinds in figures, which bars show only roughly."""
     with st.container(border=True, key="card-kinds", gap="xsmall"):
         st.html('<div class="rs-h">How the units ended up</div>')
-        body = []
-        for kind in OUTCOMES:
-            rows = kinds[kinds["kind"] == kind]
-            body.append(
-                f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'
-                f"<td>{numbers.share(_share(kinds, kind, 'units'))}</td>"
-                f"<td>{numbers.micros(rows['kernel_us'].sum())}</td>"
-                f"<td>{numbers.share(_share(kinds, kind, 'kernel_us'))}</td></tr>"
-            )
-        st.html(
-            tables.framed(
-                '<tr><th class="l">kind</th><th>units</th><th>of units</th><th>predicted time</th>'
-                f"<th>of time</th></tr>{''.join(body)}"
-            )
-        )
+        st.html(store.made("fallback kinds", [shown.run_ids], lambda: _kinds_html(kinds), of=shown.run_ids))
         st.html(
             '<div class="rs-note">A unit that was expanded and then became dense counts as dense by fallback. '
             f"Failed certificates: {_events(paid)}. Tail rows and prompts below break-even are dense "
@@ -274,6 +269,22 @@ def _kinds_card(kinds: pd.DataFrame, paid: pd.DataFrame, limit: float) -> None:
             )
 
 
+def _kinds_html(kinds: pd.DataFrame) -> str:
+    body = []
+    for kind in OUTCOMES:
+        rows = kinds[kinds["kind"] == kind]
+        body.append(
+            f'<tr><td class="l">{_KIND_NAMES.get(kind, kind)}</td><td>{int(rows["units"].sum()):,}</td>'
+            f"<td>{numbers.share(_share(kinds, kind, 'units'))}</td>"
+            f"<td>{numbers.micros(rows['kernel_us'].sum())}</td>"
+            f"<td>{numbers.share(_share(kinds, kind, 'kernel_us'))}</td></tr>"
+        )
+    return tables.framed(
+        '<tr><th class="l">kind</th><th>units</th><th>of units</th><th>predicted time</th>'
+        f"<th>of time</th></tr>{''.join(body)}"
+    )
+
+
 def _events(paid: pd.DataFrame) -> str:
     """How many, and how many of them were a layer's."""
     total, of_layers = int(paid["events"].sum()), int(paid["layer_events"].sum())
@@ -282,10 +293,39 @@ def _events(paid: pd.DataFrame) -> str:
     return f"{total:,}, of which {of_layers:,} of heads that climbed with their layer"
 
 
-def _groups_card(shown: Scope, by: str, limit: float) -> None:
+def _groups_card(store: OwnerView, shown: Scope, by: str, limit: float) -> None:
     """Dense by fallback per prompt, by domain or length, over all runs of these weights."""
     runs = shown.runs if shown.everything else shown.same
-    per_run = pd.DataFrame(
+    theme, ids = design.current_theme(), list(runs["run_id"])
+    here = None if shown.everything else shown.run.run_id
+
+    def made() -> tuple[pd.DataFrame, dict[str, Any]]:
+        per_run = _per_run(runs, by)
+        groups = prompt_stats.by_group(per_run, "group", "value")
+        reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}")
+        return groups, share_figure.figure(groups, per_run, reference, theme, here)
+
+    groups, drawn = store.made("fallbacks by group", [ids, by, limit, here, theme.name], made, of=ids)
+    with st.container(border=True, key=f"card-by-{by}", gap="xsmall"):
+        st.html(
+            f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
+        )
+        plot.show(drawn, f"fallback-{by}", f"Dense by fallback, by {by}")
+        exports.chart_foot(
+            f"fallbacks-by-{by}-{shown.name}",
+            f"n = {numbers.several(len(runs), 'run')} of model {shown.run.model}, "
+            f"{share_figure.dots_text(len(runs))}"
+            + ("" if shown.everything else ", this run filled")
+            + " · share of units; diamond: mean; bar: 95 % interval, resampled by prompt · source: run",
+            groups,
+            f"by-{by}",
+            chart=f"fallback-{by}",
+        )
+
+
+def _per_run(runs: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Of each run its group and its share of units that became dense by fallback."""
+    return pd.DataFrame(
         {
             "group": runs["domain"].fillna("no domain")
             if by == "domain"
@@ -298,23 +338,3 @@ def _groups_card(shown: Scope, by: str, limit: float) -> None:
             "order": runs["tokens"] if by == "length" else 0,
         }
     ).sort_values(["order", "group"], kind="stable")
-    groups = prompt_stats.by_group(per_run, "group", "value")
-    with st.container(border=True, key=f"card-by-{by}", gap="xsmall"):
-        st.html(
-            f'<div class="rs-h">Dense by fallback, by {by if by == "domain" else "length in tokens"}</div>'
-        )
-        reference = share_figure.Reference(limit, f"limit {numbers.share(limit, 0)}")
-        drawn = share_figure.figure(
-            groups, per_run, reference, design.current_theme(), None if shown.everything else shown.run.run_id
-        )
-        plot.show(drawn, f"fallback-{by}", f"Dense by fallback, by {by}")
-        exports.chart_foot(
-            f"fallbacks-by-{by}-{shown.name}",
-            f"n = {numbers.several(len(per_run), 'run')} of model {shown.run.model}, "
-            f"{share_figure.dots_text(len(per_run))}"
-            + ("" if shown.everything else ", this run filled")
-            + " · share of units; diamond: mean; bar: 95 % interval, resampled by prompt · source: run",
-            groups,
-            f"by-{by}",
-            chart=f"fallback-{by}",
-        )

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import design, numbers, plot
+from routesparse.engine.store import frames
 
 UNCERTIFIED = "ran uncertified"
 _WIDTH, _NARROW = 0.55, 0.25
@@ -31,7 +32,7 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
     stacked: Counter[int] = Counter()
     for kind, color in colors(theme).items():
         at, told = [], []
-        for row in layers[layers["kind"] == kind].dropna(subset=["share"]).itertuples():
+        for row in frames.rows(layers[layers["kind"] == kind].dropna(subset=["share"])):
             bottom = stacked[row.layer]
             stacked[row.layer] += row.share
             at.append([row.layer - _WIDTH / 2, row.layer + _WIDTH / 2, bottom, bottom + row.share])
@@ -46,8 +47,8 @@ def by_layer(layers: pd.DataFrame, limit: float, measure: str, theme: design.The
         start = missed.index + _WIDTH / 2
         beside = [start, start + _NARROW, np.zeros(len(missed)), missed["units"] / missed["of"]]
         told = [
-            [row.Index, UNCERTIFIED, int(row.units), numbers.several(int(row.of), "unit")]
-            for row in missed.itertuples()
+            [row.layer, UNCERTIFIED, int(row.units), numbers.several(int(row.of), "unit")]
+            for row in frames.rows(missed.reset_index())
         ]
         red = theme.levels["red"]
         marks.append(

@@ -14,7 +14,7 @@ from routesparse.app.shell.access import access
 from routesparse.app.ui import design, exports, glossary, numbers, states, tables
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
-from routesparse.engine.store import head_queries, queries
+from routesparse.engine.store import frames, head_queries, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 
@@ -72,8 +72,8 @@ def _unit(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series) 
             st.html(f'<div class="rs-h">Certificates and the truth</div>{told}')
     with right:
         cards.reason_card(run, choice, picked, queries.fallbacks(store, unit), candidates, layers)
-        cards.scatter_card(run, choice, candidates, picked)
-    cards.candidate_card(run, candidates, picked, key="card-all-candidates")
+        cards.scatter_card(store, run, unit, choice, candidates)
+    cards.candidate_card(store, run, unit, candidates, key="card-all-candidates")
     if run.segments > 1:
         _segments(store, run, unit)
     _runs(store, run, unit)
@@ -90,7 +90,7 @@ def _segments(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
                 row,
                 row.segment == unit.segment,
             )
-            for row in rows.itertuples()
+            for row in frames.rows(rows)
         ]
         st.html(_table('<th class="l">segment</th><th>tokens</th>', lines))
         exports.chart_foot(
@@ -109,20 +109,8 @@ def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
         if len(rows) < 2:
             st.html('<div class="rs-sub">No other stored run of these weights reaches this segment.</div>')
             return
-        lines = []
-        for row in rows.itertuples():
-            other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
-            domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
-            lines.append(
-                (
-                    f'<td class="l"><a href="{escape(_address(store, other))}" target="_self">'
-                    f"{escape(queries.short_id(store, other.run_id))}</a></td>"
-                    f'<td class="l">{escape(str(row.prompt_name))}</td><td class="l">{escape(domain)}</td>',
-                    row,
-                    row.run_id == run.run_id,
-                )
-            )
-        st.html(_table('<th class="l">run</th><th class="l">prompt</th><th class="l">domain</th>', lines))
+        theme = design.current_theme().name
+        st.html(store.made("other runs", [unit, theme], lambda: _runs_html(store, unit, rows)))
         exports.chart_foot(
             f"runs-layer-{unit.layer}-head-{unit.head}-segment-{unit.segment}",
             f"n = {len(rows)} runs of the same weights, the newest {head_queries.MOST_RUNS} at most · source: run, "
@@ -130,6 +118,24 @@ def _runs(store: OwnerView, run: RunRow, unit: queries.Unit) -> None:
             rows,
             "other-runs",
         )
+
+
+def _runs_html(store: OwnerView, unit: queries.Unit, rows: pd.DataFrame) -> str:
+    """The table of rows of head_queries.over_runs; the one of this run is marked."""
+    lines = []
+    for row in frames.rows(rows):
+        other = queries.Unit(str(row.run_id), unit.layer, unit.head, unit.segment)
+        domain = "–" if numbers.is_missing(row.domain) else str(row.domain)
+        lines.append(
+            (
+                f'<td class="l"><a href="{escape(_address(store, other))}" target="_self">'
+                f"{escape(queries.short_id(store, other.run_id))}</a></td>"
+                f'<td class="l">{escape(str(row.prompt_name))}</td><td class="l">{escape(domain)}</td>',
+                row,
+                row.run_id == unit.run_id,
+            )
+        )
+    return _table('<th class="l">run</th><th class="l">prompt</th><th class="l">domain</th>', lines)
 
 
 def _address(store: OwnerView, unit: queries.Unit, **changes: int) -> str:

@@ -11,7 +11,7 @@ from routesparse.app.screens.home import pattern_icons, sample_map
 from routesparse.app.shell import navigate, verdict_bar, view
 from routesparse.app.shell.access import access
 from routesparse.app.ui import design, glossary, numbers, tables
-from routesparse.engine.store import queries, verdicts
+from routesparse.engine.store import frames, queries, verdicts
 from routesparse.engine.store.owner_view import OwnerView
 
 _WHAT = (
@@ -31,7 +31,7 @@ def render() -> None:
     st.html(
         f'<div class="rs-title">RouteSparse</div><div class="rs-plain">{" ".join(map(escape, _WHAT))}</div>'
     )
-    sample = _sample(runs)
+    sample = store.made("sample", [], lambda: _sample(runs))
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="home-actions"):
         if sample is not None and st.button("Tour a sample", type="primary", key="tour"):
             navigate.go("map", run=queries.short_id(store, sample), tour=1)
@@ -77,16 +77,28 @@ def _sample_card(store: OwnerView, run_id: str) -> None:
             f"{numbers.share(run.density)} of the causal area kept{glossary.mark('kept')}</div>"
         )
         verdict_bar.of_run(store, run_id)
-        st.html(sample_map.html(run, choices, view.first_pick(choices), design.current_theme()))
+        theme = design.current_theme()
+        drawn = store.made(
+            "sample map",
+            [run_id, theme.name],
+            lambda: sample_map.html(run, choices, view.first_pick(choices), theme),
+            of=[run_id],
+        )
+        st.html(drawn)
 
 
 def _latest(store: OwnerView, runs: pd.DataFrame) -> None:
+    with st.container(border=True, key="card-latest", gap="xsmall"):
+        table = store.made("latest", [], lambda: _latest_html(store, runs))
+        st.html(f'<div class="rs-h">Latest runs</div>{table}')
+        navigate.link("All runs", "runs")
+
+
+def _latest_html(store: OwnerView, runs: pd.DataFrame) -> str:
     rows = "".join(
         f'<tr><td class="l"><a href="{escape(navigate.address("map", run=queries.short_id(store, row.run_id)))}" '
         f'target="_self">{escape(row.prompt_name)}</a>{" · sample" if row.is_sample else ""}</td>'
         f'<td>{row.tokens:,} tokens</td><td class="l say">{verdict_bar.line_html(found)}</td></tr>'
-        for row, found in zip(runs.itertuples(), verdicts.of_rows(runs), strict=True)
+        for row, found in zip(frames.rows(runs), verdicts.of_rows(runs), strict=True)
     )
-    with st.container(border=True, key="card-latest", gap="xsmall"):
-        st.html('<div class="rs-h">Latest runs</div>' + tables.framed(rows))
-        navigate.link("All runs", "runs")
+    return tables.framed(rows)

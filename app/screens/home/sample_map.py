@@ -8,6 +8,7 @@ import pandas as pd
 
 from routesparse.app.ui import design, numbers, reason_words
 from routesparse.engine.rows import RunRow
+from routesparse.engine.store import frames
 
 MOST_SIDE = 12  # layers and heads drawn: of a larger model the first ones
 
@@ -15,7 +16,7 @@ MOST_SIDE = 12  # layers and heads drawn: of a larger model the first ones
 def html(run: RunRow, choices: pd.DataFrame, picked: tuple[int, int], theme: design.Theme) -> str:
     """The map, a ring around the picked unit, and three notes. choices: of one segment."""
     shown = choices[(choices["layer"] < MOST_SIDE) & (choices["head"] < MOST_SIDE)]
-    units = {(row.layer, row.head): row for row in shown.itertuples()}
+    units = {(row.layer, row.head): row for row in frames.rows(shown)}
     layer, head = picked if picked in units else next(iter(units))
     layers, heads = min(run.layers, MOST_SIDE), min(run.heads, MOST_SIDE)
     cells = "".join(

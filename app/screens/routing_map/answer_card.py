@@ -9,7 +9,7 @@ import streamlit as st
 
 from routesparse.app.ui import exports, glossary, numbers, tables
 from routesparse.engine.rows import ContinuationRow, RunRow
-from routesparse.engine.store import queries
+from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
 _SHOWN = 5
@@ -90,7 +90,7 @@ def table_html(rows: pd.DataFrame) -> str:
     """Rank by rank; a rank that another token holds is marked."""
     sides = {side: rows.sort_values(f"{side}_rank").head(_SHOWN) for side in ("dense", "routed")}
     body = []
-    pairs = zip(sides["dense"].itertuples(), sides["routed"].itertuples(), strict=True)
+    pairs = zip(frames.rows(sides["dense"]), frames.rows(sides["routed"]), strict=True)
     for dense, routed in pairs:
         same = dense.token_id == routed.token_id
         mark = "" if same else '<span class="rs-warn" title="another token">≠</span>'

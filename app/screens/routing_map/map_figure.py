@@ -15,6 +15,7 @@ from routesparse.app.screens.routing_map import map_times
 from routesparse.app.ui import design, numbers
 from routesparse.engine.method.families import DENSE
 from routesparse.engine.rows import outcome
+from routesparse.engine.store import frames
 
 FALLBACK_STEPS = ("kept", "dense by the router", "expanded", "dense by fallback", "ran uncertified")
 _STEPS = 64  # of the sequential scale; more can't be told apart
@@ -145,9 +146,9 @@ def _values(shown: Cells, metric: str) -> list[str] | None:
 
 def _hovers(choices: pd.DataFrame, metric: str, certified: pd.DataFrame | None) -> Iterator[str]:
     """certified: the layers, where the policy certifies them."""
-    of_layer = {} if certified is None else {row.layer: row.lower_mass for row in certified.itertuples()}
+    of_layer = {} if certified is None else {row.layer: row.lower_mass for row in frames.rows(certified)}
     tau = "τ" if certified is None else "τ head"
-    for row in choices.itertuples():
+    for row in frames.rows(choices):
         lines = [
             f"layer {row.layer}, head {row.head} · {design.name(row.pattern)}",
             f"keeps {numbers.share(row.density)} of the body's causal area",

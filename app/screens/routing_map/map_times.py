@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from routesparse.app.ui import numbers
+from routesparse.engine.store import frames
 
 
 def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
                 "certificate": None if tau_layer is None else _certificate(row),
                 "tip": "\n".join([*_hover(row, float(m)), *_certified(row, tau_layer)]),
             }
-            for row, m in zip(rows.itertuples(), measured, strict=True)
+            for row, m in zip(frames.rows(rows), measured, strict=True)
         ],
     }
 

@@ -15,12 +15,12 @@ from routesparse.app.screens.routing_map import (
 )
 from routesparse.app.shell import navigate, run_header, view
 from routesparse.app.shell.access import access
-from routesparse.app.shell.session_memory import remembered
 from routesparse.app.shell.view import METRICS, View
 from routesparse.app.ui import design, exports, facts, glossary, numbers, states
 from routesparse.app.unit import cards
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import queries
+from routesparse.engine.store.owner_view import OwnerView
 from routesparse.engine.store.sprite import probe_sprite
 
 
@@ -60,8 +60,8 @@ def render() -> None:
     _kpis(run, choices, layers)
     left, right = st.columns([2.1, 1], gap="small")
     with left:
-        _map_card(run, shown, choices, layers, picked)
-        cards.candidate_card(run, candidates, picked)
+        _map_card(store, run, shown, choices, layers, picked)
+        cards.candidate_card(store, run, unit, candidates)
         prompt_card.card(store, run, shown.segment, shown.batch_index)
     with right:
         if found.empty:
@@ -71,7 +71,7 @@ def render() -> None:
         navigate.link("Open this head", "head", **view.address_of(store, unit))
         navigate.link("Read the text as this head does", "text", **view.text_of(store, unit))
         cards.probe_card(store, run, unit, found.iloc[0])
-        cards.scatter_card(run, found.iloc[0], candidates, picked)
+        cards.scatter_card(store, run, unit, found.iloc[0], candidates)
         cards.audit_card(found.iloc[0])
         answer_card.card(store, run, shown.batch_index)
 
@@ -139,7 +139,12 @@ def _layers_box(run: RunRow, layers: pd.DataFrame, heads_certified: float | None
 
 
 def _map_card(
-    run: RunRow, shown: View, choices: pd.DataFrame, layers: pd.DataFrame, picked: tuple[int, int]
+    store: OwnerView,
+    run: RunRow,
+    shown: View,
+    choices: pd.DataFrame,
+    layers: pd.DataFrame,
+    picked: tuple[int, int],
 ) -> None:
     theme = design.current_theme()
     with st.container(border=True, key="card-map", gap="xsmall"):
@@ -147,15 +152,16 @@ def _map_card(
         shape = run.layers, run.heads
         sprite = None
         if shown.metric == "probe":
-            sprite = probe_sprite(access().store, run.run_id, shown.segment, shown.batch_index, shape)
+            sprite = probe_sprite(store, run.run_id, shown.segment, shown.batch_index, shape)
         picture = None if sprite is None else sprite_figure.data_uri(sprite, theme)
         # A click changes the ring alone.
-        drawing, cells = remembered(
+        drawing, cells = store.made(
             "map",
-            (run.run_id, shown.segment, shown.batch_index, shown.metric, theme, access().store.generation),
+            [run.run_id, shown.segment, shown.batch_index, shown.metric, theme.name],
             lambda: map_figure.drawing(
                 choices, layers, shown.metric, picked, theme, shape, picture, run.tau_layer
             ),
+            of=[run.run_id],
         )
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'

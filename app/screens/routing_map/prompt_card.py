@@ -31,7 +31,8 @@ def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
         if readers.empty:
             st.html('<div class="rs-unknown">not recorded: this run keeps no masks of its plans</div>')
         else:
-            _chart(run, readers, segment, token // run.block_k if kept else -1)
+            picked = token // run.block_k if kept else -1
+            _chart(store, run, readers, segment, batch_index, picked)
         if kept is None:
             st.html('<div class="rs-sub">The text of this prompt was not kept.</div>')
             return
@@ -43,14 +44,22 @@ def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
         st.html(plain_text.block(text, "Text of these tokens"))
 
 
-def _chart(run: RunRow, readers: pd.DataFrame, segment: int, picked: int) -> None:
+def _chart(
+    store: OwnerView, run: RunRow, readers: pd.DataFrame, segment: int, batch_index: int, picked: int
+) -> None:
     st.html(
         '<div class="rs-note">Share of heads, over all layers, whose executed plan reads a key block: a mean over the '
         "recorded rows after it. Dense heads read everything. Grey: no recorded row comes after it, so that only the "
         "dense tail reads it.</div>"
     )
     name = f"prompt-blocks-{queries.label(run.run_id)}-segment-{segment}"
-    drawn = readers_figure.figure(readers, design.current_theme(), run.block_k, picked)
+    theme = design.current_theme()
+    drawn = store.made(
+        "readers",
+        [run.run_id, segment, batch_index, picked, theme.name],
+        lambda: readers_figure.figure(readers, theme, run.block_k, picked),
+        of=[run.run_id],
+    )
     plot.show(drawn, "readers", "Share of heads that read each part of the prompt")
     exports.chart_foot(
         name,

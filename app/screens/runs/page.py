@@ -62,11 +62,16 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
             if baseline is not None:
                 _baseline_bar(opened, baseline)
         stored = queries.runs(opened.store, limits)
-        runs, found = filters.judged(stored, verdicts.of_rows(stored))
+        judged = opened.store.made("verdicts", [list(stored["run_id"])], lambda: verdicts.of_rows(stored))
+        runs, found = filters.judged(stored, judged)
         if runs.empty:
             states.empty("No run passes the filter", ["Clear a field above to see the others again."])
             return
-        table, shared = run_table.rows(runs, found, baseline, grouped)
+        table, shared = opened.store.made(
+            "runs",
+            [list(runs["run_id"]), None if baseline is None else baseline.run_id, grouped],
+            lambda: run_table.rows(runs, found, baseline, grouped),
+        )
         if shared:
             st.html(run_table.shared_html(shared))
         ticked = st.session_state.get("ticked", [])

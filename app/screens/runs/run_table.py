@@ -12,6 +12,7 @@ import streamlit as st
 
 from routesparse.app.shell import outcome, setting_words
 from routesparse.app.ui import design, numbers
+from routesparse.app.ui.colored import colored
 from routesparse.app.ui.glossary import TERMS
 from routesparse.app.ui.plain_text import visible
 from routesparse.engine.rows import RunRow
@@ -186,8 +187,8 @@ def sent(table: pd.DataFrame, chosen: Sequence[str], found: Sequence[Verdict]) -
 
 def _colored(table: pd.DataFrame, found: Sequence[Verdict]) -> Any:
     colors = design.current_theme().levels
-    styles = [f"color: {colors[one.level]}; font-weight: 600" for one in found]
-    return table.style.apply(lambda column: styles, subset=["verdict"])
+    styles = [[("color", colors[one.level]), ("font-weight", "600")] for one in found]
+    return colored(table, "verdict", styles)
 
 
 def _names(runs: pd.DataFrame, grouped: bool) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from streamlit.dataframe_util import convert_pandas_df_to_arrow_bytes
+from streamlit.elements.lib.pandas_styler_utils import marshall_styler
+from streamlit.proto.ArrowData_pb2 import ArrowData
 from streamlit.testing.v1 import AppTest
 
 from routesparse.app.screens.runs import page as runs_page
@@ -198,8 +200,10 @@ def test_a_long_list_sends_what_is_shown_alone(three, open_page):
     sent = run_table.sent(table, chosen, found)
     assert list(sent.data.columns) == chosen and list(sent.data["prompt"]) == list(table["prompt"])
     assert len(convert_pandas_df_to_arrow_bytes(sent.data)) < 100_000, "1,200 rows, each text once"
-    styled = sent.to_html()
-    assert all(design.current_theme().levels[level] in styled for level in {one.level for one in found})
+    told = ArrowData()
+    marshall_styler(told, sent, "table")
+    levels = {one.level for one in found}
+    assert all(design.current_theme().levels[level] in told.styler.styles for level in levels)
     without = run_table.sent(table, ["prompt", "kl"], found)
     assert list(without.columns) == ["prompt", "kl"]
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -15,6 +17,8 @@ from routesparse.engine import paths
 from routesparse.engine.errors import StoreError
 from routesparse.engine.store import bundle, spool
 from routesparse.engine.store.duckdb_store import Store
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def text_of(page) -> str:
@@ -82,6 +86,7 @@ def slow_store(home, factory, monkeypatch):
         return adopt(self, *arguments, **options)
 
     monkeypatch.setattr(Store, "adopt", gated)
+    monkeypatch.setattr(Store, "AT_ONCE", 1)
     monkeypatch.setattr(module, "_LOOK_PATIENCE_S", 0.05)
     monkeypatch.setattr(module, "_FEW", 4)
     return gate
@@ -158,18 +163,18 @@ def test_a_look_that_fails_is_told_to_the_page_and_tried_again(opened, monkeypat
 
 def test_a_bundle_without_space_is_listed_and_comes_in_by_itself(home, record, open_page, monkeypatch):
     bundle.write_bundle(record, home / "spool")
-    insert = Store._insert
+    insert = Store._insert_all
 
-    def fail(self, manifest, data, origin):
+    def fail(self, given, origin):
         raise StoreError("no space left; its bundle is kept and tried again")
 
     monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
-    monkeypatch.setattr(Store, "_insert", fail)
+    monkeypatch.setattr(Store, "_insert_all", fail)
     page = open_page("runs")
     for _ in range(2):
         page.run()
         assert "A bundle waits" in text_of(page) and "no space left" in text_of(page)
-    monkeypatch.setattr(Store, "_insert", insert)
+    monkeypatch.setattr(Store, "_insert_all", insert)
     page.run()
     page.run()
     assert "A bundle waits" not in text_of(page)
@@ -254,6 +259,20 @@ def test_modules_are_kept_out_of_the_garbage_collection_after_every_rerun(tmp_pa
     assert abs(more) < kept // 100, "a second opening keeps nothing more: it may be garbage later"
 
 
+def test_garbage_is_collected_by_the_look_now_and_then_and_not_after_every_rerun(opened, monkeypatch):
+    settings = tomllib.loads((REPOSITORY / ".streamlit" / "config.toml").read_text())
+    assert settings["runner"]["postScriptGC"] is False
+    collected = threading.Semaphore(0)
+    monkeypatch.setattr(module.gc, "collect", collected.release)
+    monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
+    for _ in range(3):
+        opened.look_into_spool()
+    assert collected.acquire(timeout=30) and not collected.acquire(timeout=0.2), "once in ten seconds"
+    monkeypatch.setattr(module, "_COLLECT_SECONDS", 0.0)
+    opened.look_into_spool()
+    assert collected.acquire(timeout=30)
+
+
 def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, opened, record, monkeypatch):
     """Only where there are several writers: the one of a file recovers at its start."""
     monkeypatch.setattr(module, "_SPOOL_SECONDS", 0.0)
@@ -262,7 +281,7 @@ def test_what_another_dashboard_left_between_move_and_rows_is_taken_in(home, ope
     monkeypatch.setattr(module, "_RECOVER_SECONDS", 0.0)
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()
-    monkeypatch.setattr(Store, "AT_ONCE", 16)
+    monkeypatch.setattr(Store, "SEVERAL_WRITERS", True)
     monkeypatch.setattr(module, "_RECOVER_SECONDS", 3600.0)
     opened.look_into_spool()
     assert record.run.run_id not in opened.store.run_ids()

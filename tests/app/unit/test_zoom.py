@@ -54,7 +54,7 @@ def test_masks_stay_on_their_blocks():
         4,
         [[15], [15], [15], [0]],
     )
-    shown = masks.Overlay(np.zeros((4, 1), np.uint8), "A", None)
+    shown = masks.Overlay(np.zeros((4, 1), np.uint8), "A", None, (0, None))
     assert masks.tint_cover(shown, part, LIGHT, 64)["box"][:2] == [4_008 * 64, 4_016 * 64]
 
 

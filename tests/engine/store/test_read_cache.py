@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from routesparse.engine.store import bundle, queries, read_cache, spool
@@ -83,6 +88,83 @@ def test_a_result_from_before_a_change_is_not_kept_for_afterwards():
     assert cache.read(1, "a", lambda: [("never asked",)]) == [("new",)]
 
 
+def test_who_asks_what_another_is_reading_takes_its_result_or_reads_where_that_fails():
+    cache, begun, may_end = ReadCache(), threading.Event(), threading.Event()
+    answers = iter([[(1,)], OSError("no"), [(2,)]])
+    got = []
+
+    def read():
+        begun.set()
+        assert may_end.wait(30)
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def ask(name):
+        try:
+            got.append(cache.read(0, name, read))
+        except OSError as error:
+            got.append(error)
+
+    for name in ("a", "b"):
+        begun.clear()
+        may_end.clear()
+        first = threading.Thread(target=ask, args=(name,))
+        first.start()
+        assert begun.wait(30)
+        second = threading.Thread(target=ask, args=(name,))
+        second.start()
+        may_end.set()
+        for thread in (first, second):
+            thread.join(30)
+            assert not thread.is_alive()
+    assert got[:2] == [[(1,)], [(1,)]]
+    assert [one for one in got[2:] if one == [(2,)]] and any(isinstance(one, OSError) for one in got[2:])
+    assert not cache._asking
+
+
+def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_no_other_owners(
+    filled, small, home, factory
+):
+    run_id, made = small.run.run_id, []
+
+    def ask(owner, key, of=(run_id,)):
+        return OwnerView(filled, owner).made(
+            "card", [key], lambda: made.append(key) or f"<b>{owner}</b>", of=of
+        )
+
+    assert ask(None, "light") == ask(None, "light") == "<b>None</b>" and made == ["light"]
+    assert ask(None, "dark") == "<b>None</b>" and ask("b" * 32, "light") == f"<b>{'b' * 32}</b>"
+    ask(None, "all", of=())
+    made.clear()
+    bundle.write_bundle(factory.make_record("20261001-000000-other000", layers=2, heads=2), home / "spool")
+    spool.ingest_spool(filled)
+    ask(None, "light")
+    assert made == [], "another run changes nothing of this one"
+    ask(None, "all", of=())
+    OwnerView(filled, None).set_label(run_id, Label(name="harbour"))
+    ask(None, "light")
+    assert made == ["all", "light"]
+
+
+def test_what_was_made_of_rows_from_before_a_change_is_not_kept_for_afterwards(filled, home, factory):
+    early, made = OwnerView(filled, None), []
+    rows = early.rows("SELECT run_id FROM run")
+    bundle.write_bundle(factory.make_record("20261001-000000-other000", layers=2, heads=2), home / "spool")
+    spool.ingest_spool(filled)
+    assert len(early.run_ids()) == 2
+
+    def count(view, rows):
+        return view.made("count", [], lambda: made.append(len(rows)) or len(rows))
+
+    assert count(early, rows) == 1
+    late = OwnerView(filled, None)
+    assert count(late, late.rows("SELECT run_id FROM run")) == 2
+    again = OwnerView(filled, None)
+    assert count(again, again.run_ids()) == 2 and made == [1, 2]
+
+
 def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(read_cache, "MOST_BYTES", 10_000)
     monkeypatch.setattr(read_cache, "MOST_RESULT_BYTES", 4_000)
@@ -101,6 +183,10 @@ def test_memory_is_bounded(monkeypatch):
     assert read.count("often") == 1
     ask(0, 1_000)
     assert read.count(0) == 2, "what was not used for longest went"
+    made = {"marks": [{"x": np.zeros(400)}], "words": "x" * 500, "rows": pd.DataFrame({"a": range(50)})}
+    before = cache.bytes
+    cache.read(0, "made", lambda: (made, replace(Label(), notes="x" * 100)))
+    assert cache.bytes <= before or cache.bytes - before > 8 * 400 + 500 + 8 * 50 + 100
     cache.read(1, "next", lambda: [(1,)])
     assert cache.bytes < 300, "a change drops all"
     for number in range(10_000):

@@ -42,6 +42,39 @@ def test_ingest_keeps_every_row_and_the_bundle(store, record, home):
     assert queries.run(OwnerView(store, None), record.run.run_id) == record.run
 
 
+def test_bundles_are_taken_in_together_and_a_bad_one_alone_is_set_aside(store, small, factory, home):
+    together = store.AT_ONCE
+    for number in range(2 * together - 1):
+        bundle.write_bundle(factory.rename(small, f"good{number}"), home / "spool")
+    bad = bundle.write_bundle(factory.rename(small, "bad"), home / "spool")
+    (bad / "run.parquet").unlink()
+    before = store.generation
+    report = spool.ingest_spool(store)
+    assert sorted(report.ingested) == sorted(f"good{number}" for number in range(2 * together - 1))
+    assert [each.name for each in report.rejected] == ["bad"] and not report.waiting
+    assert store.generation == before + 2, "one change for each transaction"
+    assert counts(store)["run"] == 2 * together - 1
+    assert store.rows("SELECT count(*) FROM run_summary") == [(2 * together - 1,)]
+
+
+def test_where_bundles_cannot_be_taken_in_together_each_is_tried_alone(
+    store, small, factory, home, monkeypatch
+):
+    """The insert of two fails once, as where a value of one does not fit; the others must not wait for it."""
+    insert = Store._insert_all
+
+    def only_alone(self, given, origin):
+        if len(given) > 1:
+            raise BundleError("one of them can't be stored")
+        insert(self, given, origin)
+
+    monkeypatch.setattr(Store, "_insert_all", only_alone)
+    for name in ("one", "two"):
+        bundle.write_bundle(factory.rename(small, name), home / "spool")
+    assert sorted(spool.ingest_spool(store).ingested) == ["one", "two"]
+    assert not store.unlisted and counts(store)["run"] == 2
+
+
 def visible(folder):
     """What lies there beside the mark of a shared folder."""
     return {path.name for path in folder.iterdir()} - {shared_folder.MARK}
@@ -280,15 +313,19 @@ def no_space(monkeypatch):
 
     @contextmanager
     def full():
-        insert = Store._insert
+        insert = Store._insert_all
 
-        def fail(self, manifest, data, origin):
+        def fail(self, given, origin):
+            wrong = [
+                (manifest, {**data, "run": data["run"].append_column("no_column", [[1]])})
+                for manifest, data in given
+            ]
             with pytest.raises(StoreError) as caught:
-                insert(self, manifest, {**data, "run": data["run"].append_column("no_column", [[1]])}, origin)
+                insert(self, wrong, origin)
             raise caught.value
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "_insert", fail)
+            patch.setattr(Store, "_insert_all", fail)
             yield
 
     return full
@@ -338,7 +375,7 @@ def test_an_unexpected_failure_after_the_move_waits_and_is_told(store, small, ho
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_insert", fail)
+        patch.setattr(Store, "_insert_all", fail)
         report = spool.ingest_spool(store)
     assert "unexpected MemoryError" in report.waiting[0].reason and not report.rejected
     assert spool.ingest_spool(store).ingested == [small.run.run_id]
