@@ -121,6 +121,13 @@ _STYLE = """
   border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 [class*="candidates"] .rs-table td.w { width: auto; max-width: none; min-width: 150px; white-space: normal; }
+/* Where ten columns have no room, a candidate and its outcome stand above its numbers: nothing is scrolled to. */
+[class*="candidates"] .rs-table { container-type: inline-size; }
+@container (max-width: 640px) {
+  [class*="candidates"] .rs-table :is(table, tbody) { display: block; }
+  [class*="candidates"] .rs-table tr { display: grid; grid-template-columns: repeat(8, 1fr); }
+  [class*="candidates"] .rs-table tr > .l { grid-column: span 4; border-bottom: 0; padding-bottom: 0;
+    white-space: normal; } }
 .st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
@@ -163,7 +170,9 @@ _STYLE = """
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
     > [data-testid="stColumn"] { min-width: 100%; }
-  :is(.st-key-card-all-candidates, .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
+  :is(.st-key-card-all-candidates, .st-key-card-other-runs, .st-key-card-sides, .st-key-card-answer)
+    .rs-table :is(th, td) { padding-inline: 2.5px; }
+  .st-key-card-other-runs th .rs-q { display: none; }
   .st-key-card-worst td.l:not(.w) { white-space: normal; min-width: 100px; } .st-key-card-worst td.w { width: auto; }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }

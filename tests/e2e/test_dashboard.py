@@ -182,6 +182,25 @@ def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
     assert wide <= seen + 2
 
 
+def test_a_window_of_1024_pixels_shows_every_column_of_a_heads_tables(address, page, record):
+    page.set_viewport_size({"width": 1024, "height": 900})
+    run = record.run.run_id[:8]
+    for path in ("map", "head"):
+        page.goto(f"{address}/{path}?run={run}&layer=5&head=2")
+        page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
+        page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        tables = page.locator(".rs-table")
+        assert tables.count() >= 2
+        for table in tables.all():
+            wide, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
+            assert wide <= seen, table.inner_text()[:60]
+    # Beside or below another, but never over it.
+    texts = page.locator("[class*=candidates] .rs-table td.l").evaluate_all(
+        "cells => cells.map((cell) => cell.scrollWidth - cell.clientWidth)"
+    )
+    assert max(texts) <= 0
+
+
 def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
     page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame]").click(position={"x": 90, "y": 48})
