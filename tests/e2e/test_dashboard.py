@@ -218,6 +218,17 @@ def test_page_talks_to_the_loopback_interface_only(address, context, page, recor
     assert context.hosts() == {"127.0.0.1"}
 
 
+def test_a_link_to_home_leads_home(address, page):
+    """Streamlit serves its default page at "/" alone."""
+    page.goto(f"{address}/home")
+    page.get_by_role("button", name="Tour a sample").or_(
+        page.get_by_role("link", name="Tour a sample")
+    ).wait_for()
+    assert page.get_by_text("Page not found").count() == 0
+    page.goto(f"{address}/nowhere")
+    page.get_by_text("Page not found").wait_for()
+
+
 def test_first_visit_of_a_fresh_server_may_be_a_deep_link(serve, page, record, tmp_path):
     """A folder app/pages would make Streamlit answer the very first one with "Page not found"."""
     bundle.write_bundle(record, tmp_path / "spool")
