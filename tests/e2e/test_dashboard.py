@@ -160,6 +160,21 @@ def test_plotly_is_loaded_by_who_explores_a_profile_alone(address, context, page
     assert loaded and context.failures == []
 
 
+def test_the_pointer_reads_the_bar_of_its_own_panel(address, context, page):
+    """High above a low bar, the bar of the panel above is nearer."""
+    place = """plot => { const low = plot.items.filter((item) => plot.order(item) === 1 && item.box[3] < 20);
+      const high = plot.items.filter((item) => plot.order(item) === 0);
+      const shared = low.find(({ x }) => high.some(({ box }) => box[0] < x && x < box[0] + box[2]));
+      return { x: shared.x, y: plot.ends[0][1] + 12 }; }"""
+    page.goto(f"{address}/calibration?names=prose,code")
+    plot = page.locator(".st-key-residuals .rs-plot")
+    plot.locator("svg").wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    plot.locator("svg").hover(position=plot.evaluate(place))
+    assert plot.locator(".tip").inner_text().startswith("code: ")
+    assert context.failures == []
+
+
 def test_deleted_run_comes_back_with_undo(address, page):
     page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
