@@ -27,7 +27,7 @@ _STYLE = """
 [data-testid="stSidebarNavLink"][aria-current="page"] span { color: var(--rs-accent); font-weight: 600; }
 [class*="st-key-card-"] { background: var(--rs-panel); padding: 14px 16px; }
 .rs-title { font-size: 1.5rem; font-weight: 650; line-height: 1.2; letter-spacing: -.005em; }
-.rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; }
+.rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; overflow-wrap: anywhere; }
 .rs-note { font-size: .86rem; }
 .rs-h { font-weight: 650; font-size: 1rem; }
 .stApp .st-key-run-header { flex-wrap: nowrap; } .st-key-run-header > :first-child { min-width: 0; }
@@ -80,7 +80,7 @@ _STYLE = """
 .rs-unknown { background: light-dark(#e6e8ea, #31373d); color: var(--rs-ink); border-radius: 4px; padding: 14px;
   font-size: .93rem; }
 .rs-legend { display: flex; flex-wrap: wrap; gap: 4px 14px; color: var(--rs-mute); font-size: .86rem; }
-.rs-legend span { display: inline-flex; align-items: center; }
+.rs-legend span { display: inline-flex; align-items: center; overflow-wrap: anywhere; }
 .rs-legend i { display: inline-flex; width: 16px; height: 16px; border-radius: 3px; margin-right: 5px;
   align-items: center; justify-content: center; font: 600 .72rem/1 sans-serif; }
 .rs-bar { display: inline-block; width: 18px; height: 9px; border-radius: 2px; background: var(--rs-accent);
@@ -114,6 +114,8 @@ _STYLE = """
 .rs-equation code { font-size: .92em; color: var(--rs-mute); }
 .rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
 .st-key-card-ablations td.say { min-width: 200px; }
+.st-key-card-answer td.l { white-space: normal; overflow-wrap: anywhere; min-width: 48px; }
+.st-key-card-other-runs td.l:not(.wrap) { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
@@ -125,9 +127,9 @@ _STYLE = """
 [class*="candidates"] .rs-table { container-type: inline-size; }
 @container (max-width: 640px) {
   [class*="candidates"] .rs-table :is(table, tbody) { display: block; }
-  [class*="candidates"] .rs-table tr { display: grid; grid-template-columns: repeat(8, 1fr); }
+  [class*="candidates"] .rs-table tr { display: grid; grid-template-columns: repeat(8, minmax(0, 1fr)); }
   [class*="candidates"] .rs-table tr > .l { grid-column: span 4; border-bottom: 0; padding-bottom: 0;
-    white-space: normal; } }
+    white-space: normal; overflow-wrap: anywhere; } }
 .st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
@@ -293,7 +294,7 @@ def _side(sides: Sides, key: str) -> Side:
 
 
 def _interval(metric: str, cell: Difference | None) -> str:
-    if cell is None or cell.difference is None:
+    if cell is None or cell.difference is None or math.isnan(cell.difference):
         return "–"
     text = _number(metric, cell.difference, signed=True)
     if cell.low is None or cell.high is None:
@@ -305,7 +306,7 @@ def _interval(metric: str, cell: Difference | None) -> str:
 
 
 def _number(metric: str, value: float | None, signed: bool = False) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     sign = "+" if signed else ""
     if metric == "kernel_us":

@@ -20,7 +20,7 @@ def times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None = N
     parts = ("probe_us", "index_us", "route_us", "kernel_us")
     measured = sum((rows[part] for part in parts), pd.Series(0.0, rows.index)) / 1000
     planned, limit = rows["planned_us"] / 1000, rows["limit_us"].astype(float) / 1000
-    known = [*measured, *planned, *limit.dropna()]
+    known = [*measured.dropna(), *planned.dropna(), *limit.dropna()]
     longest = max(known, default=1.0) or 1.0
     step = _round_step(longest)
     return {
@@ -29,9 +29,9 @@ def times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None = N
         "rows": [
             {
                 "layer": int(row.layer),
-                "measured_ms": round(float(m), 4),
-                "planned_ms": round(row.planned_us / 1000, 4),
-                "limit_ms": None if numbers.is_missing(row.limit_us) else round(row.limit_us / 1000, 4),
+                "measured_ms": _drawn(m),
+                "planned_ms": _drawn(row.planned_us / 1000),
+                "limit_ms": _drawn(row.limit_us / 1000),
                 "fallen": int(fallen.get(row.layer, 0)),
                 "certificate": None if tau_layer is None else _certificate(row),
                 "tip": "\n".join([*_hover(row, float(m)), *_certified(row, tau_layer)]),
@@ -39,6 +39,11 @@ def times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None = N
             for row, m in zip(rows.itertuples(), measured, strict=True)
         ],
     }
+
+
+def _drawn(ms: float) -> float | None:
+    """Where a time stands on the axis, which begins at 0; None where there is none."""
+    return None if numbers.is_missing(ms) else round(max(0.0, float(ms)), 4)
 
 
 def _certificate(row: Any) -> dict[str, Any]:

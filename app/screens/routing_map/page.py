@@ -170,7 +170,7 @@ def _map_card(
             )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":
-            st.html(map_legend.pattern_legend(choices, theme))
+            st.html(map_legend.pattern_legend(choices, theme, run.layers * run.heads))
         elif sprite is not None:
             st.html(sprite_figure.legend(sprite, theme))
         else:
