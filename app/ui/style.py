@@ -114,7 +114,7 @@ _STYLE = """
 .rs-equation code { font-size: .92em; color: var(--rs-mute); }
 .rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
 .st-key-card-ablations td.say { min-width: 200px; }
-.st-key-card-answer td.l { white-space: normal; overflow-wrap: anywhere; min-width: 48px; }
+.st-key-card-answer td.l { white-space: normal; overflow-wrap: anywhere; min-width: 34px; }
 .st-key-card-other-runs td.l:not(.wrap) { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
@@ -162,6 +162,7 @@ _STYLE = """
 .rs-claims + .rs-note { margin-top: 8px; }
 .rs-claims.rs-three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
+.rs-narrow { display: none; } @media (max-width: 1200px) { .rs-narrow { display: block; } }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }

@@ -187,7 +187,7 @@ def test_deleted_run_comes_back_with_undo(address, page):
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
 
 
-def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
+def test_runs_table_fits_1280_pixels_also_with_a_baseline_and_says_where_it_does_not(address, page):
     page.goto(f"{address}/runs?baseline=d4e5b678")
     page.get_by_text("Baseline:").wait_for()
     scroller = page.locator("[data-testid=stDataFrame] .dvn-scroller")
@@ -195,6 +195,10 @@ def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
     page.wait_for_timeout(500)
     wide, seen = scroller.evaluate("e => [e.scrollWidth, e.clientWidth]")
     assert wide <= seen + 2
+    told = page.get_by_text("Columns without room in this window stand to the right")
+    assert not told.is_visible()
+    page.set_viewport_size({"width": 1024, "height": 900})
+    told.wait_for()
 
 
 def test_a_window_of_1024_pixels_shows_every_column_of_a_heads_tables(address, page, record):
