@@ -40,7 +40,7 @@ def main() -> None:
     if not guard.may_enter():
         return
     pages = {
-        "home": st.Page(home.render, title="Home", url_path="home", default=True),
+        "home": st.Page(home.render, title="Home", default=True),
         "runs": st.Page(runs.render, title="Runs", url_path="runs"),
         "new": st.Page(new_run.render, title="New run", url_path="new"),
         "models": st.Page(models.render, title="Models", url_path="models"),
@@ -67,7 +67,8 @@ def main() -> None:
         ],
         "Help": [pages["terms"]],
     }
-    page = menu.draw(groups)
+    # Streamlit serves its default page at "/" alone, whatever its path: a link to /home needs a page of its own.
+    page = menu.draw(groups, st.Page(home.render, title="Home", url_path="home", visibility="hidden"))
     if identity.login_configured():
         with st.sidebar:
             st.text(identity.name())

@@ -211,7 +211,8 @@ def _answer(facts: Facts) -> Finding | None:
     if facts.kl_nats is not None and facts.kl_nats > KL_LIMIT:
         text = f"Next token as by dense, but the odds moved{kl}"
         return Finding("amber", text, f"as dense{kl}", "odds moved")
-    return Finding("green", f"Next token as by dense{kl}", f"as dense{kl}", "next token as dense")
+    short = f"as dense{kl}".replace("below ", "< ")  # a cell has no room for more
+    return Finding("green", f"Next token as by dense{kl}", short, "next token as dense")
 
 
 def _error(facts: Facts) -> Finding | None:

@@ -167,3 +167,10 @@ def _line(found: Mapping[str, str]) -> list[str]:
     policy = found["policy"].removeprefix("policy ")
     price = found.get("price", "").removeprefix("price ")
     return [f"{policy} {price}".strip(), found["tau"]]
+
+
+def value(found: object) -> str:
+    """A recorded setting as it is shown: a number without the digits that nobody chose, "–" for none."""
+    if isinstance(found, float):
+        return f"{found:.6g}"
+    return "–" if found is None else str(found)

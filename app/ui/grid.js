@@ -19,8 +19,13 @@ function lines(text, x, y, size, look) {
   return `<text${look}>${all.map((line, i) => `<tspan x="${px(x)}" y="${px(first + i * high)}"${all.length > 1 && !i ? ' font-weight="650"' : ""}>${escape(line)}</tspan>`).join("")}</text>`;
 }
 
-function draw(root, data) {
-  const [rows, columns] = data.shape, width = Math.floor(root.clientWidth);
+// Labels, each line cut to what leaves the cells half of the width.
+const fitting = (labels, most) => labels.map((label) => label.split("\n")
+  .map((line) => (line.length > most ? `${line.slice(0, most - 1)}…` : line)).join("\n"));
+
+function draw(root, { row_labels, column_labels, ...data }) {
+  const [rows, columns] = data.shape, width = Math.floor(root.clientWidth), most = Math.max(2, Math.floor(width / 2 / LETTER));
+  Object.assign(data, { row_labels: fitting(row_labels, most), column_labels: fitting(column_labels, most) });
   const left = longest(data.row_labels) * LETTER + (data.row_title ? 26 : 10);
   const cell = Math.max(1, (width - left) / columns), row = data.row_px, gap = Math.min(cell, row) < 20 ? 1 : GAP;
   root.g = { left, cell, row, rows, columns, width };

@@ -52,12 +52,20 @@ __all__ = [
     "tokens",
     "uncertified",
     "uncertified_layers",
+    "whole_micros",
 ]
 
 
 def share_passed(value: Any) -> str:
     """The share of what passed, rounded down: "100 %" means all of them."""
     return NOT_MEASURED if is_missing(value) else f"{100 * rounded_down(value, 2):.0f} %"
+
+
+def whole_micros(value: Any) -> str:
+    """Microseconds for a column that names them: "1,468"; more than an hour, which only a damaged row has, "1e+15"."""
+    if is_missing(value):
+        return NOT_MEASURED
+    return f"{value:,.0f}" if value < 3.6e9 else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:

@@ -98,16 +98,8 @@ def bars(
 ) -> Mark:
     """at: (left, right, bottom, top) of each; hatch: "", "/", "." or "x"; ring: a mark of what is picked, which saved
     pictures leave out."""
-    places = [short(place) for place in at]
-    return {
-        "kind": "bars",
-        "at": places,
-        "color": color,
-        "hover": hover,
-        "told": told,
-        "hatch": hatch,
-        "ring": ring,
-    }
+    look = {"color": color, "hover": hover, "told": told, "hatch": hatch, "ring": ring}
+    return {"kind": "bars", **_placed({"at": [short(place) for place in at], **look}, at)}
 
 
 def points(
@@ -128,22 +120,25 @@ def points(
     their colours ``inks``.
     """
     place = {"x": short(x), "y": short(y), "symbol": symbol, "size": size}
-    return {"kind": "points", **place, "color": color, "hover": hover, "told": told, **look}
+    mark = {**place, "color": color, "hover": hover, "told": told, **look}
+    return {"kind": "points", **_placed(mark, list(zip(x, y, strict=True)))}
+
+
+def _placed(mark: Mark, places: Sequence[Sequence[float]]) -> Mark:
+    """The mark without the items that have no finite place: a browser reads neither NaN nor infinity."""
+    kept = [i for i, place in enumerate(places) if all(map(math.isfinite, place))]
+    if len(kept) == len(places):
+        return mark
+    parted = {name: values for name, values in mark.items() if isinstance(values, list | tuple) and values}
+    return {**mark, **{name: [values[i] for i in kept] for name, values in parted.items()}}
 
 
 def line(
     x: Sequence[float], y: Sequence[float], color: str, width: float = 1.3, dash: str = "", ring: bool = False
 ) -> Mark:
     """dash: SVG's, such as "5 4"; ring: as of bars."""
-    return {
-        "kind": "line",
-        "x": short(x),
-        "y": short(y),
-        "color": color,
-        "width": width,
-        "dash": dash,
-        "ring": ring,
-    }
+    look = {"color": color, "width": width, "dash": dash, "ring": ring}
+    return {"kind": "line", **_placed({"x": short(x), "y": short(y), **look}, list(zip(x, y, strict=True)))}
 
 
 def steps(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -153,7 +148,7 @@ def steps(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[flo
 
 def whiskers(at: Sequence[Sequence[float]], color: str) -> Mark:
     """at: (x, y) of one end and of the other, upright or level; a cap at both."""
-    return {"kind": "whiskers", "at": [short(place) for place in at], "color": color}
+    return {"kind": "whiskers", **_placed({"at": [short(place) for place in at], "color": color}, at)}
 
 
 def beside(x: float, low: float, high: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _STYLE = """
 [data-testid="stSidebarNavLink"][aria-current="page"] span { color: var(--rs-accent); font-weight: 600; }
 [class*="st-key-card-"] { background: var(--rs-panel); padding: 14px 16px; }
 .rs-title { font-size: 1.5rem; font-weight: 650; line-height: 1.2; letter-spacing: -.005em; }
-.rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; }
+.rs-sub, .rs-note { color: var(--rs-mute); font-size: .93rem; line-height: 1.45; overflow-wrap: anywhere; }
 .rs-note { font-size: .86rem; }
 .rs-h { font-weight: 650; font-size: 1rem; }
 .stApp .st-key-run-header { flex-wrap: nowrap; } .st-key-run-header > :first-child { min-width: 0; }
@@ -80,7 +80,7 @@ _STYLE = """
 .rs-unknown { background: light-dark(#e6e8ea, #31373d); color: var(--rs-ink); border-radius: 4px; padding: 14px;
   font-size: .93rem; }
 .rs-legend { display: flex; flex-wrap: wrap; gap: 4px 14px; color: var(--rs-mute); font-size: .86rem; }
-.rs-legend span { display: inline-flex; align-items: center; }
+.rs-legend span { display: inline-flex; align-items: center; overflow-wrap: anywhere; }
 .rs-legend i { display: inline-flex; width: 16px; height: 16px; border-radius: 3px; margin-right: 5px;
   align-items: center; justify-content: center; font: 600 .72rem/1 sans-serif; }
 .rs-bar { display: inline-block; width: 18px; height: 9px; border-radius: 2px; background: var(--rs-accent);
@@ -114,6 +114,8 @@ _STYLE = """
 .rs-equation code { font-size: .92em; color: var(--rs-mute); }
 .rs-table td.say { white-space: normal; color: var(--rs-mute); line-height: 1.45; }
 .st-key-card-ablations td.say { min-width: 200px; }
+.st-key-card-answer td.l { white-space: normal; overflow-wrap: anywhere; min-width: 34px; }
+.st-key-card-other-runs td.l:not(.wrap) { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .rs-table td.wrap { white-space: normal; min-width: 78px; } .rs-table td.l.wrap { min-width: 120px; }
 .rs-q:hover, .rs-q:focus { color: var(--rs-accent); border-color: var(--rs-accent); outline: none; }
 .rs-q.tip:hover::after, .rs-q.tip:focus::after { content: attr(data-tip); position: absolute; left: -10px;
@@ -121,6 +123,13 @@ _STYLE = """
   border: 1px solid var(--rs-line); border-radius: 7px; padding: 8px 10px; font-size: 12.5px; line-height: 1.4;
   font-weight: 400; white-space: normal; box-shadow: 0 4px 16px rgb(0 0 0 / .14); }
 [class*="candidates"] .rs-table td.w { width: auto; max-width: none; min-width: 150px; white-space: normal; }
+/* Where ten columns have no room, a candidate and its outcome stand above its numbers: nothing is scrolled to. */
+[class*="candidates"] .rs-table { container-type: inline-size; }
+@container (max-width: 640px) {
+  [class*="candidates"] .rs-table :is(table, tbody) { display: block; }
+  [class*="candidates"] .rs-table tr { display: grid; grid-template-columns: repeat(8, minmax(0, 1fr)); }
+  [class*="candidates"] .rs-table tr > .l { grid-column: span 4; border-bottom: 0; padding-bottom: 0;
+    white-space: normal; overflow-wrap: anywhere; } }
 .st-key-card-candidates th { white-space: normal; vertical-align: bottom; }
 .st-key-card-candidates th .rs-q { display: none; }
 .st-key-card-candidates th[title] { text-decoration: underline dotted; text-underline-offset: 3px; cursor: help; }
@@ -153,6 +162,7 @@ _STYLE = """
 .rs-claims + .rs-note { margin-top: 8px; }
 .rs-claims.rs-three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .rs-three small { margin-top: 6px; font-size: .86rem; } .rs-three strong { color: var(--rs-ink); font-weight: 600; }
+.rs-narrow { display: none; } @media (max-width: 1200px) { .rs-narrow { display: block; } }
 .rs-claims em { font-style: normal; font-weight: 600; font-size: .88rem; } .rs-claims em.bad, .rs-warn
   { color: var(--rs-warn); }
 @media (max-width: 1100px) { .rs-table th { white-space: normal; vertical-align: bottom; }
@@ -163,7 +173,9 @@ _STYLE = """
   .rs-kpi:has(> :nth-child(7)) { grid-template-columns: repeat(4, 1fr); }
   [data-testid="stHorizontalBlock"]:has(> * .st-key-card-worst-certified, > * .st-key-card-certified-layers)
     > [data-testid="stColumn"] { min-width: 100%; }
-  :is(.st-key-card-all-candidates, .st-key-card-other-runs) .rs-table :is(th, td) { padding-inline: 2.5px; }
+  :is(.st-key-card-all-candidates, .st-key-card-other-runs, .st-key-card-sides, .st-key-card-answer)
+    .rs-table :is(th, td) { padding-inline: 2.5px; }
+  .st-key-card-other-runs th .rs-q { display: none; }
   .st-key-card-worst td.l:not(.w) { white-space: normal; min-width: 100px; } .st-key-card-worst td.w { width: auto; }
   .rs-claims { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .rs-table a { color: var(--rs-accent); text-decoration: none; } .rs-table a:hover { text-decoration: underline; }

@@ -8,8 +8,9 @@ import pandas as pd
 import streamlit as st
 
 from routesparse.app.shell import navigate, view
-from routesparse.app.ui import design, exports, glossary, plot, reason_words
+from routesparse.app.ui import design, exports, glossary, plot, reason_words, states
 from routesparse.app.unit import charts, masks, panel, probe, row_card, row_words, zoom
+from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import frames, queries, word_queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -85,7 +86,7 @@ def probe_card(store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Ser
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
         window = zoom.wanted()
-        full = queries.probe_full(store, unit) if window else None
+        full = _full_probe(store, unit) if window else None
         part = zoom.cut(full, window) if full and window else None
         _probe_title(heatmap, choice, run.block_k)
         shown = None if part is None else window
@@ -98,7 +99,7 @@ def full_probe_card(
 ) -> None:
     """The float16 probe of the bundle, while it is there, with the mask of the chosen or any other candidate."""
     with st.container(border=True, key="card-probe", gap="xsmall"):
-        heatmap = queries.probe_full(store, unit) or queries.probe_thumbnail(store, unit)
+        heatmap = _full_probe(store, unit) or queries.probe_thumbnail(store, unit)
         if heatmap is None:
             st.html('<div class="rs-h">Probe</div><div class="rs-sub">Not recorded for this unit.</div>')
             return
@@ -109,7 +110,7 @@ def full_probe_card(
         window = None if part is None else window
         mask = None
         if heatmap.levels is None:
-            st.html('<div class="rs-sub">What each budget reads was not recorded for this run.</div>')
+            st.html('<div class="rs-sub">What each budget reads is not stored for this run.</div>')
         elif len(candidates):
             mask = _mask_choice(store, unit, heatmap, candidates, run.block_k, window)
         _probe_picture(store, run, unit, heatmap, _FULL_HEIGHT, window, mask)
@@ -117,6 +118,15 @@ def full_probe_card(
     if position is not None:
         loss = row_words.of_row(store, run, unit, candidates, position)
         row_card.card(store, run, unit, loss, word_queries.words(store, run.run_id))
+
+
+def _full_probe(store: OwnerView, unit: queries.Unit) -> queries.Heatmap | None:
+    """The bundle's probe; None where it is gone, and where it can't be read, which the card then says."""
+    try:
+        return queries.probe_full(store, unit)
+    except InputError as error:
+        states.field_error(f"{error}.")
+        return None
 
 
 def _mask_choice(
@@ -221,6 +231,7 @@ def scatter_card(
     store: OwnerView, run: RunRow, unit: queries.Unit, choice: pd.Series, candidates: pd.DataFrame
 ) -> None:
     """Risk against predicted time."""
+    candidates = candidates.dropna(subset=["risk", "kernel_us"])
     if candidates.empty:
         return
     with st.container(border=True, key="card-scatter", gap="xsmall"):

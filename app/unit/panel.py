@@ -50,7 +50,7 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
     return facts.lines_html(
         [
             ("budget", str(choice["budget"]) if sparse else "all keys"),
-            *([("price", f"{run.price:g}", "price")] if run.price is not None else []),
+            *([] if numbers.is_missing(run.price) else [("price", f"{run.price:g}", "price")]),
             ("kept of the causal area", numbers.share(choice["density"]), "density"),
             (
                 "gate statistic g" + ("" if threshold is None else f", λ{own} = {threshold:.3f}"),
@@ -67,7 +67,7 @@ def facts_html(choice: pd.Series, run: RunRow, layer: pd.Series | None) -> str:
             ),
             ("disagreement u", numbers.mass(choice["disagreement"]), "disagreement"),
             ("risk R", numbers.mass(choice["risk"]), "risk"),
-            ("entropy", f"{choice['entropy']:.2f} nats", "entropy"),
+            ("entropy", _nats(choice["entropy"]), "entropy"),
             ("local band", numbers.share(choice["local_band"], 0), "local_band"),
             ("predicted time", numbers.micros(choice["kernel_us"]), "kernel"),
             ("certificates tested", numbers.count(choice["tests"])),
@@ -128,9 +128,13 @@ def candidates_html(candidates: pd.DataFrame) -> str:
             f"<td>{numbers.share(row.density)}</td><td>{numbers.mass(row.mass)}</td>"
             f"<td>{numbers.mass(row.gate_statistic)}</td><td>{numbers.bound(row.lower_mass) if tested else '–'}</td>"
             f"<td>{numbers.mass(row.disagreement)}</td><td>{numbers.mass(row.risk)}</td>"
-            f"<td>{row.kernel_us:,.0f}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
+            f"<td>{numbers.whole_micros(row.kernel_us)}</td><td>{'yes' if row.admissible else 'no'}</td></tr>"
         )
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")
+
+
+def _nats(value: float) -> str:
+    return numbers.NOT_MEASURED if numbers.is_missing(value) else f"{value:.2f} nats"
 
 
 def _certified(choice: pd.Series) -> str:

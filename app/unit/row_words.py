@@ -83,9 +83,9 @@ def describe(loss: RowLoss) -> str:
 def headline(loss: RowLoss) -> str:
     """The row in figures."""
     parts = [f"token {loss.position:,}"]
-    if loss.error is not None:
+    if not numbers.is_missing(loss.error):
         parts.append(f"error {numbers.mass(loss.error)}")
-    if loss.mass is not None:
+    if not numbers.is_missing(loss.mass):
         parts.append(f"keeps {numbers.share(loss.mass)} of its attention")
     return " · ".join(parts)
 

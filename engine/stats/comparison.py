@@ -115,7 +115,7 @@ def choice_entropy(counts: pd.DataFrame) -> pd.DataFrame:
     usual = mixed.loc[mixed.groupby(head)["share"].idxmax()].set_index(head)
     found = pd.DataFrame(
         {
-            "bits": mixed.groupby(head)["bits"].sum().clip(lower=0.0),
+            "bits": mixed.groupby(head)["bits"].sum().clip(lower=0.0) + 0.0,  # no "-0.0"
             "domains": domains,
             "usual": usual["pattern"],
             "usual_share": usual["share"],

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from routesparse.engine.store.owner_view import OwnerView
+from routesparse.engine.store.queries import measured
 
 _UNITS = """
     SELECT r.run_id, r.prompt_name, c.batch_index, c.layer, c.head, c.segment, c.pattern, c.budget, c.density,
@@ -45,20 +46,22 @@ def units(store: OwnerView, run_ids: Sequence[str], most: int) -> pd.DataFrame:
 
     ``residual`` is g - g*, ``delta`` the delta_q that the conformal claim used (NULL: none, or clipped at 0).
     """
-    return store.frame(
+    found = store.frame(
         f"SELECT * FROM ({_UNITS}) USING SAMPLE reservoir({int(most)} ROWS) REPEATABLE (0)",
         [list(run_ids)],
         of=run_ids,
-    ).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
+    )
+    return measured(found).sort_values(["run_id", "layer", "head", "segment"], ignore_index=True)
 
 
 def worst(store: OwnerView, run_ids: Sequence[str], order: str, most: int) -> pd.DataFrame:
     """The ``most`` worst audited units by one of ORDERS. Errors: KeyError for another order."""
-    return store.frame(
+    found = store.frame(
         f"SELECT * FROM ({_UNITS}) ORDER BY {ORDERS[order]}, run_id, layer, head, segment LIMIT ?",
         [list(run_ids), most],
         of=run_ids,
     )
+    return measured(found)
 
 
 def coverage(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
@@ -145,7 +148,7 @@ def gaps(store: OwnerView, run_ids: Sequence[str]) -> pd.DataFrame:
 def forward_errors(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Per layer the error of its attention output against the dense forward's, layers before included; empty where
     the run had no full audit."""
-    return store.frame(
+    found = store.frame(
         """
         SELECT l.layer, l.forward_error FROM run JOIN layer_run l USING (run_key)
         WHERE run.run_id = ? AND l.forward_error IS NOT NULL ORDER BY l.layer
@@ -153,3 +156,4 @@ def forward_errors(store: OwnerView, run_id: str) -> pd.DataFrame:
         [run_id],
         of=[run_id],
     )
+    return measured(found).dropna(ignore_index=True)

@@ -210,12 +210,26 @@ def short_id(store: OwnerView, run_id: str) -> str:
     return label(run_id) if same[0][0] == 1 else run_id
 
 
+def measured(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows with NaN, "not measured", for what is infinite: only a damaged row holds that, but an executed error."""
+    for name, values in found.items():
+        if values.dtype.kind == "f" and name != "executed_error" and np.isinf(values.to_numpy()).any():
+            found[name] = values.where(np.isfinite(values))
+    return found
+
+
+def units_stored(store: OwnerView, run_id: str) -> int:
+    """How many decisions of a run are stored; fewer than its ``units`` where rows were lost."""
+    key = store.key(run_id)
+    return int(store.rows("SELECT count(*) FROM head_choice WHERE run_key = ?", [key], of=[run_id])[0][0])
+
+
 def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
     """Per layer planned and measured time, units and fallbacks (over all segments), and the layer's own certificate.
 
     ``uncertified`` counts units; ``layer_uncertified`` says whether the layer's certificate is below tau_layer.
     """
-    return store.frame(
+    found = store.frame(
         """
         SELECT l.* EXCLUDE (run_key), c.units, c.expanded, c.dense_fallback, c.dense_router, c.uncertified,
                coalesce(layer_uncertified(l.lower_mass, r.tau_layer, c.sparse > 0), false) AS layer_uncertified
@@ -235,11 +249,12 @@ def layers(store: OwnerView, run_id: str) -> pd.DataFrame:
         [store.key(run_id)] * 2,
         of=[run_id],
     )
+    return measured(found)
 
 
 def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -> pd.DataFrame:
     """The decision of every (layer, head) of one segment, with its audit (NULL where not audited)."""
-    return store.frame(
+    found = store.frame(
         """
         SELECT c.* EXCLUDE (run_key), a."rows" AS audit_rows, a.mass AS audited_mass,
                a.min_mass AS audited_min_mass,
@@ -253,12 +268,13 @@ def choices(store: OwnerView, run_id: str, segment: int, batch_index: int = 0) -
         [*[store.key(run_id)] * 2, segment, batch_index],
         of=[run_id],
     )
+    return measured(found)
 
 
 def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
     """Every candidate of one unit; ``lower_mass`` is NULL for the ones whose certificate was never tested, and for
     those that were left because their layer climbed: what is stored of them is the layer's bound."""
-    return store.frame(
+    found = store.frame(
         """
         SELECT s.* EXCLUDE (run_key, batch_index, layer, head, segment),
                gate_statistic(s.mass, s.recent_mass) AS gate_statistic,
@@ -273,6 +289,7 @@ def candidates(store: OwnerView, unit: Unit) -> pd.DataFrame:
         _unit_values(store, unit) * 3,
         of=[unit.run_id],
     )
+    return measured(found)
 
 
 def fallbacks(store: OwnerView, unit: Unit) -> pd.DataFrame:
@@ -325,7 +342,7 @@ def probe_full(store: OwnerView, unit: Unit) -> Heatmap | None:
     # ValueError: bytes of another number than the shape says, in a file changed since it was taken in.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(
-            f"the probe of run {unit.run_id} can't be read ({error}); copy the bundle again"
+            f"the probe of run {unit.run_id} can't be read ({type(error).__name__}); copy the bundle again"
         ) from error
 
 

@@ -1,8 +1,12 @@
-"""One run full of nonsense breaks no page of another run, whatever it holds: such runs may be stored from before."""
+"""A damaged run breaks no page of another run, nor its own: such may be stored from before, or a disk lost rows."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import re
+from html import unescape
 
 import pyarrow as pa
 import pytest
@@ -17,6 +21,7 @@ VALUES = {
     "none": {pa.int64(): 0, pa.float64(): math.nan, pa.string(): "\0\n"},
 }
 KEPT = {"run_id", "owner", "model_revision", "confidence", "config_json", "versions_json", "rows", "columns"}
+LOST = ("layer_run", "head_choice", "candidate_score", "audit", "probe", "worst_row", "block_reads")
 PAGES = [
     ("runs", {}),
     ("audit", {"run": GOOD, "scope": "all"}),
@@ -56,3 +61,76 @@ def test_no_page_fails_for_the_sake_of_another_run(nonsense, open_page):
         page = open_page(name, **query)
         assert not page.exception, (name, query, page.exception[0].stack_trace)
         assert not any("can't be drawn" in str(part.proto.body) for part in page.get("html")), name
+
+
+@pytest.fixture
+def damaged(filled, record, factory, monkeypatch):
+    """What writes a third good run, but for what ``change`` does to its tables, and takes it in unchecked."""
+    monkeypatch.setattr(run_checks, "check", lambda tables: None)
+
+    def write(run_id, change, only=(*tables.TABLES,)):
+        path = bundle.write_bundle(factory.rename(record, run_id), filled / "spool")
+        for table in set(only) - {"prompt", "run"}:
+            factory.replace_rows(path, table, change)
+        access().look_into_spool()
+
+    return write
+
+
+def no_number(word):
+    """NaN and infinity, which Python writes into JSON and no browser reads."""
+    raise AssertionError(f"{word} in a chart")
+
+
+def broken_values(table):
+    """Every third value of every column becomes infinite, of texts a long or an empty one."""
+    for place, field in enumerate(table.schema):
+        values = {pa.float64(): [math.inf, -math.inf, math.nan, 1e15], pa.string(): ["x" * 180, "", "\0\n"]}
+        if field.type in values and field.name not in KEPT:
+            wrong = itertools.cycle(values[field.type])
+            mixed = [next(wrong) if i % 3 == 1 else old for i, old in enumerate(table[place].to_pylist())]
+            table = table.set_column(place, field, pa.array(mixed, field.type))
+    return table
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_pages_of_a_run_with_nonsense_in_its_rows_are_drawn(damaged, open_page):
+    damaged("bad0bad0", broken_values)
+    for name in ("routing_map", "head", "text", "audit", "fallbacks", "compare"):
+        query = {"runs": f"bad0bad0,{GOOD}"} if name == "compare" else {"run": "bad0bad0"}
+        page = open_page(name, **query)
+        assert not page.exception, (name, page.exception[0].stack_trace)
+        assert not any("can't be drawn" in str(part.proto.body) for part in page.get("html")), name
+        html = " ".join(str(part.proto.body) for part in page.get("html"))
+        assert not re.findall(r".{0,80}>[^<]*\bnan\b", html), name
+        drawn = [json.loads(part.proto.json, parse_constant=no_number) for part in page.get("bidi_component")]
+        assert all(len(one["letters"]) == len(one["cells"]) for one in drawn if "letters" in one), name
+
+
+def test_a_run_that_lost_rows_says_so_on_its_pages(damaged, open_page):
+    damaged("bad2bad2", lambda table: table.filter(pa.array([i % 3 > 0 for i in range(len(table))])), LOST)
+    for name in ("routing_map", "head", "text", "audit", "fallbacks"):
+        page = open_page(name, run="bad2bad2")
+        html = " ".join(str(part.proto.body) for part in page.get("html"))
+        assert "Rows of this run were lost: " in html and "can't be drawn" not in html, name
+        assert ("not recorded" in html) == (name == "routing_map"), name
+    whole = " ".join(str(part.proto.body) for part in open_page("routing_map", run=GOOD).get("html"))
+    assert "were lost" not in whole and "not recorded" not in whole
+
+
+@pytest.mark.parametrize("file", ["probe.parquet", "prompt.parquet", "candidate_score.parquet"])
+def test_a_file_that_a_disk_damaged_costs_a_page_one_card(filled, open_page, file):
+    access().look_into_spool()
+    damaged = next((filled / "bundles").glob(f"*{GOOD}")) / file
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    for name, card in (
+        ("routing_map", "Candidates of layer"),
+        ("head", "Candidates of layer"),
+        ("text", "Text"),
+    ):
+        page = open_page(name, run=GOOD, layer="1", head="1")
+        html = " ".join(str(part.proto.body) for part in page.get("html"))
+        assert not page.exception and "can't be drawn" not in html and card in html, (name, page.exception)
+        assert str(filled) not in html, "a place on the server's disk"
+        if file == "probe.parquet" and name != "text":
+            assert "can't be read (Arrow" in unescape(html), name

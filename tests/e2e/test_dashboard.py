@@ -160,6 +160,21 @@ def test_plotly_is_loaded_by_who_explores_a_profile_alone(address, context, page
     assert loaded and context.failures == []
 
 
+def test_the_pointer_reads_the_bar_of_its_own_panel(address, context, page):
+    """High above a low bar, the bar of the panel above is nearer."""
+    place = """plot => { const low = plot.items.filter((item) => plot.order(item) === 1 && item.box[3] < 20);
+      const high = plot.items.filter((item) => plot.order(item) === 0);
+      const shared = low.find(({ x }) => high.some(({ box }) => box[0] < x && x < box[0] + box[2]));
+      return { x: shared.x, y: plot.ends[0][1] + 12 }; }"""
+    page.goto(f"{address}/calibration?names=prose,code")
+    plot = page.locator(".st-key-residuals .rs-plot")
+    plot.locator("svg").wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    plot.locator("svg").hover(position=plot.evaluate(place))
+    assert plot.locator(".tip").inner_text().startswith("code: ")
+    assert context.failures == []
+
+
 def test_deleted_run_comes_back_with_undo(address, page):
     page.goto(f"{address}/runs")
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
@@ -172,7 +187,7 @@ def test_deleted_run_comes_back_with_undo(address, page):
     page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
 
 
-def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
+def test_runs_table_fits_1280_pixels_also_with_a_baseline_and_says_where_it_does_not(address, page):
     page.goto(f"{address}/runs?baseline=d4e5b678")
     page.get_by_text("Baseline:").wait_for()
     scroller = page.locator("[data-testid=stDataFrame] .dvn-scroller")
@@ -180,6 +195,29 @@ def test_runs_table_fits_1280_pixels_also_with_a_baseline(address, page):
     page.wait_for_timeout(500)
     wide, seen = scroller.evaluate("e => [e.scrollWidth, e.clientWidth]")
     assert wide <= seen + 2
+    told = page.get_by_text("Columns without room in this window stand to the right")
+    assert not told.is_visible()
+    page.set_viewport_size({"width": 1024, "height": 900})
+    told.wait_for()
+
+
+def test_a_window_of_1024_pixels_shows_every_column_of_a_heads_tables(address, page, record):
+    page.set_viewport_size({"width": 1024, "height": 900})
+    run = record.run.run_id[:8]
+    for path in ("map", "head"):
+        page.goto(f"{address}/{path}?run={run}&layer=5&head=2")
+        page.locator("[class*=candidates] .rs-table th").get_by_text("g ≥ λ").wait_for()
+        page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+        tables = page.locator(".rs-table")
+        assert tables.count() >= 2
+        for table in tables.all():
+            wide, seen = table.evaluate("e => [e.scrollWidth, e.clientWidth]")
+            assert wide <= seen, table.inner_text()[:60]
+    # Beside or below another, but never over it.
+    texts = page.locator("[class*=candidates] .rs-table td.l").evaluate_all(
+        "cells => cells.map((cell) => cell.scrollWidth - cell.clientWidth)"
+    )
+    assert max(texts) <= 0
 
 
 def test_runs_page_stays_when_one_comes_back_from_the_map(address, page):
@@ -197,6 +235,17 @@ def test_page_talks_to_the_loopback_interface_only(address, context, page, recor
     page.goto(f"{address}/map?run={record.run.run_id[:8]}")
     page.get_by_text("Candidates of layer").wait_for()
     assert context.hosts() == {"127.0.0.1"}
+
+
+def test_a_link_to_home_leads_home(address, page):
+    """Streamlit serves its default page at "/" alone."""
+    page.goto(f"{address}/home")
+    page.get_by_role("button", name="Tour a sample").or_(
+        page.get_by_role("link", name="Tour a sample")
+    ).wait_for()
+    assert page.get_by_text("Page not found").count() == 0
+    page.goto(f"{address}/nowhere")
+    page.get_by_text("Page not found").wait_for()
 
 
 def test_first_visit_of_a_fresh_server_may_be_a_deep_link(serve, page, record, tmp_path):

@@ -120,3 +120,14 @@ def test_a_click_on_a_point_or_a_cell_opens_its_head(address, page, record):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/head\?run=aaaa5679&layer=1&head=1"))
+
+
+def test_a_grid_without_room_for_its_labels_is_drawn(address, context, page, record):
+    """Its cells had a width below nothing: the names of the columns never came to an end."""
+    page.goto(f"{address}/compare?runs={record.run.run_id[-8:]},aaaa5679")
+    grid = page.locator(".st-key-difference .rs-grid")
+    grid.locator("svg").wait_for()
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
+    grid.evaluate("g => { g.style.width = '12px'; }")
+    grid.locator("svg[width='12']").wait_for(state="attached", timeout=10_000)
+    assert grid.locator("svg text").count() > 0 and context.failures == []

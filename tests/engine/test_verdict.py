@@ -146,6 +146,12 @@ def test_a_kl_has_digits_enough_for_the_limits(low, shown):
     assert judged(kl_nats=low)[1] == f"Next token as by dense, KL {shown}"
 
 
+@pytest.mark.parametrize("kl", [0.0, 0.00004, 0.0003, 0.05])
+def test_the_words_for_a_green_cell_fit_its_column(kl):
+    found = verdict(replace(GOOD, kl_nats=kl)).findings[0]
+    assert found.short.startswith("as dense, KL ") and len(found.short) <= 27
+
+
 def test_a_record_has_the_verdict_of_its_facts(factory):
     made = factory.make_record(layers=2, heads=2, segments=1, tokens=2048, probe=False, hardness=0.2)
     assert of_record(made).level == "green"

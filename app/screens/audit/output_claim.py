@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 import pandas as pd
@@ -67,6 +68,8 @@ _OWN = f"{states.PROGRAM} certify --prompt FILE --method routesparse"
 
 def claim(rows: int, all_rows: bool, confidence: float, largest: float) -> str:
     """The sentence. rows: audited of all sparse units, drawn independently; largest: their largest relative error."""
+    if not math.isfinite(largest):
+        return f"The error of one of the {rows:,} audited rows is no number: nothing is claimed."
     worst = at_most(largest, 3)
     if all_rows:
         return f"All {rows:,} body rows of the sparse heads were audited: none is off by more than {worst}."

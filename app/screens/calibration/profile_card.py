@@ -116,8 +116,8 @@ def _words(profile: LatencyProfile, measured: pd.DataFrame) -> str:
         return f"{fitted} FLOPs are not recorded in this profile; measure it again to see them."
     off = (known["flops_us"] / known["median_us"] - 1).abs().median()
     return (
-        f"{fitted} FLOPs alone, at the speed of the longest dense measurement (dotted in the picture), miss the sparse "
-        f"ones by {numbers.share(float(off))}."
+        f"{fitted} FLOPs alone, at the speed of the longest dense measurement (dotted and hollow in the picture), "
+        f"miss the sparse ones by {numbers.share(float(off))}."
     )
 
 

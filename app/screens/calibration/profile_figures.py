@@ -13,6 +13,8 @@ from routesparse.engine.method.latency import LatencyProfile
 
 DENSE, RECORDED = "dense", "recorded"
 _SPARSE_DASHES = ("solid", "dash")
+# Of the sparse plans, which shade alone does not tell apart; circles are dense, the last of all is what decides.
+_SYMBOLS = ("square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star", "hourglass")
 
 
 def cells(profile: LatencyProfile) -> pd.DataFrame:
@@ -48,12 +50,12 @@ def cells(profile: LatencyProfile) -> pd.DataFrame:
 
 
 def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
-    """Median over length per mix, whiskers to the upper percentile, dotted: FLOPs alone.
+    """Median over length per mix, whiskers to the upper percentile; dotted, with hollow marks: FLOPs alone.
 
     Plotly's, because it is explored: a click in the legend takes a mix away, a drag enlarges a part.
     """
     chart = go.Figure()
-    for color, dash, mix in _styles(measured, theme):
+    for color, dash, symbol, mix in _styles(measured, theme):
         rows = measured[measured["mix"] == mix].sort_values("tokens")
         chart.add_scatter(
             x=rows["tokens"],
@@ -71,7 +73,7 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
             # The longest name sets the width of all places in the legend.
             name=_shown(mix).replace(", router", ",<br>router"),
             line={"color": color, "dash": dash, "width": 1.8},
-            marker={"size": 6, "color": color},
+            marker={"size": 7, "color": color, "symbol": symbol},
             customdata=np.column_stack([rows["upper_us"] / 1000, rows["flops_us"] / 1000]),
             hovertemplate=f"<b>{_shown(mix)}</b><br>%{{x:,}} tokens<br>median %{{y:.3g}} ms, {rows['upper'].iloc[0]} "
             "%{customdata[0]:.3g} ms<br>FLOPs alone %{customdata[1]:.3g} ms<extra></extra>",
@@ -80,8 +82,9 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
             chart.add_scatter(
                 x=rows["tokens"],
                 y=rows["flops_us"] / 1000,
-                mode="lines",
+                mode="lines+markers",
                 line={"color": color, "dash": "dot", "width": 1},
+                marker={"size": 6, "color": color, "symbol": f"{symbol}-open"},
                 hoverinfo="skip",
                 showlegend=False,
             )
@@ -95,9 +98,9 @@ def surface(measured: pd.DataFrame, theme: design.Theme) -> go.Figure:
     )
     chart.update_layout(
         template=_template(theme),
-        height=440,
-        # Room for four rows of the legend, which a paper-based place would draw over the axis.
-        margin={"l": 56, "r": 8, "t": 8, "b": 136},
+        height=460,
+        # Room for five rows of the legend, which a paper-based place would draw over the axis.
+        margin={"l": 56, "r": 8, "t": 8, "b": 156},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "font": {"size": 11}},
     )
     return chart
@@ -160,21 +163,24 @@ def _shown(mix: str) -> str:
     return mix.replace("synthetic", "sparse plan") if mix.startswith("synthetic") else mix
 
 
-def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str, str]]:
-    """Colour, dash and mix: dense, the plans from pale to strong (dashed: random ones with columns), the rest."""
+def _styles(measured: pd.DataFrame, theme: design.Theme) -> list[tuple[str, str, str, str]]:
+    """Colour, dash, symbol and mix: dense, the plans from pale to strong (dashed: random ones with columns), the rest.
+
+    Every mix of a profile has its own symbol, as long as there are no more plans than symbols.
+    """
     mixes = list(dict.fromkeys(measured["mix"]))
     sparse = [mix for mix in mixes if mix.startswith(("density", "synthetic"))]
     plans = list(dict.fromkeys(mix.split(",")[0] for mix in sparse))
     styles = []
     for mix in mixes:
         if mix == DENSE:
-            styles.append((theme.pattern("dense"), "solid", mix))
+            styles.append((theme.pattern("dense"), "solid", "circle", mix))
         elif mix in sparse:
             share = (1 + plans.index(mix.split(",")[0])) / len(plans)
             plain = " columns" not in mix or " 0 columns" in mix
-            styles.append(
-                (design.blend(theme.panel, theme.accent, 0.3 + 0.7 * share), _SPARSE_DASHES[not plain], mix)
-            )
+            color = design.blend(theme.panel, theme.accent, 0.5 + 0.5 * share)
+            symbol = _SYMBOLS[sparse.index(mix) % len(_SYMBOLS)]
+            styles.append((color, _SPARSE_DASHES[not plain], symbol, mix))
         else:
-            styles.append((theme.warn, "solid", mix))
+            styles.append((theme.warn, "solid", "triangle-right", mix))
     return styles

@@ -136,7 +136,8 @@ def _named_apart(sides: list[Side]) -> list[Side]:
         more = table[~table["equal"] & ~table["setting"].isin(_SAID)].head(_MORE)
         for row in more.to_dict("records"):
             for side, found in zip(sides, words, strict=True):
-                found[row["setting"]] = f"{str(row['setting']).replace('_', ' ')} {row[side.key]}"
+                name = str(row["setting"]).replace("_", " ")
+                found[row["setting"]] = f"{name} {setting_words.value(row[side.key])}"
         told = setting_words.differing(words)
     for last in (lambda run: run.created_at[:19].replace("T", " "), lambda run: queries.label(run.run_id)):
         told = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from html import escape
@@ -11,7 +12,7 @@ import pandas as pd
 
 from routesparse.app.screens.compare import conclusion, figures
 from routesparse.app.screens.compare.selection import Side, Sides
-from routesparse.app.shell import navigate, verdict_bar
+from routesparse.app.shell import navigate, setting_words, verdict_bar
 from routesparse.app.ui import design, drift_note, glossary, grid, numbers
 from routesparse.app.ui.tables import framed
 from routesparse.engine.stats.comparison import METRICS, Difference
@@ -235,8 +236,8 @@ def settings_html(sides: Sides, different: pd.DataFrame) -> str:
     body = [
         f'<tr><td class="l">{escape(str(row["setting"]).replace("_", " "))}</td>'
         + "".join(
-            f'<td class="l{_cut(row["setting"])}" title="{escape(_text(row[key]))}">{escape(_text(row[key]))}</td>'
-            for key in order
+            f'<td class="l{_cut(row["setting"])}" title="{text}">{text}</td>'
+            for text in (escape(setting_words.value(row[key])) for key in order)
         )
         + "</tr>"
         for row in different.to_dict("records")
@@ -293,7 +294,7 @@ def _side(sides: Sides, key: str) -> Side:
 
 
 def _interval(metric: str, cell: Difference | None) -> str:
-    if cell is None or cell.difference is None:
+    if cell is None or cell.difference is None or math.isnan(cell.difference):
         return "–"
     text = _number(metric, cell.difference, signed=True)
     if cell.low is None or cell.high is None:
@@ -305,7 +306,7 @@ def _interval(metric: str, cell: Difference | None) -> str:
 
 
 def _number(metric: str, value: float | None, signed: bool = False) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     sign = "+" if signed else ""
     if metric == "kernel_us":
@@ -322,7 +323,3 @@ def _share(values: pd.Series, tau: float) -> float | None:
 
 def _dash(value: Any, show: Any) -> str:
     return "–" if numbers.is_missing(value) else str(show(value))
-
-
-def _text(value: Any) -> str:
-    return "–" if value is None else str(value)

@@ -166,7 +166,7 @@ def _table(first: str, lines: list[tuple[str, Any, bool]]) -> str:
             f"<td>{numbers.share(value['density'])}</td><td>{numbers.mass(value['gate_statistic'])}</td>"
             f"<td>{numbers.bound(value['lower_mass']) if sparse else '–'}</td>"
             f"<td>{numbers.mass(value['disagreement'])}</td><td>{numbers.mass(value['risk'])}</td>"
-            f"<td>{value['kernel_us']:,.0f}</td><td>{escape(fallback)}</td>"
+            f"<td>{numbers.whole_micros(value['kernel_us'])}</td><td>{escape(fallback)}</td>"
             f"<td>{_dash(value['audited_mass'], 3)}</td><td>{_dash(value['audited_error'], 4)}</td></tr>"
         )
     return tables.framed(f"<tr>{head}</tr>{''.join(body)}")

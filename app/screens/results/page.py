@@ -164,8 +164,8 @@ def _front_card(chosen: Offered, length: int, shown: list[MethodRow], picked: Me
         exports.chart_foot(
             f"{found.suite}-{length}-loss-over-area",
             f"n = {_several(drawn)} prompts · {unit} against dense, 95 % paired bootstrap"
-            f"{_few(drawn)}{_beyond(drawn)} · line: front of the estimates alone · filled: ours · {found.source} · "
-            f"source: {chosen.source}",
+            f"{_few(drawn)}{_beyond(drawn)} · line: front of the estimates alone{_oracles(drawn)} · filled: ours · "
+            f"{found.source} · source: {chosen.source}",
             all_rows[all_rows["length"] == length],
             "front",
             chart="front-chart",
@@ -176,6 +176,15 @@ def _beyond(shown: list[MethodRow]) -> str:
     """What loses more than the chart reaches down, by name."""
     lost = [f"{row.name} {wording.signed(row.change.value)}" for row in tables.beyond(shown) if row.change]
     return f" · below the chart: {', '.join(lost)}" if lost else ""
+
+
+def _oracles(shown: list[MethodRow]) -> str:
+    """Why an oracle is never on the front, wherever its point lies."""
+    names = [row.name for row in shown if tables.is_oracle(row)]
+    if not names:
+        return ""
+    told = "an oracle, which nobody can" if len(names) == 1 else "oracles, which nobody can"
+    return f" · {', '.join(names)}: {told} run, so never on the front"
 
 
 def _few(shown: list[MethodRow]) -> str:

@@ -12,6 +12,7 @@ from routesparse.engine.rows import ContinuationRow, RunRow
 from routesparse.engine.store import frames, queries
 from routesparse.engine.store.owner_view import OwnerView
 
+_LONGEST = 24  # characters of a token
 _SHOWN = 5
 _INVISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
@@ -107,7 +108,8 @@ def _token(row: object) -> str:
     text, token = row.text, row.token_id  # type: ignore[attr-defined]
     if numbers.is_missing(text):
         return f'<span class="rs-note">token {token}</span>'
-    return f"<code>{escape(_seen(str(text)) or '(empty)')}</code>"
+    seen = _seen(str(text)) or "(empty)"
+    return f"<code>{escape(seen[:_LONGEST] + ('…' if len(seen) > _LONGEST else ''))}</code>"
 
 
 def _seen(text: str) -> str:

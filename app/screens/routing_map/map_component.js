@@ -88,11 +88,11 @@ function times(data, g) {
   out += `<text x="${g.width - RIGHT}" y="${TOP - 7}" text-anchor="end" fill="${theme.mute}" font-size="10">◥■</text>`;
   for (const row of rows) {
     const top = g.y(row.layer), thick = Math.min(20, g.row * 0.45);
-    out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
+    if (row.measured_ms !== null) out += `<rect x="${at(0)}" y="${px(top + (g.row - thick) / 2)}" width="${px(at(row.measured_ms) - at(0))}" ` +
       `height="${px(thick)}" rx="2" fill="${theme.bar}"/>`;
     const tick = (ms, share, color) =>
       `<path d="M${at(ms)} ${px(top + (g.row * (1 - share)) / 2)}v${px(g.row * share)}" stroke="${color}" stroke-width="2"/>`;
-    out += tick(row.planned_ms, 0.62, theme.ink);
+    if (row.planned_ms !== null) out += tick(row.planned_ms, 0.62, theme.ink);
     if (row.limit_ms !== null) out += tick(row.limit_ms, 0.98, theme.warn);
     out += `<text x="${g.width - RIGHT}" y="${px(top + g.row / 2 + 4)}" text-anchor="end" fill="${theme.mute}">` +
       `${row.fallen || "–"}</text>`;

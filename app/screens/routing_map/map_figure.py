@@ -126,7 +126,7 @@ def drawing(
         "values": _values(shown, metric) if heads <= 12 and row_px >= 40 else None,
         "sprite": sprite,
         "tips": tips.ravel().tolist(),
-        "times": map_times.times(layer_rows, tau_layer),
+        "times": map_times.times(layer_rows, choices, tau_layer),
     }
     data["version"] = zlib.crc32(json.dumps(data).encode())
     data["picked"] = list(picked)

@@ -10,8 +10,8 @@ from routesparse.app.ui import design
 from routesparse.engine.method import families
 
 
-def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
-    """HTML of the legend for the pattern colours, with how many units took each."""
+def pattern_legend(choices: pd.DataFrame, theme: design.Theme, units: int) -> str:
+    """HTML of the legend for the pattern colours, with how many units took each; units: the cells of the map."""
     counts = choices["pattern"].value_counts()
     items = []
     for pattern in families.in_order(counts.index):
@@ -19,6 +19,10 @@ def pattern_legend(choices: pd.DataFrame, theme: design.Theme) -> str:
         items.append(
             f'<span><i style="background:{color};color:{design.text_on(color)}">{design.letter(pattern)}</i>'
             f"{design.name(pattern)} {int(counts.get(pattern, 0))}</span>"
+        )
+    if len(choices) < units:
+        items.append(
+            f'<span><i style="background:{theme.null}"></i>not recorded {units - len(choices)}</span>'
         )
     return (
         '<div class="rs-legend">'

@@ -11,15 +11,17 @@ from routesparse.app.ui import numbers
 from routesparse.engine.store import frames
 
 
-def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
+def times(rows: pd.DataFrame, choices: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
     """Per layer milliseconds measured, planned and allowed; the axis they share; the hover's lines.
 
+    rows: the layers, over all segments; choices: the units drawn beside them, of which ``fallen`` fell back.
     With tau_layer also the layer's ``certificate``: its text, and whether it ran uncertified.
     """
+    fallen = choices.loc[choices["fallback"].isin(("dense", "expand")), "layer"].value_counts()
     parts = ("probe_us", "index_us", "route_us", "kernel_us")
     measured = sum((rows[part] for part in parts), pd.Series(0.0, rows.index)) / 1000
     planned, limit = rows["planned_us"] / 1000, rows["limit_us"].astype(float) / 1000
-    known = [*measured, *planned, *limit.dropna()]
+    known = [*measured.dropna(), *planned.dropna(), *limit.dropna()]
     longest = max(known, default=1.0) or 1.0
     step = _round_step(longest)
     return {
@@ -28,16 +30,21 @@ def times(rows: pd.DataFrame, tau_layer: float | None = None) -> dict[str, Any]:
         "rows": [
             {
                 "layer": int(row.layer),
-                "measured_ms": round(float(m), 4),
-                "planned_ms": round(row.planned_us / 1000, 4),
-                "limit_ms": None if numbers.is_missing(row.limit_us) else round(row.limit_us / 1000, 4),
-                "fallen": int(np.nan_to_num(row.dense_fallback) + np.nan_to_num(row.expanded)),
+                "measured_ms": _drawn(m),
+                "planned_ms": _drawn(row.planned_us / 1000),
+                "limit_ms": _drawn(row.limit_us / 1000),
+                "fallen": int(fallen.get(row.layer, 0)),
                 "certificate": None if tau_layer is None else _certificate(row),
                 "tip": "\n".join([*_hover(row, float(m)), *_certified(row, tau_layer)]),
             }
             for row, m in zip(frames.rows(rows), measured, strict=True)
         ],
     }
+
+
+def _drawn(ms: float) -> float | None:
+    """Where a time stands on the axis, which begins at 0; None where there is none."""
+    return None if numbers.is_missing(ms) else round(max(0.0, float(ms)), 4)
 
 
 def _certificate(row: Any) -> dict[str, Any]:
@@ -77,7 +84,8 @@ def _hover(row: Any, measured_ms: float) -> list[str]:
     ]
     if not numbers.is_missing(row.units):
         lines.append(
-            f"{int(row.dense_fallback)} of {int(row.units)} units dense by fallback, {int(row.expanded)} expanded"
+            f"all segments: {int(row.dense_fallback)} of {int(row.units)} units dense by fallback, "
+            f"{int(row.expanded)} expanded"
         )
         if row.uncertified:
             lines.append(numbers.uncertified(row.uncertified, row.units))

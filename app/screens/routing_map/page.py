@@ -93,7 +93,7 @@ def _kpis(run: RunRow, choices: pd.DataFrame, layers: pd.DataFrame) -> None:
         (
             "Dense by fallback",
             numbers.share(run.fallback_share),
-            f"{run.dense_fallback_units} of {run.units} · {run.expanded_units} expanded",
+            f"{run.dense_fallback_units} of the run’s {run.units} units · {run.expanded_units} expanded",
             "fallback",
         ),
         (
@@ -166,7 +166,7 @@ def _map_card(
         st.html(
             '<div class="rs-note" style="display:flex"><span>layer ↓ head →</span><span style="margin-left:auto">'
             'ms a layer: <i class="rs-bar"></i> measured, <b>|</b> predicted, '
-            f'<b style="color:{theme.warn}">|</b> Tℓ; right: units that fell back</span></div>'
+            f'<b style="color:{theme.warn}">|</b> Tℓ; right: heads of this segment that fell back</span></div>'
         )
         if run.tau_layer is not None:
             st.html(
@@ -176,7 +176,7 @@ def _map_card(
             )
         map_component.show({**drawing, "picked": list(picked)}, _take_click)
         if shown.metric == "pattern":
-            st.html(map_legend.pattern_legend(choices, theme))
+            st.html(map_legend.pattern_legend(choices, theme, run.layers * run.heads))
         elif sprite is not None:
             st.html(sprite_figure.legend(sprite, theme))
         else:

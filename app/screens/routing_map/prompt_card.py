@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import pandas as pd
 import streamlit as st
 
 from routesparse.app.screens.routing_map import readers_figure
 from routesparse.app.ui import design, exports, numbers, plain_text, plot
+from routesparse.engine.errors import InputError
 from routesparse.engine.rows import RunRow
 from routesparse.engine.store import executed_reads, queries
 from routesparse.engine.store.owner_view import OwnerView
@@ -18,7 +21,11 @@ _TEXT_STEPS = 128  # of the slider, where no masks set them
 
 def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
     """Draw the card; without masks and without a kept prompt there is none."""
-    readers = executed_reads.block_readers(store, run.run_id, segment, batch_index)
+    told = "not recorded: this run keeps no masks of its plans"
+    try:
+        readers = executed_reads.block_readers(store, run.run_id, segment, batch_index)
+    except InputError as error:
+        readers, told = pd.DataFrame(), str(error)
     kept = queries.prompt(store, run.run_id)
     if readers.empty and kept is None:
         return
@@ -29,7 +36,7 @@ def card(store: OwnerView, run: RunRow, segment: int, batch_index: int) -> None:
         st.html('<div class="rs-h">Which part of the prompt do the heads still read?</div>')
         token = int(st.session_state.get(key, _telling(readers) * run.block_k))
         if readers.empty:
-            st.html('<div class="rs-unknown">not recorded: this run keeps no masks of its plans</div>')
+            st.html(f'<div class="rs-unknown">{escape(told)}</div>')
         else:
             picked = token // run.block_k if kept else -1
             _chart(store, run, readers, segment, batch_index, picked)

@@ -74,6 +74,11 @@ def _table(opened: Access, limits: queries.RunFilter) -> None:
         )
         if shared:
             st.html(run_table.shared_html(shared))
+        # The table's own scrollbar shows only under the pointer.
+        st.html(
+            '<div class="rs-note rs-narrow">Columns without room in this window stand to the right: scroll the table '
+            "sideways, or take others away under Columns.</div>"
+        )
         ticked = st.session_state.get("ticked", [])
         order = run_table.order(table, chosen, grouped)
         event: Any = st.dataframe(

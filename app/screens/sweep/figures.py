@@ -25,6 +25,16 @@ def on_front(rows: pd.DataFrame, error: Error) -> dict[str, np.ndarray]:
     return {cost: front(rows[column], rows[error.column]) for cost, column in COSTS.items()}
 
 
+def accepted_line(rows: pd.DataFrame, error: Error, below: float | None) -> float | None:
+    """Where the accepted error is drawn as a line: an error of 0 has no place on a logarithmic axis."""
+    return below if below or not _is_log(rows[error.column]) else None
+
+
+def _is_log(errors: pd.Series) -> bool:
+    lowest, highest = float(errors.min()), float(errors.max())
+    return lowest > 0 and highest / lowest > _LOG_FROM
+
+
 def fronts(
     rows: pd.DataFrame, error: Error, below: float | None, named: str | None, theme: design.Theme
 ) -> dict[str, Any]:
@@ -32,11 +42,9 @@ def fronts(
     setting that the page names, ringed."""
     errors = rows[error.column]
     lowest, highest = float(errors.min()), float(errors.max())
-    log = lowest > 0 and highest / lowest > _LOG_FROM
-    if below is not None and (below > 0 or not log):
+    log, below = _is_log(errors), accepted_line(rows, error, below)
+    if below is not None:
         lowest, highest = min(lowest, below), max(highest, below)
-    else:
-        below = None
     if log:
         air = (highest / lowest) ** _ROOM
         y = plot.logarithmic(error.label, lowest / air, highest * air)

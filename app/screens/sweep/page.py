@@ -221,7 +221,8 @@ def _front_card(
         missing = f" · not drawn, error not measured: {', '.join(absent)}" if absent else ""
         dense = int(drawn["dense_ms"].notna().sum())
         line = f" · dotted: dense, median of {numbers.several(dense, 'run')}" if dense else ""
-        accepted = "" if below is None else " · dashed: the accepted error"
+        line_at = figures.accepted_line(drawn, error, below)
+        accepted = "" if line_at is None else " · dashed: the accepted error"
         ringed = "" if letter is None else " · ringed: the setting named above"
         exports.chart_foot(
             f"sweep-{named[:8]}",

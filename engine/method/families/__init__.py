@@ -82,7 +82,8 @@ def look(name: str) -> Look:
     if name == DENSE:
         return _DENSE_LOOK
     found = next((family.look for family in _registered if family.name == name), None)
-    return found or Look(name, name[:1].upper() or "?")
+    initial = name.upper()[:1]
+    return found or Look(name, initial if initial.isalnum() else "?")
 
 
 def in_order(patterns: Iterable[str] = ()) -> list[str]:

@@ -171,6 +171,18 @@ def test_the_legend_of_the_profile_fits_a_narrow_window():
     assert max(map(len, lines)) <= 20, "the widest name sets how many stand in a row"
 
 
+@pytest.mark.parametrize(
+    "stored", sorted((paths.DATA / "profiles").glob("*.json")), ids=lambda path: path.stem
+)
+def test_no_two_lines_of_a_profile_differ_by_their_shade_alone(stored):
+    measured = profile_figures.cells(LatencyProfile.load(stored))
+    drawn = [
+        (trace.marker.symbol, trace.line.dash)
+        for trace in profile_figures.surface(measured, design.LIGHT).data
+    ]
+    assert len(set(drawn)) == len(drawn) >= measured["mix"].nunique()
+
+
 def test_profile_of_another_machine_shows_only_times(calibrations, filled, open_page):
     html = text_of(open_page("calibration"))
     assert "Not on this machine" in html and "Median |predicted − measured|" in html

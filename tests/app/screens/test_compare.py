@@ -84,6 +84,17 @@ def test_tables_scroll_by_keyboard(three, calibrations, open_page):
     assert told.count('class="rs-table" tabindex="0"') == told.count('class="rs-table"') >= 3
 
 
+def test_a_setting_has_no_more_digits_than_a_reader_needs(home, record, factory, open_page):
+    bundle.write_bundle(record, home / "spool")
+    other = factory.rename(record, AGAIN)
+    bundle.write_bundle(
+        replace(other, run=replace(other.run, gate_threshold=0.9399838336154502)), home / "spool"
+    )
+    html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
+    assert "0.93998383" not in html
+    assert ">0.939984</td>" in html
+
+
 def test_equal_settings_are_hidden(three, open_page):
     html = text_of(open_page("compare", runs=f"{RUN},{AGAIN}"))
     card = html[html.index("Settings that differ") :]

@@ -278,4 +278,4 @@ def test_run_without_masks_says_so(home, record, open_page):
     bundle.write_bundle(replace(record, probes=bare), home / "spool")
     page = open_page("head", run=RUN, layer="1", head="1")
     assert not page.exception
-    assert "was not recorded for this run" in text_of(page)
+    assert "is not stored for this run" in text_of(page)

@@ -76,8 +76,20 @@ def test_the_margin_holds_measured_planned_and_allowed_time(stored, draw):
     row = times["rows"][2]
     assert row["planned_ms"] == pytest.approx(layer["planned_us"] / 1000, abs=1e-3)
     assert row["limit_ms"] == pytest.approx(layer["limit_us"] / 1000, abs=1e-3)
-    assert row["fallen"] == layer["dense_fallback"] + layer["expanded"]
     assert max(row["limit_ms"], row["planned_ms"], row["measured_ms"]) <= times["longest"]
+
+
+def test_the_margin_counts_the_fallbacks_that_the_row_of_the_map_shows(stored, draw):
+    data, layers = draw()[0], queries.layers(stored, RUN).set_index("layer")
+    counted = {row["layer"]: row["fallen"] for row in data["times"]["rows"]}
+    assert counted == {
+        layer: sum(mark in "de" for mark in data["marks"][4 * layer :][:4]) for layer in range(4)
+    }
+    # Of all segments it would be more: the hover says those.
+    of_all = layers["dense_fallback"] + layers["expanded"]
+    assert any(of_all[layer] > count > 0 for layer, count in counted.items())
+    told = f"all segments: {layers.dense_fallback[2]} of {layers.units[2]} units dense by fallback"
+    assert told in data["times"]["rows"][2]["tip"]
 
 
 def test_a_layer_without_a_limit_draws_none(stored):

@@ -68,6 +68,15 @@ def test_the_page_says_what_was_found_at_the_longest_length(evaluated, open_page
     assert {"CSV", "Parquet"} <= names
 
 
+def test_an_oracle_beside_the_front_is_explained(home, open_page):
+    evaluation = values.scores()
+    oracle = values.row(32_768, "oracle_floor", 0.002, 0.5, 0.08)
+    write(home / "evaluations" / "first", {**evaluation, "suite": [*evaluation["suite"], oracle]})
+    assert "oracle_floor=0.002: an oracle, which nobody can run, so never on the front" in text_of(
+        open_page("results")
+    )
+
+
 def test_what_was_not_measured_is_grey_and_never_nought(evaluated, open_page):
     page = open_page("results")
     assert '<td class="no">not measured</td>' in "".join(str(e.proto.body) for e in page.get("html"))

@@ -289,6 +289,14 @@ def test_the_cheapest_setting_below_an_error_is_named(measured, open_page):
     assert "is <b>B, price 0.5</b>: audited output error 0.04" in text_of(page)
 
 
+@pytest.mark.parametrize(("below", "drawn"), [("0.01", True), ("0", False), (None, False)])
+def test_the_foot_names_the_line_of_the_accepted_error_where_one_is_drawn(measured, open_page, below, drawn):
+    """0 has no place on the logarithmic axis of errors from 0.001 to 0.03."""
+    html = text_of(open_page("sweep", sweep=measured, **({} if below is None else {"below": below})))
+    assert ("dashed: the accepted error" in html) == drawn
+    assert ("ringed" in html) == (below is not None)
+
+
 @pytest.mark.parametrize("below", ["soon", "-1", "nan", "inf", "1e308", "9" * 400])
 def test_an_accepted_error_that_is_no_number_is_as_if_none_was_typed(measured, open_page, below):
     page = open_page("sweep", sweep=measured, below=below)

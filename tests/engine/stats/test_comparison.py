@@ -138,6 +138,7 @@ def test_entropy_is_zero_for_one_pattern_and_one_bit_for_two_domains_that_differ
     )
     rows = comparison.choice_entropy(counts)
     assert rows["bits"].tolist() == [0.0, pytest.approx(1.0)], "domains weigh the same whatever their size"
+    assert not np.signbit(rows["bits"]).any(), "a page would print -0.0"
     assert rows["domains"].tolist() == [2, 2]
 
 

@@ -17,7 +17,7 @@ from synthetic.certificates import make_certificate
 from synthetic.library import DENSE
 from synthetic.priced import priced
 from synthetic.requests import fleet, served, small_record
-from synthetic.runs import make_record, rename, rewrite
+from synthetic.runs import make_record, rename, replace_rows, rewrite
 
 __all__ = [
     "DENSE",
@@ -26,6 +26,7 @@ __all__ = [
     "make_record",
     "priced",
     "rename",
+    "replace_rows",
     "rewrite",
     "served",
     "small_record",

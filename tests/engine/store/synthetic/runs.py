@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -100,12 +101,21 @@ def make_record(
 
 def rewrite(path: Path, table: str, **columns: object) -> None:
     """Set columns of a written bundle's table to one value in all rows, and mend the checksum, as a forger would."""
+
+    def change(data: pa.Table) -> pa.Table:
+        for name, value in columns.items():
+            place = data.schema.get_field_index(name)
+            field = data.schema.field(place)
+            data = data.set_column(place, field, pa.array([value] * len(data), field.type))
+        return data
+
+    replace_rows(path, table, change)
+
+
+def replace_rows(path: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a written bundle's table, and mend the checksum."""
     file = path / f"{table}.parquet"
-    data = pq.read_table(file)
-    for name, value in columns.items():
-        place = data.schema.get_field_index(name)
-        field = data.schema.field(place)
-        data = data.set_column(place, field, pa.array([value] * len(data), field.type))
+    data = change(pq.read_table(file))
     pq.write_table(data, file)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][file.name]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
