@@ -142,6 +142,10 @@ def test_what_a_page_made_is_made_again_after_a_change_of_its_runs_alone_and_is_
     spool.ingest_spool(filled)
     ask(None, "light")
     assert made == [], "another run changes nothing of this one"
+    assert ask("b" * 32, "light", of=("unknown",)) and made == ["light"], (
+        "what is made of other runs is another thing"
+    )
+    made.clear()
     ask(None, "all", of=())
     OwnerView(filled, None).set_label(run_id, Label(name="harbour"))
     ask(None, "light")
